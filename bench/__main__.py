@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 
 from bench import measures
-from bench.harness import REGISTRY, Void, take
+from bench.harness import REGISTRY, Void, run_measure
 from bench.pages import SUMMARY
 from bench.results import Report, table, verdict_cells
 from bench.started.processes import commit, contents
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names or (REGISTRY if options.all else default_names):
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
-            report = take(REGISTRY[name], quick=options.quick, seed=seed, parent=options.dir)
+            report = run_measure(REGISTRY[name], quick=options.quick, seed=seed, parent=options.dir)
         except Void as error:
             void[name] = str(error)
             print(f"## {name}: VOID\n\n{error}\n", flush=True)

@@ -31,7 +31,7 @@ def messages(store: Store, queue: Queue) -> Callable[[], int]:
     return lambda: sum(map(len, bridge.iterate(store.bulk.scan(queue, Slice(1, limit=LIMIT)))))
 
 
-def made(count: int, *, seconds: int = 3600) -> list[Message]:
+def generated_messages(count: int, *, seconds: int = 3600) -> list[Message]:
     """Returns messages that are spread evenly over the last hour."""
     now, low_id_bits, texts = ids.now_ticks(), ids.random_low(), bodies(1000)
     step = seconds * ids.TICKS_PER_SECOND // count
@@ -40,7 +40,7 @@ def made(count: int, *, seconds: int = 3600) -> list[Message]:
 
 
 def load(store: Store, queue: Queue, count: int) -> Callable[[], int]:
-    return lambda: bridge.run(store.bulk.load(queue, made(count)))
+    return lambda: bridge.run(store.bulk.load(queue, generated_messages(count)))
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
             parts.append(f'<rect class="{bar.kind}" x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>')
             parts.append(f'<text x="{LEFT + width + 8:.1f}" y="{y + 13}">{bar.value:,.0f}</text>')
         y += ROW + 14
-    return _drawn(title, parts, y)
+    return _make_svg(title, parts, y)
 
 
 def time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
@@ -117,25 +117,25 @@ def time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
             if line.p50 and line.p99:
                 y += ROW
                 parts.append(f'<text x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{escape(line.label)}</text>')
-                parts.append(_span(x(line.p50), x(line.p99), y + 8))
+                parts.append(_draw_span(x(line.p50), x(line.p99), y + 8))
                 text = f"{line.p50:g} to {line.p99:g} ms"
                 parts.append(f'<text class="s" x="{x(line.p99) + 10:.1f}" y="{y + 13}">{text}</text>')
         y += ROW + 14
-    rules = [_rule(x(10.0**power), y, f"{10.0**power:g} ms") for power in range(first, last + 1)]
-    return _drawn(title, [*rules, *parts], y + 20)
+    rules = [_draw_rule(x(10.0**power), y, f"{10.0**power:g} ms") for power in range(first, last + 1)]
+    return _make_svg(title, [*rules, *parts], y + 20)
 
 
-def _span(begin: float, end: float, y: int) -> str:
+def _draw_span(begin: float, end: float, y: int) -> str:
     dots = "".join(f'<circle class="ours" cx="{x:.1f}" cy="{y}" r="5"/>' for x in (begin, end))
     return f'<line class="span" x1="{begin:.1f}" y1="{y}" x2="{end:.1f}" y2="{y}"/>{dots}'
 
 
-def _rule(x: float, bottom: int, label: str) -> str:
+def _draw_rule(x: float, bottom: int, label: str) -> str:
     line = f'<line class="rule" x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{bottom - 14}"/>'
     return f'{line}<text class="s" x="{x:.1f}" y="{bottom + 4}" text-anchor="middle">{label}</text>'
 
 
-def _drawn(title: str, parts: Sequence[str], height: int) -> str:
+def _make_svg(title: str, parts: Sequence[str], height: int) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="t">'
     titles = f'<title id="t">{escape(title)}</title>\n<style>{STYLE}</style>'
     background = f'<rect class="bg" width="{WIDTH}" height="{height}" rx="8"/>'
@@ -143,7 +143,7 @@ def _drawn(title: str, parts: Sequence[str], height: int) -> str:
     return "\n".join([head, titles, background, heading, *parts, "</svg>", ""])
 
 
-def _rates(store: str, title: str) -> Callable[[str, str], str]:
+def _rates_drawer(store: str, title: str) -> Callable[[str, str], str]:
     def draw(page: str, _: str) -> str:
         return bar_chart(
             title, {"messages a second (callers)": [Bar(line.label, line.rate) for line in lines(page, store)]}
@@ -152,12 +152,12 @@ def _rates(store: str, title: str) -> Callable[[str, str], str]:
     return draw
 
 
-def _times(page: str, _: str) -> str:
+def _draw_times(page: str, _: str) -> str:
     stores = {f"on {store} (callers)": lines(page, store) for store in ("SQLite", "Cassandra")}
     return time_chart("Time of a request, p50 to p99", stores)
 
 
-def _jobs(_: str, systems: str) -> str:
+def _draw_jobs(_: str, systems: str) -> str:
     steps = {
         "handled": "tasks that one worker process runs, a second",
         "sends, 1 a call": "tasks sent one by one, a second",
@@ -166,10 +166,10 @@ def _jobs(_: str, systems: str) -> str:
 
 
 CHARTS: dict[str, Callable[[str, str], str]] = {
-    "performance-sqlite.svg": _rates("SQLite", "Posts and reads on SQLite"),
-    "performance-cassandra.svg": _rates("Cassandra", "Posts and reads on Cassandra"),
-    "performance-times.svg": _times,
-    "performance-tasks.svg": _jobs,
+    "performance-sqlite.svg": _rates_drawer("SQLite", "Posts and reads on SQLite"),
+    "performance-cassandra.svg": _rates_drawer("Cassandra", "Posts and reads on Cassandra"),
+    "performance-times.svg": _draw_times,
+    "performance-tasks.svg": _draw_jobs,
 }
 """The function that draws each chart file, from the texts of ``performance.md`` and ``sqlite-systems.md``."""
 

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from qdo.curator import BYTES, QueueBuilder
 
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 SESSION = 60.0
 
 
@@ -26,7 +26,7 @@ def put(client: Any, path: str, count: int, size: int) -> float:  # noqa: ANN401
         began = time.perf_counter()
         for _ in range(count):
             queue.put(message)
-        if not queue.flush_puts(PATIENCE):
+        if not queue.flush_puts(TIMEOUT_SECONDS):
             raise TimeoutError("the puts were not stored in time")
         return time.perf_counter() - began
 
@@ -48,7 +48,7 @@ def consume(client: Any, path: str, lock_path: str, count: int) -> float:  # noq
     queue = builder.build_queue()
     began = time.perf_counter()
     with queue:
-        if not all_received.wait(PATIENCE):
+        if not all_received.wait(TIMEOUT_SECONDS):
             raise TimeoutError("the messages were not received in time")
         while queue.message_count():
             time.sleep(0.001)
@@ -57,7 +57,7 @@ def consume(client: Any, path: str, lock_path: str, count: int) -> float:  # noq
 
 def main(hosts: str) -> None:
     client = KazooClient(hosts, timeout=SESSION)
-    client.start(PATIENCE)
+    client.start(TIMEOUT_SECONDS)
     print("ready", flush=True)
     for line in sys.stdin:
         command, path, *rest = line.split()

@@ -56,17 +56,17 @@ class Bench:
     rng: random.Random = random.Random(0)  # noqa: RUF009 - it only orders the runs, so sharing it is safe
     node: Node | None = None
 
-    def pick(self, full: float, quick: float) -> float:
+    def duration(self, full: float, quick: float) -> float:
         return quick if self.quick else full
 
-    def size(self, full: int, quick: int) -> int:
+    def count(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
-    def say(self, text: str) -> None:
+    def print_progress(self, text: str) -> None:
         """Prints progress to standard error; the tables go to standard output."""
         print(f"  {text}", file=sys.stderr, flush=True)
 
-    def fresh(self, name: str) -> Path:
+    def new_directory(self, name: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.directory))
 
     def interleave(self, sides: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
@@ -78,7 +78,7 @@ class Bench:
         for turn in range(rounds):
             for name in self.rng.sample(list(sides), len(sides)):
                 samples[name].append(sides[name]())
-            self.say(f"round {turn + 1} of {rounds}")
+            self.print_progress(f"round {turn + 1} of {rounds}")
         return samples
 
 
@@ -112,7 +112,7 @@ def measure(
     return register
 
 
-def take(
+def run_measure(
     entry: Measure,
     *,
     quick: bool,

@@ -6,7 +6,7 @@ each with one line of JSON:
 =========  =============================================================================================================
 ``join``   starts a consumer; the answer is the time before the start
 ``mark``   resets the recorded waits; the answer is the time of the command
-``tell``   the answer is a :class:`Told`
+``state``   the answer is a :class:`MemberState`
 ``leave``  closes the consumer; the answer is the time before the close
 =========  =============================================================================================================
 
@@ -31,14 +31,14 @@ from queuey.client import AsyncClient
 
 INTERVAL = 0.1
 """Seconds in which the consumer returns one message of each partition that has any."""
-POLLS = 4
+POLLS_PER_INTERVAL = 4
 """Polls per interval."""
-LAST = "last"
+LAST_BODY = "last"
 """Body of the last message of each partition."""
 COMMIT_SECONDS = 5.0
 
 
-class Told(msgspec.Struct):
+class MemberState(msgspec.Struct):
     """The state of a member.
 
     Attributes:
@@ -96,31 +96,32 @@ class Polling:
         """Resets the waits of all partitions that have received a message."""
         self._waits = dict.fromkeys(self._last, 0.0)
 
-    def tell(self) -> Told:
+    def state(self) -> MemberState:
         """Returns the state; a wait that has not ended counts up to now."""
         now = time.monotonic()
         waits = {str(p): max(wait, now - self._last[p]) for p, wait in self._waits.items()}
-        return Told([str(p) for p in self._consumer.assignment], self._changed, waits, self._first)
+        return MemberState([str(p) for p in self._consumer.assignment], self._changed, waits, self._first)
 
     def _assigned(self, _partitions: frozenset[Partition]) -> None:
         self._changed = time.monotonic()
 
     def _revoked(self, partitions: frozenset[Partition]) -> None:
         for partition in partitions:
-            self._forget(partition)
+            self._drop_wait(partition)
 
-    def _forget(self, partition: Partition) -> None:
+    def _drop_wait(self, partition: Partition) -> None:
         self._last.pop(partition, None)
         self._waits.pop(partition, None)
 
     async def _poll(self) -> None:
         due = time.monotonic()
         while not self._consumer.closing:
-            due = max(due + INTERVAL / POLLS, time.monotonic())
+            due = max(due + INTERVAL / POLLS_PER_INTERVAL, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
-            self._note(await self._consumer.poll(-(-len(self._consumer.assignment) // POLLS) or 1, 0))
+            self._add_waits(await self._consumer.poll(-(-len(self._consumer.assignment) // POLLS_PER_INTERVAL) or 1, 0))
 
-    def _note(self, batches: list[Batch]) -> None:
+    def _add_waits(self, batches: list[Batch]) -> None:
+        """Records the longest wait of each partition between messages, until its last message."""
         now = time.monotonic()
         if batches and not self._first:
             self._first = now
@@ -128,8 +129,8 @@ class Polling:
             if partition in self._waits:
                 self._waits[partition] = max(self._waits[partition], now - self._last[partition])
             self._last[partition] = now
-            if messages[-1].body == LAST:
-                self._forget(partition)
+            if messages[-1].body == LAST_BODY:
+                self._drop_wait(partition)
 
 
 async def main(service: str, place: str, group: str, queues: list[str]) -> None:
@@ -150,7 +151,7 @@ async def main(service: str, place: str, group: str, queues: list[str]) -> None:
                 case "mark":
                     member.mark()
                 case "tell":
-                    answer = member.tell()
+                    answer = member.state()
             print(msgspec.json.encode(answer).decode(), flush=True)
 
 

@@ -85,20 +85,20 @@ class Side:
                 env={**inherited(), "SPARK_LOCAL_DIRS": str(directory)},
             )
         self._process = Process(name, self._child, 0, self._log)
-        self._answer()
+        self._read_answer()
 
-    def run(self, **given: Any) -> Run:  # noqa: ANN401 - the arguments of the workload
+    def run(self, **arguments: Any) -> Run:  # noqa: ANN401 - the arguments of the workload
         """Runs the workload once.
 
         Raises:
             Void: The process ended.
         """
-        cpu, behind, began = self._cpu(), self._behind(), time.perf_counter()
+        cpu, behind, began = self._cpu_seconds(), self._behind(), time.perf_counter()
         assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps(given).encode() + b"\n")
+        self._child.stdin.write(json.dumps(arguments).encode() + b"\n")
         self._child.stdin.flush()
-        rows = self._answer()["rows"]
-        return Run(time.perf_counter() - began, self._cpu() - cpu, rows, self._behind() - behind)
+        rows = self._read_answer()["rows"]
+        return Run(time.perf_counter() - began, self._cpu_seconds() - cpu, rows, self._behind() - behind)
 
     def stop(self) -> None:
         assert self._child.stdin is not None
@@ -107,7 +107,8 @@ class Side:
         self._child.stdin.close()
         self._child.stdout.close()
 
-    def _answer(self) -> dict[str, Any]:
+    def _read_answer(self) -> dict[str, Any]:
+        """Waits for the next answer. Raises Void with the end of its log if the process ended."""
         assert self._child.stdout is not None
         for line in self._child.stdout:
             if line.startswith(b'{"side":'):
@@ -116,7 +117,8 @@ class Side:
         log = self._log.read_text("utf-8", "replace")
         raise Void(f"{self.name} ended:\n{log[log.find('Traceback') :][:2000]}")
 
-    def _cpu(self) -> float:
+    def _cpu_seconds(self) -> float:
+        """Returns the CPU seconds of all processes of the session, including ended children that were waited for."""
         total = 0
         for pid in self._process.pids():
             try:
@@ -128,6 +130,7 @@ class Side:
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Runs a session: carries out one workload for each line of input, and prints its number of rows."""
     task = json.loads(arguments[0])
     from queuey.spark import register, session  # noqa: PLC0415 - needs PySpark
 
@@ -140,7 +143,7 @@ def main(arguments: Sequence[str]) -> None:
         print(json.dumps({"side": "done", "rows": rows}), flush=True)
 
 
-def _scan_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+def _make_queuey_scan(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
     def work() -> int:
         spark.read.format("queuey").options(**options).load().write.format("noop").mode("overwrite").save()
         return 0
@@ -148,7 +151,7 @@ def _scan_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return work
 
 
-def _scan_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+def _make_connector_scan(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
     def work() -> int:
         frame = spark.read.format(CONNECTOR_FORMAT).options(**options).load()
         frame.write.format("noop").mode("overwrite").save()
@@ -157,7 +160,7 @@ def _scan_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN
     return work
 
 
-def _write_queuey(spark: Any, options: Mapping[str, Any], numbers: Sequence[str] = ()) -> Any:  # noqa: ANN401 - Spark's
+def _make_queuey_write(spark: Any, options: Mapping[str, Any], numbers: Sequence[str] = ()) -> Any:  # noqa: ANN401 - Spark's
     def work(rows: str) -> int:
         frame = spark.read.parquet(rows).select("value", "partition", *numbers)
         frame.write.format("queuey").options(**options).mode("append").save()
@@ -166,7 +169,7 @@ def _write_queuey(spark: Any, options: Mapping[str, Any], numbers: Sequence[str]
     return work
 
 
-def _write_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+def _make_connector_write(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
     def work(rows: str) -> int:
         frame = spark.read.parquet(rows).selectExpr(
             "qid", "partition", "bucket", "id", "value AS body", "expires", "CAST(NULL AS binary) AS meta"
@@ -177,7 +180,7 @@ def _write_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: AN
     return work
 
 
-def _stats_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+def _make_queuey_stats(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
     from queuey.pipeline.options import StatsOptions  # noqa: PLC0415 - likewise
     from queuey.pipeline.stats import stats_job  # noqa: PLC0415 - needs PySpark
     from queuey.spark.options import store_options  # noqa: PLC0415 - likewise
@@ -190,7 +193,7 @@ def _stats_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN40
     return work
 
 
-def _stats_naive(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+def _make_naive_stats(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
     def work() -> int:
         frame = spark.read.format("queuey").options(**options, subscribePattern=".*").load()
         rows = frame.groupBy("queue").agg({"value": "count"}).collect()
@@ -200,13 +203,13 @@ def _stats_naive(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
 
 
 KINDS: Mapping[str, Callable[..., Any]] = {
-    "scan-queuey": _scan_queuey,
-    "scan-connector": _scan_connector,
-    "stats-queuey": _stats_queuey,
-    "stats-naive": _stats_naive,
-    "write-numbered": partial(_write_queuey, numbers=["sequence"]),
-    "write-queuey": _write_queuey,
-    "write-connector": _write_connector,
+    "scan-queuey": _make_queuey_scan,
+    "scan-connector": _make_connector_scan,
+    "stats-queuey": _make_queuey_stats,
+    "stats-naive": _make_naive_stats,
+    "write-numbered": partial(_make_queuey_write, numbers=["sequence"]),
+    "write-queuey": _make_queuey_write,
+    "write-connector": _make_connector_write,
 }
 
 

@@ -88,7 +88,7 @@ def plan(
     absent_owners = {partition: member for partition, member in before.owners.items() if member in since}
     visible = reported(members.values()) | dict(queues)
     matching = {
-        wants: [(queue, count) for queue, count in visible.items() if count and wants.takes(queue)]
+        wants: [(queue, count) for queue, count in visible.items() if count and wants.matches(queue)]
         for wants in {member.wants for member in members.values()}
     }
     # Members with the same subscription and sight share one mapping.
@@ -104,7 +104,7 @@ def plan(
     staying = {
         partition: name
         for partition, name in before.owners.items()
-        if partition.queue not in listed and name in members and members[name].wants.takes(partition.queue)
+        if partition.queue not in listed and name in members and members[name].wants.matches(partition.queue)
     }
     named = {Queue(s.service, s.application, name) for s, _ in assignable for name in s.names}
     unseen = frozenset(named | {partition.queue for partition in staying}) - listed

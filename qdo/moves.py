@@ -20,13 +20,13 @@ import msgspec
 
 from qdo.coordination import AnyCoordinator, CommittedOffset
 from qdo.errors import GroupActive, InvalidArgument
-from qdo.partitions import Partition, Queue, some
+from qdo.partitions import Partition, Queue, joined_first
 from queuey.client import AsyncClient, Message, QueueNotFound, order_of
-from queuey.client.lookup import look_up
+from queuey.client.lookup import find_queues
 
 log = logging.getLogger("qdo.consumer")
 
-_NAMED = 3
+_MAX_NAMED_MEMBERS = 3
 """Max members that an error names."""
 
 
@@ -62,11 +62,11 @@ async def refuse_active(coordinator: AnyCoordinator) -> None:
     if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "
-            f"stop its members first ({some(members, _NAMED)})"
+            f"stop its members first ({joined_first(members, _MAX_NAMED_MEMBERS)})"
         )
 
 
-async def carry_out(coordinator: AnyCoordinator, planned: Iterable[Move]) -> list[Move]:
+async def make_moves(coordinator: AnyCoordinator, planned: Iterable[Move]) -> list[Move]:
     """Makes the moves that change an offset, and returns them.
 
     Raises:
@@ -232,17 +232,17 @@ async def migrate_offsets(
     Raises:
         InvalidArgument: The application has no queue with status messages.
         GroupActive: The group has members.
-        OffsetMoved, CoordinationLost: See :func:`carry_out`.
+        OffsetMoved, CoordinationLost: See :func:`make_moves`.
     """
     await refuse_active(coordinator)
     statuses, unreadable = newest_statuses(await _status_messages(client))
     reached = {Partition(Queue(service, client.application, s.queue), s.number): s.processed for s in statuses}
-    lookup = await look_up(client, {partition.queue.name for partition in reached})
+    lookup = await find_queues(client, {partition.queue.name for partition in reached})
     queues = {Queue(service, client.application, name): queue.partitions for name, queue in lookup.found.items()}
     planned, fates = plan_migration(reached, queues, await coordinator.offsets(reached), back=back)
     fates |= {partition: "hidden" for partition in reached if partition.queue.name in lookup.hidden}
     if not dry_run:
-        await carry_out(coordinator, planned)
+        await make_moves(coordinator, planned)
     return Migration(planned, fates, unreadable)
 
 

@@ -13,7 +13,7 @@ from qdo.errors import InvalidArgument
 from queuey.client.deadletters import matches_patterns
 
 
-def some(things: Iterable[Any], most: int) -> str:
+def joined_first(things: Iterable[Any], most: int) -> str:
     """Returns a text with the first ``most`` things in their order, and the number of the rest."""
     texts = [str(thing) for thing in sorted(things)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
@@ -109,16 +109,16 @@ class Subscription(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.names or self.patterns)
 
-    def wants(self, name: str) -> bool:
+    def matches_name(self, name: str) -> bool:
         """Returns whether the subscription has a queue of this name.
 
         See :func:`queuey.client.deadletters.matches_patterns`.
         """
         return name in self.names or matches_patterns(name, self.patterns)
 
-    def takes(self, queue: Queue) -> bool:
+    def matches(self, queue: Queue) -> bool:
         """Returns whether the subscription has this queue: its service and application match, too."""
-        return queue[:2] == (self.service, self.application) and self.wants(queue.name)
+        return queue[:2] == (self.service, self.application) and self.matches_name(queue.name)
 
     def literal_prefixes(self) -> list[str]:
         """Returns the literal prefixes of the patterns, without those that begin with another one."""

@@ -37,9 +37,9 @@ def _hints(kind: type) -> Mapping[str, object]:
 
 
 MIB = 1024 * 1024
-LONGEST_WAIT = 20.0
+MAX_READ_WAIT_SECONDS = 20.0
 """Max seconds for which the service holds a read open."""
-LARGEST_PAGE = 1000
+MAX_PAGE_MESSAGES = 1000
 """Max messages of one partition in a response of the service."""
 
 Start = Literal["earliest", "latest"]
@@ -75,10 +75,10 @@ class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
     """
 
     start: Start = "earliest"
-    page: Annotated[int, Meta(ge=1, le=LARGEST_PAGE)] = LARGEST_PAGE
+    page: Annotated[int, Meta(ge=1, le=MAX_PAGE_MESSAGES)] = MAX_PAGE_MESSAGES
     prefetch_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 5000
     prefetch_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = 16 * MIB
-    wait: Annotated[float, Meta(gt=0, le=LONGEST_WAIT)] = LONGEST_WAIT
+    wait: Annotated[float, Meta(gt=0, le=MAX_READ_WAIT_SECONDS)] = MAX_READ_WAIT_SECONDS
     discover: Annotated[float, Meta(ge=0.01, le=3600)] = 30.0
     settle: Annotated[float, Meta(ge=0)] = 0.05
     grace: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
@@ -87,7 +87,7 @@ class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
     mirror: bool = False
 
 
-_MOST_DOUBLINGS = 1000
+_MAX_DOUBLINGS = 1000
 _YEAR = 31_536_000
 
 
@@ -138,7 +138,7 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
 
     def longest(self, attempt: int) -> float:
         """Returns the max pause after an attempt, in seconds."""
-        return min(self.cap, self.base * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS))
+        return min(self.cap, self.base * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS))
 
 
 OnFailure = Literal["dead-letter", "skip", "stop", "retry"]
@@ -227,11 +227,11 @@ def key_by(text: str) -> Key:
         return lambda message: message.headers.get(lower)
     if kind == "body" and all(name.split(".")):
         names = name.split(".")
-        return lambda message: _field(message.body, names)
+        return lambda message: _read_field(message.body, names)
     raise InvalidArgument(f"a key is header:<name> or body:<field>, not {text!r}")
 
 
-def _field(body: Any, names: list[str]) -> Hashable:  # noqa: ANN401 - any JSON value
+def _read_field(body: Any, names: list[str]) -> Hashable:  # noqa: ANN401 - any JSON value
     if isinstance(body, str | bytes):
         try:
             body = msgspec.json.decode(body)

@@ -31,7 +31,7 @@ async def cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def happens(event: asyncio.Event, within: float) -> bool:
+async def wait_for_event(event: asyncio.Event, within: float) -> bool:
     """Waits for an event. Returns False if it is not set within ``within`` seconds."""
     try:
         async with asyncio.timeout(within):
@@ -99,7 +99,7 @@ class LoopThread:
 
         return self.call(work())
 
-    def soon(self, function: Callable[[], object]) -> None:
+    def call_soon(self, function: Callable[[], object]) -> None:
         """Schedules a call of a function in the loop, without waiting. Calls keep their order."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)

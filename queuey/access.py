@@ -124,6 +124,7 @@ def _actions(allow: frozenset[Verb]) -> frozenset[Action]:
 
 
 def matches(pattern: str, name: str) -> bool:
+    """Returns whether a pattern matches a whole name. ``*`` stands for any characters, also for none."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -274,10 +275,10 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
                 names |= {owner}
     if not by_principals:
         return owner in names
-    return any(_is_given(p, action) and _is_named(queue, p, names) for p in queue.principals)
+    return any(_has_right(p, action) and _is_named(queue, p, names) for p in queue.principals)
 
 
-def _is_given(principal: Principal, action: Action) -> bool:
+def _has_right(principal: Principal, action: Action) -> bool:
     if action == "work":
         return principal.read and principal.delete
     return principal.delete if action == "delete" else principal.read
@@ -288,6 +289,7 @@ def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool
 
 
 def concerns(queue: Queue, caller: Caller) -> bool:
+    """Returns whether a caller may know that a queue exists: as its owner, by a grant, or as one of its principals."""
     names = caller.names
     if owner_name(queue.application) in names or queue.type == "public":
         return True
@@ -296,7 +298,7 @@ def concerns(queue: Queue, caller: Caller) -> bool:
     return any(_is_named(queue, principal, names) for principal in queue.principals)
 
 
-def may_hand_on(caller: Caller, application: str, scope: Scope) -> bool:
+def may_create_key(caller: Caller, application: str, scope: Scope) -> bool:
     """Returns whether a caller may create a key with a scope: it needs ``admin`` and all rights of the new key.
 
     To check that a pattern is within another one, the inner pattern is matched as a text: only a star matches its star.
@@ -315,7 +317,7 @@ def may_hand_on(caller: Caller, application: str, scope: Scope) -> bool:
     return False
 
 
-def lacking(caller: Caller, application: str, action: Action, name: str | None = None) -> str:
+def explain_refusal(caller: Caller, application: str, action: Action, name: str | None = None) -> str:
     """Explains which verbs or queues the caller's grants lack for a refused action; blank if it has no grants.
 
     The sentence mentions only the caller's own rights.

@@ -23,7 +23,7 @@ from queuey.access import parse_principal
 from queuey.errors import InvalidAssertion, IssuerUnavailable
 from queuey.settings import UserIssuer
 from queuey.web.credentials import Identity
-from queuey.web.credentials.key_sets import Published
+from queuey.web.credentials.key_sets import IssuerDocument
 from queuey.web.credentials.strict_json import read_object, read_part
 from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
 
@@ -51,15 +51,16 @@ def read_key(given: object) -> PublicKey:
     if not isinstance(given, dict):
         raise ValueError("it has no public key")  # noqa: TRY004 - of a document, not of an argument
     if given.get("algorithm") == "RS":
-        n, e = (_number(given, name, 10) for name in ("n", "e"))
+        n, e = (_read_number(given, name, 10) for name in ("n", "e"))
         return rsa.RSAPublicNumbers(e, n).public_key()
     if given.get("algorithm") != "DS":
         raise ValueError("it has no public key with the algorithm DS or RS")
-    p, q, g, y = (_number(given, name, 16) for name in ("p", "q", "g", "y"))
+    p, q, g, y = (_read_number(given, name, 16) for name in ("p", "q", "g", "y"))
     return dsa.DSAPublicNumbers(y, dsa.DSAParameterNumbers(p, q, g)).public_key()
 
 
-def _number(key: Mapping[str, Any], name: str, base: int) -> int:
+def _read_number(key: Mapping[str, Any], name: str, base: int) -> int:
+    """Reads a number of a key. Raises ``ValueError`` if it is malformed or has more than ``MAX_BITS`` bits."""
     text = key.get(name)
     digits = _DIGITS[base]
     if not isinstance(text, str) or digits.fullmatch(text) is None or int(text, base).bit_length() > MAX_BITS:
@@ -74,6 +75,7 @@ class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
     """A token with its signature checked by OpenSSL. PyBrowserID's own arithmetic in Python takes 20 times as long."""
 
     def check_signature(self, key_data: object) -> bool:
+        """Returns whether the signature is valid. A key of another kind than the algorithm's counts as invalid."""
         key = read_key(key_data)
         digest, size = _ALGORITHMS[self.algorithm]
         data = self.signed_data.encode("ascii")
@@ -119,7 +121,9 @@ class _Trusted:
         documents: Support documents by the issuer's host.
     """
 
-    def __init__(self, trusted: Mapping[str, Trusted], documents: Mapping[str, Published[SupportDocument]]) -> None:
+    def __init__(
+        self, trusted: Mapping[str, Trusted], documents: Mapping[str, IssuerDocument[SupportDocument]]
+    ) -> None:
         self._trusted = trusted
         self._documents = documents
 
@@ -127,7 +131,7 @@ class _Trusted:
         return self._documents[hostname].get().key
 
     def is_trusted_issuer(self, hostname: str, issuer: str, *_: object, **__: object) -> bool:
-        return any(hostname in _domains(trusted) for _, trusted in self._trusted.get(issuer, ()))
+        return any(hostname in _mail_domains(trusted) for _, trusted in self._trusted.get(issuer, ()))
 
 
 class BrowserId:
@@ -140,9 +144,9 @@ class BrowserId:
 
     scheme = "BrowserID"
     document = SupportDocument
-    believed = 300.0
+    max_cache_seconds = 300.0
 
-    def __init__(self, trusted: Trusted, documents: Mapping[str, Published[SupportDocument]]) -> None:
+    def __init__(self, trusted: Trusted, documents: Mapping[str, IssuerDocument[SupportDocument]]) -> None:
         self._trusted: dict[str, list[tuple[str, UserIssuer]]] = {}
         for application, issuer in trusted:
             self._trusted.setdefault(issuer.issuer, []).append((application, issuer))
@@ -158,30 +162,35 @@ class BrowserId:
         if len(credential) > MAX_ASSERTION:
             raise InvalidAssertion(f"The assertion is longer than {MAX_ASSERTION} characters.")
         try:
-            certificate, assertion = map(_payload, credential.split("~"))
-            name = _user(certificate["principal"]["email"])
+            certificate, assertion = map(_read_payload, credential.split("~"))
+            name = _read_user(certificate["principal"]["email"])
             read_key(certificate["public-key"])
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise InvalidAssertion("This is not an assertion with one certificate for a mail address.") from error
-        trusted = self._audience(certificate.get("iss"), assertion.get("aud"), name)
+        trusted = self._find_trusting(certificate.get("iss"), assertion.get("aud"), name)
         leeway = min(issuer.leeway for _, issuer in trusted)
         expires = min(_check_times(claims, now, leeway) for claims in (certificate, assertion))
         self._verify(credential, assertion["aud"], now - leeway)
         return identity_of([User(application, issuer, name) for application, issuer in trusted], expires)
 
-    def _audience(self, name: object, audience: object, user: str) -> Trusted:
+    def _find_trusting(self, name: object, audience: object, user: str) -> Trusted:
+        """Returns the applications that trust the issuer for this audience and mail domain.
+
+        Raises ``InvalidAssertion`` if no application does.
+        """
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:
             raise InvalidAssertion("The assertion's issuer is not trusted here.")
         trusted = [pair for pair in trusted if audience in pair[1].audiences]
         if not trusted:
             raise InvalidAssertion("The assertion is for another audience.")
-        matching = [pair for pair in trusted if user.rpartition("@")[2] in _domains(pair[1])]
+        matching = [pair for pair in trusted if user.rpartition("@")[2] in _mail_domains(pair[1])]
         if not matching:
             raise InvalidAssertion("The assertion's issuer is not trusted with this mail address.")
         return matching
 
     def _verify(self, credential: str, audience: str, now: float) -> None:
+        """Verifies signatures and times. Every error but ``IssuerUnavailable`` becomes ``InvalidAssertion``."""
         try:
             self._verifier.verify(credential, audience, now=int(now * 1000))
         except IssuerUnavailable:
@@ -192,21 +201,22 @@ class BrowserId:
             raise InvalidAssertion("The assertion's signatures are not valid.") from error
 
 
-def _payload(token: str) -> dict[str, Any]:
+def _read_payload(token: str) -> dict[str, Any]:
+    """Decodes the payload of a token without checking its signature, only that its algorithm is known."""
     header, payload, _ = token.split(".")
     if read_part(header).get("alg") not in _ALGORITHMS:
         raise ValueError("It is not signed with an algorithm of BrowserID.")
     return read_part(payload)
 
 
-def _user(mail: object) -> str:
+def _read_user(mail: object) -> str:
     name = f"bid:{mail}"
     if not isinstance(mail, str) or parse_principal(name).name != name:
         raise ValueError("It is not just a mail address.")
     return name
 
 
-def _domains(issuer: UserIssuer) -> tuple[str, ...]:
+def _mail_domains(issuer: UserIssuer) -> tuple[str, ...]:
     return issuer.domains or (issuer.issuer,)
 
 

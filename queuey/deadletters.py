@@ -160,7 +160,8 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"a limit is at least 1, not {self.limit}")
 
-    def takes(self, one: DeadLetter) -> bool:
+    def matches_reason(self, one: DeadLetter) -> bool:
+        """Returns whether time, queue and error fit; the error also by its class name without the module."""
         at, error = one.cause.at, one.cause.error
         if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
@@ -269,12 +270,13 @@ def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
     A pattern matches queues of dead letters only if it ends with ``.dead``: otherwise a worker would handle its own
     failures again and again.
     """
-    every, dead = _matchers(patterns)
+    every, dead = _compile_patterns(patterns)
     return (dead if name.endswith(SUFFIX) else every)(name) is not None
 
 
 @lru_cache(256)
-def _matchers(patterns: tuple[str, ...]) -> tuple[Callable[[str], object], Callable[[str], object]]:
+def _compile_patterns(patterns: tuple[str, ...]) -> tuple[Callable[[str], object], Callable[[str], object]]:
+    """Returns two matchers: for all patterns, and only for patterns that name dead-letter queues themselves."""
     dead = [pattern for pattern in patterns if pattern.endswith(SUFFIX)]
     every, ends = ("|".join(map(translate, group)) or "(?!)" for group in (patterns, dead))
     return re.compile(every).match, re.compile(ends).match
@@ -383,6 +385,7 @@ def dead_letter_from(
 
 
 def stored_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
+    """Returns the dead letter in a message of the queue ``lies_in``, or None if the message is not one."""
     meta = message.meta or Meta()
     headers, lies, kind = dict(meta.headers), (lies_in, message.partition, message.id), meta.content_type
     return dead_letter_from(headers, message.body, lies=lies, content_type=kind, json=meta.json, key=meta.key)

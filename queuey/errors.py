@@ -265,7 +265,7 @@ class QueueExists(Conflict):
 
     def __str__(self) -> str:
         name = self.queue.name
-        fields = ", ".join(f"{field} {_shown(getattr(self.queue, field))}" for field in self.differing)
+        fields = ", ".join(f"{field} {_format_value(getattr(self.queue, field))}" for field in self.differing)
         return f"Queue {name!r} exists and has {fields}. Ask for that, or change it: queuey queue update {quote(name)}"
 
 
@@ -525,6 +525,7 @@ class StoreUnavailable(QueueyError):
 
 
 def in_doubt(error: Exception) -> Exception:
+    """Returns the error as it applies if an earlier attempt may have stored something: with outcome ``unknown``."""
     if isinstance(error, TooManyClaims):
         return TooManyClaims(str(error), outcome="unknown")
     if isinstance(error, StoreUnavailable) and error.outcome == "none":
@@ -592,7 +593,7 @@ class SettingsError(QueueyError):
     code = "SettingsError"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple | list | frozenset | set):
         return ", ".join(sorted(map(str, value))) or "none"
     return "none" if value is None else str(value)

@@ -189,7 +189,7 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
 
 FRAME = 256
 """Max bytes of a message in an answer, not counting body and metadata: its id, time, partition and receipt."""
-MOST_ESCAPED = 6
+MAX_ESCAPED_BYTES = 6
 """Max JSON bytes per character of text, or per byte."""
 _encode = msgspec.json.Encoder().encode
 
@@ -238,7 +238,7 @@ class PostKey(msgspec.Struct, frozen=True, gc=False):
     """The idempotency key of a post: the post is carried out once, however often it is repeated with its key.
 
     Attributes:
-        text: The caller's key, unique within the queue; 1 to ``LONGEST_KEY`` ASCII characters.
+        text: The caller's key, unique within the queue; 1 to ``MAX_KEY_LENGTH`` ASCII characters.
         content: Hash of the post. It must be the same for all posts with the key.
         seconds: How long the key is remembered, in seconds.
     """
@@ -248,7 +248,7 @@ class PostKey(msgspec.Struct, frozen=True, gc=False):
     seconds: int
 
 
-LONGEST_KEY = 255
+MAX_KEY_LENGTH = 255
 """Max characters of an idempotency key."""
 
 
@@ -264,7 +264,7 @@ class PostResult(msgspec.Struct, frozen=True, gc=False):
     replayed: bool
 
 
-LONGEST_NAME = 255
+MAX_NAME_LENGTH = 255
 """Max characters of the name of a message."""
 
 
@@ -362,7 +362,7 @@ def bytes_at_most(messages: Iterable[Message]) -> int:
     """Returns an upper bound of :func:`bytes_of` that is cheaper to compute."""
     return sum(
         [
-            FRAME + MOST_ESCAPED * len(message.body)
+            FRAME + MAX_ESCAPED_BYTES * len(message.body)
             if message.meta is None
             else rendered_bytes(message.body, message.meta)
             for message in messages

@@ -32,7 +32,7 @@ class Metrics:
         self._requests: dict[Request, list[float]] = {}
         """For each route and status: total seconds, the count of each bucket, and the count above all buckets."""
         self._received = self._delivered = 0
-        self.heard: Callable[[Queue, int, int], None] | None = None
+        self.on_messages: Callable[[Queue, int, int], None] | None = None
         """Called with a queue and the numbers of messages received and delivered."""
 
     def observe(self, route: str, status: int, seconds: float) -> None:
@@ -44,16 +44,18 @@ class Metrics:
             cells[bisect_left(BUCKETS, seconds) + 1] += 1
 
     def received(self, count: int, queue: Queue | None = None) -> None:
+        """Counts messages stored for producers, and calls ``on_messages`` if their queue is known."""
         with self._lock:
             self._received += count
-        if self.heard is not None and queue is not None:
-            self.heard(queue, count, 0)
+        if self.on_messages is not None and queue is not None:
+            self.on_messages(queue, count, 0)
 
     def delivered(self, count: int, queue: Queue | None = None) -> None:
+        """Counts messages given to readers, and calls ``on_messages`` if their queue is known."""
         with self._lock:
             self._delivered += count
-        if count and self.heard is not None and queue is not None:
-            self.heard(queue, 0, count)
+        if count and self.on_messages is not None and queue is not None:
+            self.on_messages(queue, 0, count)
 
     def total(self) -> tuple[dict[Request, list[float]], int, int]:
         with self._lock:
@@ -132,31 +134,31 @@ class _Scrape(Collector):
         self._workers = workers
         self._backlogs = backlogs
         self._lags = lags
-        self._found = [(((name,) if name else ()), counts) for name, counts in workers.items() if counts is not None]
+        self._answered = [(((name,) if name else ()), counts) for name, counts in workers.items() if counts is not None]
         self._labels = () if "" in workers else ("worker",)
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._requests()
+        yield from self._make_request_metrics()
         abouts = {"received": "Messages stored for producers.", "delivered": "Messages given to readers."}
         for name, about in abouts.items():
             counter = CounterMetricFamily(f"queuey_messages_{name}", about, labels=self._labels)
-            for worker, counts in self._found:
+            for worker, counts in self._answered:
                 counter.add_metric(worker, getattr(counts, name))
             yield counter
-        yield from self._statistics()
-        yield from self._of_queues()
-        yield from self._of_groups()
+        yield from self._make_store_metrics()
+        yield from self._make_backlog_metrics()
+        yield from self._make_lag_metrics()
         if self._labels:
             up = GaugeMetricFamily("queuey_worker_up", "Whether the worker is in this scrape.", labels=self._labels)
             for name, answer in self._workers.items():
                 up.add_metric((name,), float(answer is not None))
             yield up
 
-    def _requests(self) -> Iterator[Metric]:
+    def _make_request_metrics(self) -> Iterator[Metric]:
         named = ("route", "status", *self._labels)
         counter = CounterMetricFamily("queuey_requests", "Requests answered.", labels=named)
         latency = HistogramMetricFamily("queuey_request_seconds", "Time to answer.", labels=("route", *self._labels))
-        for worker, counts in self._found:
+        for worker, counts in self._answered:
             routes: dict[str, list[float]] = {}
             for route, status, cells in counts.requests:
                 counter.add_metric((route, str(status), *worker), sum(cells[1:]))
@@ -169,18 +171,18 @@ class _Scrape(Collector):
         yield counter
         yield latency
 
-    def _statistics(self) -> Iterator[Metric]:
-        for name in sorted({name for _, counts in self._found for name in counts.statistics}):
+    def _make_store_metrics(self) -> Iterator[Metric]:
+        for name in sorted({name for _, counts in self._answered for name in counts.statistics}):
             is_counter = name.endswith("_total")
             kind = CounterMetricFamily if is_counter else GaugeMetricFamily
             about = f"Of {'the store' if name.startswith('store_') else name.partition('_')[0]}."
             family = kind(f"queuey_{name.removesuffix('_total')}", about, labels=self._labels)
-            for worker, counts in self._found:
+            for worker, counts in self._answered:
                 if name in counts.statistics:
                     family.add_metric(worker, counts.statistics[name])
             yield family
 
-    def _of_queues(self) -> Iterator[Metric]:
+    def _make_backlog_metrics(self) -> Iterator[Metric]:
         names = ("application", "queue")
         about = "Messages of queues that are shown. The failed ones are included in the waiting ones."
         count = GaugeMetricFamily("queuey_backlog_messages", about, labels=(*names, "state"))
@@ -193,7 +195,7 @@ class _Scrape(Collector):
         yield count
         yield age
 
-    def _of_groups(self) -> Iterator[Metric]:
+    def _make_lag_metrics(self) -> Iterator[Metric]:
         names = ("application", "queue", "group")
         about = "Messages after the offsets of a consumer group."
         count = GaugeMetricFamily("queuey_group_lag_messages", about, labels=names)

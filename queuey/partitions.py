@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 MAX_PARTITIONS = 200
-MOST_RUNS = 4
+MAX_RUNS = 4
 
 
 def by_key(key: str, partitions: int) -> int:
@@ -24,7 +24,7 @@ def key_digest(key: str) -> int:
 def spread(count: int, first: int, partitions: int) -> list[int]:
     """Returns the partitions for messages of one post that do not name a partition.
 
-    The messages are divided into at most ``MOST_RUNS`` runs of equal length for consecutive partitions. So the workers
+    The messages are divided into at most ``MAX_RUNS`` runs of equal length for consecutive partitions. So the workers
     of several partitions share a batch, and it is still written as a few batches of one partition each.
 
     Args:
@@ -32,7 +32,7 @@ def spread(count: int, first: int, partitions: int) -> list[int]:
         first: Partition of the first message, 1 to ``partitions``.
         partitions: Number of partitions.
     """
-    runs = min(MOST_RUNS, partitions, count)
+    runs = min(MAX_RUNS, partitions, count)
     chosen: list[int] = []
     for run in range(1, runs + 1):
         # This run ends at message ceil(run * count / runs).

@@ -93,14 +93,15 @@ def within(name: str, kind: type, *chosen: str) -> list[Computed]:
 def _fields(kind: type) -> dict[str, Computed]:
     hints = get_type_hints(kind, include_extras=True)
     return {
-        field.name: _described(field.name, field.encode_name, hints[field.name])
+        field.name: _describe(field.name, field.encode_name, hints[field.name])
         for field in msgspec.structs.fields(kind)
     }
 
 
-def _described(name: str, encoded: str, hint: object) -> Computed:
+def _describe(name: str, encoded: str, hint: object) -> Computed:
+    """Returns the title of a field and a function that reads its value from an object, with its unit."""
     title, unit = encoded.replace("_", " "), None
-    for meta in _metas(hint):
+    for meta in _find_metas(hint):
         extra = meta.extra or {}
         title, unit = extra.get("title") or meta.title or title, extra.get("unit") or unit
 
@@ -111,10 +112,10 @@ def _described(name: str, encoded: str, hint: object) -> Computed:
     return title, value
 
 
-def _metas(hint: object) -> Iterator[msgspec.Meta]:
+def _find_metas(hint: object) -> Iterator[msgspec.Meta]:
     if get_origin(hint) is Annotated:
-        yield from _metas(get_args(hint)[0])
+        yield from _find_metas(get_args(hint)[0])
         yield from (meta for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta))
     else:
         for option in get_args(hint) if get_origin(hint) not in {list, tuple, dict} else ():
-            yield from _metas(option)
+            yield from _find_metas(option)

@@ -22,14 +22,14 @@ from hashlib import sha256
 
 from queuey.deadletters import SUFFIX
 
-LONGEST_NAME = 50
+MAX_QUEUE_NAME = 50
 """Max characters of a queue's name."""
-LONGEST_USER = 255
+MAX_USER_NAME = 255
 """Max characters of a user's name at its issuer."""
 
 _SLOT = "{user}"
 _TAG, _HASH = 8, 26
-_ROOM = LONGEST_NAME - len(SUFFIX)
+_ROOM = MAX_QUEUE_NAME - len(SUFFIX)
 LONGEST_TEXT = _ROOM - 1 - _HASH
 """Max characters of a pattern before ``{user}``."""
 _LONGEST_PART = 64
@@ -54,10 +54,10 @@ def user_name(issuer: str, user: str) -> str:
         >>> user_name("https://accounts.example.org", "ann")
         'user:nhabavi2.ann'
     """
-    if not 0 < len(user) <= LONGEST_USER:
-        raise ValueError(f"The user's name has {len(user)} characters. It must have 1 to {LONGEST_USER}.")
-    encoded = f"{issuer_tag(issuer)}.{_escaped(user)}"
-    return f"user:{_bounded(encoded, _LONGEST_PART, of=f'{issuer} {user}')}"
+    if not 0 < len(user) <= MAX_USER_NAME:
+        raise ValueError(f"The user's name has {len(user)} characters. It must have 1 to {MAX_USER_NAME}.")
+    encoded = f"{issuer_tag(issuer)}.{_escape(user)}"
+    return f"user:{_hash_if_longer(encoded, _LONGEST_PART, of=f'{issuer} {user}')}"
 
 
 def queue_name(pattern: str, user: str) -> str:
@@ -82,10 +82,10 @@ def queue_name(pattern: str, user: str) -> str:
     if (token := _TOKEN_USER.fullmatch(user)) is not None:
         encoded = token[1]
     elif (mail := _MAIL_USER.fullmatch(user)) is not None:
-        encoded = f"bid.{_escaped(mail[1])}"
+        encoded = f"bid.{_escape(mail[1])}"
     else:
         raise ValueError(f'The user "{user[:80]}" is neither bid:<mail address> nor from user_name().')
-    return text + _bounded(encoded, _ROOM - len(text), of=user)
+    return text + _hash_if_longer(encoded, _ROOM - len(text), of=user)
 
 
 def issuer_tag(issuer: str) -> str:
@@ -110,7 +110,8 @@ def overlap(one: str, other: str) -> bool:
     return one != other and longer.startswith(shorter)
 
 
-def _escaped(user: str) -> str:
+def _escape(user: str) -> str:
+    """Escapes all characters that names may not have, and whatever would look like the suffix of dead letters."""
     try:
         text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
     except UnicodeEncodeError as error:
@@ -120,7 +121,7 @@ def _escaped(user: str) -> str:
     return f"{text[: -len(SUFFIX)]}~2e{SUFFIX[1:]}" if text.endswith(SUFFIX) else text
 
 
-def _bounded(part: str, room: int, *, of: str) -> str:
+def _hash_if_longer(part: str, room: int, *, of: str) -> str:
     return part if len(part) <= room else f"~{_short_hash(of, _HASH)}"
 
 

@@ -167,7 +167,7 @@ def cassandra_options(*, by_hand: bool) -> CassandraOptions:
     from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
 
     difference = ANY_DIFFERENCE if by_hand else 0.7
-    strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITING)
+    strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITE_DEADLINE)
     prompt = Level(None, None, delay=3.7, deadline=3.0)
     return CassandraOptions(
         row_age=ROW_AGE,
@@ -184,7 +184,7 @@ PATIENCE = 60.0
 """Seconds that stores under test wait for Cassandra. Long, because the machine may stand still for some."""
 PATIENT: dict[str, Any] = {"timeout": PATIENCE, "deadline": 2 * PATIENCE, "catalogue_deadline": PATIENCE}
 """Timeouts of the Cassandra store, from PATIENCE."""
-WRITING = 9.0
+WRITE_DEADLINE = 9.0
 """Max seconds of a write: messages that tests post ahead of readers are due in ten seconds."""
 PROMPT = "very_strong"
 """A consistency level whose read delay takes only seconds on the real clock. A write may be too late."""

@@ -83,7 +83,7 @@ class BlockingClaims:
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
         """Applies a function to the states of partitions."""
-        return self._claims.core.run(self._claims.look_at(queue, look, numbers))
+        return self._claims.core.run(self._claims.query_states(queue, look, numbers))
 
     def is_done(self, queue: Queue, location: Location) -> bool:
         return self._claims.core.run(self._claims.is_done(queue, location))

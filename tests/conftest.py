@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from queuey.errors import ApplicationExists
 from queuey.storage import Store, bridge
 from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, StoreLocation
-from tests.servers.processes import hear_interrupts
+from tests.servers.processes import restore_interrupts
 
 if TYPE_CHECKING:
     from tests.servers.plugin import Cassandra
@@ -48,7 +48,7 @@ pyproject.toml."""
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers for stores, and prepares signals for the programs that tests start."""
-    hear_interrupts()
+    restore_interrupts()
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
     config.addinivalue_line("markers", "slow_on(*backends): slow on these stores, where other tests cover what differs")
 

@@ -41,7 +41,7 @@ class InterposedStore:
 
         The replacement of a coroutine function may be one, or block: then it is called in a thread that may wait.
         """
-        self._instead[method.__qualname__] = _awaited(by) if inspect.iscoroutinefunction(method) else by
+        self._instead[method.__qualname__] = _as_coroutine_function(by) if inspect.iscoroutinefunction(method) else by
 
     def before(self, method: Callable[..., Any], first: Callable[[], object]) -> None:
         """Calls ``first``, which may be a coroutine function, before each call of a method, in the same thread."""
@@ -83,7 +83,7 @@ class _Contract:
         return self._instead.get(f"{self._name}.{name}") or getattr(self._contract, name)
 
 
-def _awaited(by: Callable[..., Any]) -> Callable[..., Any]:
+def _as_coroutine_function(by: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what it returns
         if inspect.iscoroutinefunction(by):
             return await by(*args, **kwargs)

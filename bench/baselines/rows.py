@@ -90,7 +90,7 @@ def insert_for(path: Path, variant: str, seconds: float) -> float:
     return commits * ROWS / (now - begin)
 
 
-def shown_in_python(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
+def read_in_python(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
     hexes, stamp = ids.to_hex, ids.timestamp_text
     return [
         Shown(hexes((ticks, low)), stamp(ticks), 1, body)
@@ -126,7 +126,7 @@ def shown_with_halves(connection: apsw.Connection, qp: int, start: ids.Position)
     return messages
 
 
-READS = {"python": shown_in_python, "sql": shown_in_sql, "halves": shown_with_halves}
+READS = {"python": read_in_python, "sql": shown_in_sql, "halves": shown_with_halves}
 
 
 def read_for(path: Path, variant: str, seconds: float) -> float:

@@ -17,7 +17,7 @@ from bench.call_counts.callers import RUNS, WARM_RUNS
 from bench.call_counts.profiler import Profiler, fewest
 from bench.harness import Void
 from queuey.messages import NewMessage, QueueSpec, Slice
-from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.messages import Site
 from tests.sim.world import World
 
@@ -30,7 +30,7 @@ OPENING_SECONDS, PAUSE_SECONDS, OPERATION_SECONDS = 5.0, 2.0, 0.3
 def count_append_and_read(profiler: Profiler) -> dict[str, Counter[str]]:
     """Returns the calls of appending and reading one message, from the runs with the fewest files."""
     world = World(1)
-    site = Site(world, Cluster(world, Weather()))
+    site = Site(world, Cluster(world, NetworkFaults()))
     results: list[Any] = []
 
     async def collect(operation: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -18,22 +18,22 @@ def counted(port: int, total: int) -> None:
     """Counts its runs in this worker; the first run and run number ``total`` report the time at which they began."""
     number = next(_NUMBERS)
     if number in {1, total}:
-        tell(port, time.monotonic())
+        send_number(port, time.monotonic())
 
 
 def timed(port: int, sent: float) -> None:
     """Reports the seconds since it was sent. The monotonic clock is shared by all processes of a machine."""
-    tell(port, time.monotonic() - sent)
+    send_number(port, time.monotonic() - sent)
 
 
 TASKS: Mapping[str, Callable[..., None]] = {"counted": counted, "timed": timed}
 
 
-def tell(port: int, value: float) -> None:
+def send_number(port: int, value: float) -> None:
     _SOCKET.sendto(SHAPE.pack(value), (HOST, port))
 
 
-class Ear:
+class Receiver:
     """Receives the numbers that tasks report to its ``port``."""
 
     def __init__(self) -> None:

@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable
 from typing import TypedDict
 
-from bench.job_queues.probe import Ear
+from bench.job_queues.probe import Receiver
 from bench.job_queues.side import Side
 
-MANY = 100
+BULK_SIZE = 100
 """Jobs per bulk call."""
-WARM = 0.2
+WARM_UP_SHARE = 0.2
 """Duration of the warm-up, as a share of the time of sending."""
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 """Timeout for a worker to start, and for it to do all jobs, in seconds."""
-REST = 0.5
+REST_SECONDS = 0.5
 """Seconds of rest before jobs are sent one by one."""
-PAUSES = (0.01, 0.21)
+PAUSE_RANGE_SECONDS = (0.01, 0.21)
 """Min and max seconds between single jobs, at random; the range is the longest poll interval of a system (0.2 s)."""
 
 
@@ -60,19 +60,19 @@ class Done(TypedDict):
     delays: list[list[float]]
 
 
-def sent(side: Side, plan: Plan) -> Sent:
+def measure_sending(side: Side, plan: Plan) -> Sent:
     # No worker runs, so the port does not matter.
     single_rate = pace(lambda: side.send("counted", 1, 0), plan["seconds"])
     if not side.bulk:
         return {"one": single_rate, "many": None}
     side.reset()
-    bulk_rate = pace(lambda: side.send_many("counted", (1, 0), MANY), plan["seconds"])
-    return {"one": single_rate, "many": bulk_rate * MANY}
+    bulk_rate = pace(lambda: side.send_many("counted", (1, 0), BULK_SIZE), plan["seconds"])
+    return {"one": single_rate, "many": bulk_rate * BULK_SIZE}
 
 
 def pace(call: Callable[[], object], seconds: float) -> float:
     """Returns the number of calls per second, after a warm-up."""
-    calls_in(call, seconds * WARM)
+    calls_in(call, seconds * WARM_UP_SHARE)
     began = time.perf_counter()
     calls = calls_in(call, seconds)
     return calls / (time.perf_counter() - began)
@@ -86,17 +86,17 @@ def calls_in(call: Callable[[], object], seconds: float) -> int:
     return calls
 
 
-def fill(side: Side, ear: Ear, jobs: int) -> None:
+def fill(side: Side, ear: Receiver, jobs: int) -> None:
     side.reset()
-    for start in range(0, jobs, MANY):
-        side.send_many("counted", (ear.port, jobs), min(MANY, jobs - start))
+    for start in range(0, jobs, BULK_SIZE):
+        side.send_many("counted", (ear.port, jobs), min(BULK_SIZE, jobs - start))
 
 
-def rate(side: Side, ear: Ear, jobs: int) -> float:
+def rate(side: Side, ear: Receiver, jobs: int) -> float:
     """Returns a worker's jobs per second, from the start of the first job until all jobs are acknowledged."""
-    first = ear.hear(PATIENCE)
-    last = ear.hear(PATIENCE)
-    until = last + PATIENCE
+    first = ear.hear(TIMEOUT_SECONDS)
+    last = ear.hear(TIMEOUT_SECONDS)
+    until = last + TIMEOUT_SECONDS
     while remaining := side.pending():
         if time.monotonic() > until:
             raise TimeoutError(f"{remaining} jobs were not acknowledged in time")
@@ -104,18 +104,18 @@ def rate(side: Side, ear: Ear, jobs: int) -> float:
     return jobs / (time.monotonic() - first)
 
 
-def delays(side: Side, ear: Ear, singles: int) -> list[float]:
+def delays(side: Side, ear: Receiver, singles: int) -> list[float]:
     """Returns the milliseconds from sending to start, for jobs that are sent one by one."""
     side.pending()  # opens the connection
     milliseconds = []
     for _ in range(singles):
-        time.sleep(random.uniform(*PAUSES))
+        time.sleep(random.uniform(*PAUSE_RANGE_SECONDS))
         side.send("timed", ear.port, time.monotonic())
-        milliseconds.append(ear.hear(PATIENCE) * 1000)
+        milliseconds.append(ear.hear(TIMEOUT_SECONDS) * 1000)
     return milliseconds
 
 
-def say(value: Sent | Done) -> None:
+def print_line(value: Sent | Done) -> None:
     print(json.dumps(value), flush=True)
 
 
@@ -123,14 +123,14 @@ def main(module: str, plan: Plan) -> None:
     connect: Callable[[], Side] = importlib.import_module(module).side
     side = connect()
     side.reset()
-    send_rates = sent(side, plan)
-    with contextlib.closing(Ear()) as ear:
+    send_rates = measure_sending(side, plan)
+    with contextlib.closing(Receiver()) as ear:
         fill(side, ear, plan["jobs"])
-        say(send_rates)
+        print_line(send_rates)
         job_rate = rate(side, ear, plan["jobs"])
-        time.sleep(REST)
+        time.sleep(REST_SECONDS)
         sides = [side, *(connect() for _ in range(plan["connections"] - 1))]
-        say({"rate": job_rate, "delays": [delays(s, ear, plan["singles"]) for s in sides]})
+        print_line({"rate": job_rate, "delays": [delays(s, ear, plan["singles"]) for s in sides]})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import NotRequired, TypedDict
 from bench.load.generator import BadAnswer, Connection, Generator, Result, body_length, main
 from bench.load.signing import AccessKey, Signer
 
-IDLE = 20.0
+MAX_IDLE_SECONDS = 20.0
 """Seconds without a message after which the run fails."""
 
 
@@ -108,11 +108,11 @@ class Cycles(Generator):
                 connection = self.connections[descriptor]
                 if event == select.EPOLLOUT:
                     self.flush(connection)
-                elif self.take(connection):
+                elif self.receive_answer(connection):
                     progress = time.perf_counter_ns()
             if not end and self.settled >= self.cycle["count"]:
                 end, settled_at_end = time.perf_counter_ns(), self.settled
-            if time.perf_counter_ns() - progress > IDLE * 1e9:
+            if time.perf_counter_ns() - progress > MAX_IDLE_SECONDS * 1e9:
                 raise BadAnswer(f"only {self.settled} of {self.cycle['count']} messages could be claimed")
         seconds = (end - begin) / 1e9
         for connection in self.connections.values():
@@ -129,7 +129,7 @@ class Cycles(Generator):
         self.bodies[connection] = []
         self.send(connection)
 
-    def take(self, connection: Connection) -> bool:
+    def receive_answer(self, connection: Connection) -> bool:
         """Receives data; returns whether a complete answer claimed or acknowledged messages."""
         data = connection.sock.recv(262144)
         self.bodies[connection].append(data)

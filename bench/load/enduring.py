@@ -13,9 +13,9 @@ import time
 from collections import deque
 from typing import TypedDict
 
-from bench.load.generator import PATIENCE, Connection, Generator, Plan, main
+from bench.load.generator import FIRST_ANSWER_TIMEOUT_NS, Connection, Generator, Plan, main
 
-ROOM = 4000
+MAX_CONNECTIONS = 4000
 """Max connections; beyond that, due requests wait."""
 
 _OUTCOME = re.compile(r'"outcome": ?"(\w+)"')
@@ -46,7 +46,7 @@ class Enduring(Generator):
         self.due: deque[int] = deque()
         self.times: dict[str, list[float]] = {}
 
-    def endure(self) -> EnduringResult:
+    def send_and_wait(self) -> EnduringResult:
         """Sends for the duration of the plan, then waits for the answers.
 
         Raises:
@@ -58,7 +58,7 @@ class Enduring(Generator):
         begin, sent = clock(), 0
         end = begin + int(self.plan["seconds"] * 1e9)
         while (now := clock()) < end or self.due or len(self.free) < len(self.connections):
-            if now > end + PATIENCE:
+            if now > end + FIRST_ANSWER_TIMEOUT_NS:
                 raise OSError(f"{len(self.connections) - len(self.free)} requests were not answered in time")
             if rate:
                 due_total = (min(now, end) - begin) * rate // 10**9
@@ -68,7 +68,7 @@ class Enduring(Generator):
                 self.due.extend([now] * len(self.free))
             self.send_due()
             for descriptor, event in self.epoll.poll(0.001 if rate else 0.05):
-                self.see_to(self.connections[descriptor], event)
+                self.handle_event(self.connections[descriptor], event)
         seconds = (clock() - begin) / 1e9
         return {"answers": sum(map(len, self.times.values())), "errors": 0, "seconds": seconds, "times": self.times}
 
@@ -81,14 +81,14 @@ class Enduring(Generator):
     def send_due(self) -> None:
         while self.due:
             if not self.free:
-                if len(self.connections) >= ROOM:
+                if len(self.connections) >= MAX_CONNECTIONS:
                     return
                 self.open()
             connection = self.free.pop()
             self.send(connection)
             connection.sent_at = self.due.popleft()
 
-    def see_to(self, connection: Connection, event: int) -> None:
+    def handle_event(self, connection: Connection, event: int) -> None:
         if event == select.EPOLLOUT:
             self.flush(connection)
         elif self.receive(connection):
@@ -106,4 +106,4 @@ class Enduring(Generator):
 
 
 if __name__ == "__main__":
-    main(lambda plan: Enduring(plan).endure())
+    main(lambda plan: Enduring(plan).send_and_wait())

@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 COUNTER = b"#######"
 """Placeholder in a request for its number modulo ``numbered``, if the plan has that."""
 
-PATIENCE = 30_000_000_000
+FIRST_ANSWER_TIMEOUT_NS = 30_000_000_000
 """Timeout for the first answer of a run, in nanoseconds."""
 
 
@@ -87,6 +87,7 @@ class Generator:
         self.latencies: list[int] = []
 
     def run(self) -> Result:
+        """Warms up and then counts answers, both over the same connections."""
         for _ in range(self.plan["connections"]):
             connection = Connection(self.plan["port"])
             self.connections[connection.sock.fileno()] = connection
@@ -94,17 +95,17 @@ class Generator:
         begin = time.perf_counter_ns()
         for connection in self.connections.values():
             self.send(connection)
-        warmed = self.turn(begin + int(self.plan["warm"] * 1e9), 0) if self.plan["warm"] else 0
+        warmed = self.answer_loop(begin + int(self.plan["warm"] * 1e9), 0) if self.plan["warm"] else 0
         self.latencies.clear()
         self.received = 0
         begin = time.perf_counter_ns()
-        answers = self.turn(begin + int(self.plan["seconds"] * 1e9), self.plan["count"], PATIENCE)
+        answers = self.answer_loop(begin + int(self.plan["seconds"] * 1e9), self.plan["count"], FIRST_ANSWER_TIMEOUT_NS)
         seconds = (time.perf_counter_ns() - begin) / 1e9
         for connection in self.connections.values():
             connection.sock.close()
         return self.result(answers, warmed + answers, seconds)
 
-    def turn(self, until: int, count: int, patience: int = 0) -> int:
+    def answer_loop(self, until: int, count: int, patience: int = 0) -> int:
         """Sends the next request after each answer until the time or count is reached; returns the number of answers.
 
         If no answer has come by ``until``, waits ``patience`` nanoseconds more, because a slow server has a low rate.

@@ -17,7 +17,7 @@ from bench.load.traffic import KEY, bodies, request
 from queuey.settings import Settings
 
 CONNECTIONS = 64
-LONG = 8 * 1024 * 1024 - 1
+SHORT_BODY_BYTES = 8 * 1024 * 1024 - 1
 """Bytes of a body that is one byte shorter than its Content-Length."""
 PIECE = 64 * 1024
 
@@ -49,9 +49,9 @@ def without_key(text: str) -> str:
     return text.replace(f"Authorization: Application {KEY}\r\n", "")
 
 
-def announced(text: str) -> str:
+def with_long_content_length(text: str) -> str:
     """Returns the request with the Content-Length of a long body."""
-    return text.replace("Content-Length: 0", f"Content-Length: {LONG + 1}")
+    return text.replace("Content-Length: 0", f"Content-Length: {SHORT_BODY_BYTES + 1}")
 
 
 def batch(path: str, messages: list[dict[str, object]]) -> str:
@@ -64,7 +64,7 @@ BRIEF = "/v1/queuey/brief"
 WIDE = "/v1/queuey/wide"
 PARTITIONS = 200
 """Partitions of the queue ``wide``, which everybody may read."""
-LISTED = 200
+LISTED_QUEUES = 200
 """Number of queues of the list with counts."""
 MERGED = f"{WIDE}?partitions=*&merge=true&limit=1000"
 DELAYED: list[dict[str, object]] = [{"body": "x", "ttl": 60, "delay": 0.5 + number / 64} for number in range(500)]
@@ -81,19 +81,25 @@ KINDS: dict[str, Kind] = {
     "lists with counts": Kind(request("GET", "/v1/queuey?include_count=1&limit=1000")),
     "info of 200 partitions": Kind(request("GET", f"{WIDE}/info")),
     "pages not read": Kind(request("GET", "/v1/queuey/pages?limit=1000"), reads=False),
-    "bodies one byte short": Kind(announced(request("POST", PATH, "")), body=LONG, reads=False),
-    "bodies without a key": Kind(announced(without_key(request("POST", PATH, ""))), body=LONG),
+    "bodies one byte short": Kind(
+        with_long_content_length(request("POST", PATH, "")), body=SHORT_BODY_BYTES, reads=False
+    ),
+    "bodies without a key": Kind(
+        with_long_content_length(without_key(request("POST", PATH, ""))), body=SHORT_BODY_BYTES
+    ),
     "long polls": Kind(request("GET", "/v1/queuey/empty?wait=20")),
     "heartbeats": Kind(without_key(request("GET", "/__heartbeat__"))),
 }
-MANY = 1000
+SLOW_CONNECTIONS = 1000
 HANDSHAKES = 500
 """Handshakes per second."""
 SILENT, HANDSHAKING = "silent connections", f"{HANDSHAKES} handshakes a second"
-STRANGERS: dict[str, Kind] = {
+CONNECTION_KINDS: dict[str, Kind] = {
     SILENT: Kind("", connections=Settings().connections + 1),
-    f"{MANY} slow heads": Kind(without_key(request("GET", PATH)), connections=MANY, each=0.5),
-    f"{MANY} slow readers": Kind(request("GET", "/v1/queuey/pages?limit=1000"), connections=MANY, reads=False),
+    f"{SLOW_CONNECTIONS} slow heads": Kind(without_key(request("GET", PATH)), connections=SLOW_CONNECTIONS, each=0.5),
+    f"{SLOW_CONNECTIONS} slow readers": Kind(
+        request("GET", "/v1/queuey/pages?limit=1000"), connections=SLOW_CONNECTIONS, reads=False
+    ),
     HANDSHAKING: Kind("", connections=HANDSHAKES, pause=1, scheme="https"),
 }
 """Kinds that use many connections instead of many requests."""
@@ -121,7 +127,7 @@ async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ki
         await (asyncio.sleep(kind.pause) if kind.pause else reader.read())
         return
     while True:
-        await say(writer, ask, kind.each)
+        await send_request(writer, ask, kind.each)
         if kind.body:
             sending = asyncio.create_task(send(writer, kind.body))
         if not kind.reads:
@@ -138,7 +144,7 @@ async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ki
             await asyncio.sleep(0.1)  # a short wait after a refusal, less than the server asks for
 
 
-async def say(writer: asyncio.StreamWriter, ask: bytes, each: float) -> None:
+async def send_request(writer: asyncio.StreamWriter, ask: bytes, each: float) -> None:
     """Sends a request, byte by byte if ``each`` is set."""
     for piece in (ask[i : i + 1] for i in range(len(ask))) if each else (ask,):
         writer.write(piece)
@@ -156,7 +162,7 @@ async def send(writer: asyncio.StreamWriter, size: int) -> None:
 
 
 async def main(port: int, name: str) -> None:
-    kind = (KINDS | STRANGERS)[name]
+    kind = (KINDS | CONNECTION_KINDS)[name]
     await asyncio.gather(*(use(port, kind, number) for number in range(kind.connections)))
 
 

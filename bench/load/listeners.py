@@ -18,7 +18,7 @@ from bench.load.traffic import request
 
 _TIMES = r'"timestamp":"([0-9.]+)"'
 _IDS = re.compile(rb'"message_id":"([0-9a-f]+)"')
-TOGETHER = 200
+MAX_OPENING = 200
 """Connections that are opened concurrently."""
 
 
@@ -34,7 +34,7 @@ class ListenPlan(TypedDict):
     times: NotRequired[str]
 
 
-class Heard(TypedDict):
+class ReceivedMessages(TypedDict):
     """The received messages: their number, delays in milliseconds, and first arrivals by port and message id."""
 
     messages: int
@@ -72,7 +72,7 @@ class Listener(asyncio.Protocol):
         self.ended = True
 
 
-async def listen(plan: ListenPlan) -> Heard:
+async def listen(plan: ListenPlan) -> ReceivedMessages:
     """Listens until standard input has a line or ends."""
     loop = asyncio.get_running_loop()
     heard: list[float] = []
@@ -89,8 +89,8 @@ async def listen(plan: ListenPlan) -> Heard:
         await listener.begun.wait()
         listeners.append(listener)
 
-    for start in range(0, len(plan["paths"]), TOGETHER):
-        await asyncio.gather(*(open_one(path) for path in plan["paths"][start : start + TOGETHER]))
+    for start in range(0, len(plan["paths"]), MAX_OPENING):
+        await asyncio.gather(*(open_one(path) for path in plan["paths"][start : start + MAX_OPENING]))
     heard.clear()
     print("open", flush=True)
     await asyncio.to_thread(sys.stdin.readline)

@@ -17,7 +17,7 @@ from typing import TypedDict
 
 from bench.load.generator import BadAnswer, body_length
 
-WARM = 0.3
+WARM_UP_SECONDS = 0.3
 """Duration of the warm-up in seconds."""
 
 
@@ -64,7 +64,8 @@ class Modest:
             raise BadAnswer(data[:600].decode("latin-1"))
         return data[end + 4 :].decode()
 
-    def turn(self) -> None:
+    def run_jobs(self) -> None:
+        """Runs each job once and records its time. A claim acknowledges the messages of the last one."""
         for name, (text, status) in self.plan["jobs"].items():
             request = text
             if name == "claim":
@@ -79,19 +80,20 @@ class Modest:
                     raise BadAnswer(answer[:600])
 
     def run(self) -> dict[str, Times]:
-        warm = time.monotonic() + WARM
+        """Runs all jobs in turn: some seconds unrecorded, then for the plan's time, and at least once."""
+        warm = time.monotonic() + WARM_UP_SECONDS
         while time.monotonic() < warm:
-            self.turn()
+            self.run_jobs()
         for times in self.times.values():
             times.clear()
         until = time.monotonic() + self.plan["seconds"]
         while not all(self.times.values()) or time.monotonic() < until:
-            self.turn()
+            self.run_jobs()
         self.sock.close()
-        return {name: summed_up(sorted(times)) for name, times in self.times.items()}
+        return {name: summarize(sorted(times)) for name, times in self.times.items()}
 
 
-def summed_up(ordered: list[int]) -> Times:
+def summarize(ordered: list[int]) -> Times:
     quantiles = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] / 1e6 for share in (0.5, 0.99, 1)]
     return {"answers": len(ordered), "p50": quantiles[0], "p99": quantiles[1], "longest": quantiles[2]}
 

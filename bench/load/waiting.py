@@ -14,9 +14,9 @@ from bench.harness import Void
 from bench.load import traffic
 from bench.started.processes import Process
 
-SPARE = 200
+SPARE_FILES = 200
 """File descriptors of this process in addition to the connections."""
-CALM = 0.1
+MAX_IDLE_CPU = 0.1
 """CPU seconds per second below which a server counts as idle."""
 
 
@@ -72,15 +72,15 @@ class Waiting:
 def waiting(server: Process, requests: Sequence[str]) -> Iterator[Waiting]:
     """Holds long polls during the block, which begins once the server has accepted all of them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < len(requests) + SPARE:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(len(requests) + SPARE, hard), hard))
+    if soft < len(requests) + SPARE_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(len(requests) + SPARE_FILES, hard), hard))
     with contextlib.closing(Waiting(server, requests)) as polls:
-        settle(server, polls.count)
+        wait_until_idle(server, polls.count)
         yield polls
-    settle(server, 0)
+    wait_until_idle(server, 0)
 
 
-def settle(server: Process, count: int, seconds: float = 120.0) -> None:
+def wait_until_idle(server: Process, count: int, seconds: float = 120.0) -> None:
     """Returns once the server's metrics count this many waiters and it has been idle for a second.
 
     Its CPU time alone is not enough: on a busy machine, a server with much to do may seem idle.
@@ -89,14 +89,14 @@ def settle(server: Process, count: int, seconds: float = 120.0) -> None:
     while time.monotonic() < until:
         before = server.cpu_seconds()
         time.sleep(1.0)
-        if server.cpu_seconds() - before < CALM and waiters(server) == count:
+        if server.cpu_seconds() - before < MAX_IDLE_CPU and waiters(server) == count:
             return
     raise Void(f"{server.name} did not become idle in time:\n{server.log_tail()}")
 
 
 def waiters(server: Process) -> int:
     """Returns the number of waiting reads and claims, from the service's metrics."""
-    fields = [line.split() for line in ask(server, "/metrics").splitlines() if "s_waiting " in line and line[0] != "#"]
+    fields = [line.split() for line in get(server, "/metrics").splitlines() if "s_waiting " in line and line[0] != "#"]
     return int(sum(float(value) for _, value in fields))
 
 
@@ -106,13 +106,13 @@ def metric(server: Process, name: str) -> float:
     Raises:
         Void: The service does not have this metric.
     """
-    for line in ask(server, "/metrics").splitlines():
+    for line in get(server, "/metrics").splitlines():
         if line.startswith(f"{name} "):
             return float(line.split()[-1])
     raise Void(f"{server.name} has no metric {name}")
 
 
-def ask(server: Process, path: str) -> str:
+def get(server: Process, path: str) -> str:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
         connection.request("GET", path, headers={"Authorization": f"Application {traffic.KEY}"})
         answer = connection.getresponse()

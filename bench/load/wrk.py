@@ -64,7 +64,7 @@ done = function()
   end
 end
 """
-_MOST_EMPTY = 0.01
+_MAX_EMPTY_SHARE = 0.01
 """Max share of empty claims; other connections may be faster."""
 
 
@@ -141,7 +141,11 @@ def read_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sa
         name: int(number) for name, number in re.findall(r"^(claims|found|settled|wrong): (\d+)$", output, re.MULTILINE)
     }
     settled = counters.get("settled", 0) - connections
-    if settled <= 0 or counters["wrong"] or counters["found"] < (1 - _MOST_EMPTY) * counters["claims"] - connections:
+    if (
+        settled <= 0
+        or counters["wrong"]
+        or counters["found"] < (1 - _MAX_EMPTY_SHARE) * counters["claims"] - connections
+    ):
         raise Void(complaint)
     return replace(requests, rate=requests.rate * settled / requests.answers, cpu=cpu * 1e6 / settled)
 
@@ -174,5 +178,5 @@ def _milliseconds(text: str) -> float:
     return round(float(number) * _UNITS[unit], 3)
 
 
-ASK = traffic.run if PATH is None else run
+LIGHTEST_GENERATOR = traffic.run if PATH is None else run
 """The available generator that takes the least CPU from the server."""

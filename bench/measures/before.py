@@ -102,7 +102,7 @@ def trees() -> dict[str, Path]:
 @measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
 def before(bench: Bench) -> Report:
     """Both services run concurrently on their own data and are measured in turn, by wrk if it is installed."""
-    return _on_sqlite(bench, "http")
+    return _compare_on_sqlite(bench, "http")
 
 
 @measure("tls-before", "The same behind TLS, without claims")
@@ -110,10 +110,10 @@ def before_with_tls(bench: Bench) -> Report:
     """Connections stay open, so no handshake is measured."""
     if wrk.PATH is None:
         raise Skip("wrk is not installed: the bench's own generators do not speak TLS")
-    return _on_sqlite(bench, "https")
+    return _compare_on_sqlite(bench, "https")
 
 
-def _on_sqlite(bench: Bench, scheme: Scheme) -> Report:
+def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, tree in trees().items():
@@ -122,7 +122,7 @@ def _on_sqlite(bench: Bench, scheme: Scheme) -> Report:
             environment = {"PYTHONPATH": str(tree), "QUEUEY_CONFIG": str(directory / "queuey.toml")}
             server = stack.enter_context(service.serve(directory, environment=environment, scheme=scheme))
             sides[name] = Side(bench, server, key=json.loads((directory / KEY_FILE).read_text("utf-8")))
-        return _compared(bench, sides)
+        return _compare(bench, sides)
 
 
 @measure("cassandra-before", "The same on Cassandra: one node, a keyspace for each tree")
@@ -136,7 +136,7 @@ def before_on_cassandra(bench: Bench) -> Report:
             directory = prepared(bench, tree, name, cassandra)
             server = on_cassandra.serve(cassandra, directory, keyspace=name, environment={"PYTHONPATH": str(tree)})
             sides[name] = Side(bench, stack.enter_context(server), PARTITIONS, cassandra)
-        return _compared(bench, sides)
+        return _compare(bench, sides)
 
 
 def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None = None) -> Path:
@@ -144,7 +144,7 @@ def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None 
 
     The store is in the returned directory, or in the keyspace ``name`` if ``cassandra`` is given.
     """
-    directory = bench.fresh(name)
+    directory = bench.new_directory(name)
     address = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
     subprocess.run(
         [sys.executable, "-c", PREPARE, package(tree), str(directory), name, *(address or ["0"])],
@@ -169,9 +169,9 @@ class Side:
         self._server = server
         self._sqs = None if key is None or server.scheme == "https" else sqs.Side(server, f"{sqs.PREFIX}/", key, int)
         self._backend = backend
-        self._seconds = bench.pick(4, 0.3)
-        self._singles, self._hundreds = bench.size(4_000, 300), bench.size(40_000, 2_000)
-        self.rounds = bench.size(9, 1)
+        self._seconds = bench.duration(4, 0.3)
+        self._singles, self._hundreds = bench.count(4_000, 300), bench.count(40_000, 2_000)
+        self.rounds = bench.count(9, 1)
         with self._client() as client:
             client.create_queue("bench")
             client.create_queue(READ)
@@ -179,7 +179,7 @@ class Side:
                 client.create_queue(queue, partitions=partitions)
         if self._sqs is not None:
             sqs.furnished(self._sqs)
-        stored = self._fill(READ, bench.size(20_000, 2_000))
+        stored = self._fill(READ, bench.count(20_000, 2_000))
         self._places = stored[:-BATCH:BATCH]
         self._supply = Supply(partial(self._fill, JOBS))
         if backend is not None:
@@ -196,7 +196,12 @@ class Side:
         }
         calls: dict[str, Callable[[], Sample]] = {
             f"{what}, {count} connection(s)": partial(
-                wrk.ASK, self._server, job, seconds=self._seconds, connections=count, backend=self._backend
+                wrk.LIGHTEST_GENERATOR,
+                self._server,
+                job,
+                seconds=self._seconds,
+                connections=count,
+                backend=self._backend,
             )
             for what, job in requests.items()
             for count in CONNECTIONS
@@ -204,16 +209,16 @@ class Side:
         if self._server.scheme == "https":
             return calls
         keyed = partial(with_keys, requests["POST of 1"])
-        calls["POST of 1 with a key, 64 connection(s)"] = lambda: self._sent(keyed())
+        calls["POST of 1 with a key, 64 connection(s)"] = lambda: self._send_numbered(keyed())
         if (side := self._sqs) is not None:
             calls["SQS send of 1, 64 connection(s)"] = lambda: sqs.send(side, self._seconds, 64, many=False)
-        return calls | self._claims()
+        return calls | self._claim_runs()
 
-    def _sent(self, job: Job) -> Sample:
+    def _send_numbered(self, job: Job) -> Sample:
         """Sends numbered requests, which wrk cannot."""
         return traffic.run(self._server, job, seconds=self._seconds, backend=self._backend)
 
-    def _claims(self) -> dict[str, Callable[[], Sample]]:
+    def _claim_runs(self) -> dict[str, Callable[[], Sample]]:
         cycles = partial(claims.run, self._server, backend=self._backend)
         single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
         many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)
@@ -222,7 +227,7 @@ class Side:
             "claims of 1 and their acknowledgement": partial(claim, single, self._singles),
             "the same in one request": partial(claim, partial(single, joined=True), self._singles),
             f"claims of {BATCH} and their acknowledgement": partial(claim, partial(many, queue=JOBS), self._hundreds),
-            "acknowledgements of 1": self._acknowledged,
+            "acknowledgements of 1": self._acknowledge_claimed,
         }
         if self._backend is not None:
             calls[f"claims of {BATCH} of a backlog"] = partial(many, queue=BACKLOG)
@@ -237,7 +242,7 @@ class Side:
         with self._client() as client:
             return [stored.id for stored in client.send_many(queue, [texts[n % len(texts)] for n in range(count)])]
 
-    def _acknowledged(self) -> Sample:
+    def _acknowledge_claimed(self) -> Sample:
         """Acknowledges, one per request, messages that were claimed before the measured time."""
         count = self._singles + CLIENTS  # Each connection may send one request after the last counted answer.
         self._fill(JOBS, count)
@@ -262,7 +267,7 @@ class Side:
         )
 
 
-def _compared(bench: Bench, sides: dict[str, Side]) -> Report:
+def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
     """Compares job by job. An earlier commit may fail where this one must not: such a round has the rate 0."""
     jobs = {name: side.jobs() for name, side in sides.items()}
     time.sleep(HORIZON)
@@ -272,9 +277,9 @@ def _compared(bench: Bench, sides: dict[str, Side]) -> Report:
     for what in jobs["now"]:
         calls: dict[str, Callable[[], Sample]] = {
             "now": jobs["now"][what],
-            "before": partial(_tried, jobs["before"][what], what, notes),
+            "before": partial(_run_or_note, jobs["before"][what], what, notes),
         }
-        bench.say(what)
+        bench.print_progress(what)
         bench.interleave(calls, 1)
         samples = bench.interleave(calls, sides["now"].rounds)
         rows += [traffic.row(f"{what}, {name}", samples[name]) for name in NAMES]
@@ -288,7 +293,8 @@ def _compared(bench: Bench, sides: dict[str, Side]) -> Report:
     return Report("", "", rows, verdicts, notes)
 
 
-def _tried(run: Callable[[], Sample], what: str, notes: list[str]) -> Sample:
+def _run_or_note(run: Callable[[], Sample], what: str, notes: list[str]) -> Sample:
+    """Runs once. If it fails, notes that and returns a sample with the rate 0."""
     try:
         return run()
     except Void as error:

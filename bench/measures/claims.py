@@ -83,12 +83,12 @@ def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QU
 
 @measure("claim100", "Claims of 100 messages and their acknowledgement")
 def claim100(bench: Bench) -> Report:
-    count, name = bench.size(40_000, 1_000), "queuey, limit 100, 4 clients"
-    directory = bench.fresh("queuey")
+    count, name = bench.count(40_000, 1_000), "queuey, limit 100, 4 clients"
+    directory = bench.new_directory("queuey")
     with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:
         cycles = partial(run, server, count=count, limit=100, connections=4)
         filled(store, cycles, count)
-        samples = bench.interleave({name: partial(filled, store, cycles, count)}, bench.size(5, 1))
+        samples = bench.interleave({name: partial(filled, store, cycles, count)}, bench.count(5, 1))
     notes = [f"{traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
     return Report("claim100", "", [traffic.row(name, samples[name])], notes=notes)
 
@@ -96,7 +96,7 @@ def claim100(bench: Bench) -> Report:
 @measure("claim1", "Claims of one message and their acknowledgement, in two requests and in one")
 def claim1(bench: Bench) -> Report:
     """A message takes two requests, or one that acknowledges the previous message and claims the next."""
-    directory = bench.fresh("queuey")
+    directory = bench.new_directory("queuey")
     with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:
         queue, texts = bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE)), traffic.bodies(1000)
         supply = Supply(partial(service.fill, store, queue, texts))
@@ -105,7 +105,7 @@ def claim1(bench: Bench) -> Report:
             for way, (count, cycles) in ways(bench, server).items()
         }
         calls["queuey"]()
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     note = f"{CLIENTS} clients, {traffic.BODY_BYTES} B, one partition; messages claimed and acknowledged a second."
     return Report("claim1", "", rows, [one_over_two(samples)], [note])
@@ -114,7 +114,7 @@ def claim1(bench: Bench) -> Report:
 @measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
 def claims_behind(bench: Bench) -> Report:
     """Both queues are in one store of one service."""
-    behind, count, ours = bench.size(1_000_000, 20_000), bench.size(4_000, 200), bench.fresh("queuey")
+    behind, count, ours = bench.count(1_000_000, 20_000), bench.count(4_000, 200), bench.new_directory("queuey")
     numbers = itertools.count()
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
         for _ in range(behind // 20_000):
@@ -128,7 +128,7 @@ def claims_behind(bench: Bench) -> Report:
 
         old = partial(filled, store, partial(run, server, count=count, limit=10, connections=4), count)
         calls: dict[str, Callable[[], Sample]] = {f"behind {behind:,}": old, "new queue": claim_new_queue}
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     ratio = paired([run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]])
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     verdict = Verdict("p50 of a claim, behind / new", ratio, goal=1.2, aim=1, better="lower")
@@ -138,7 +138,7 @@ def claims_behind(bench: Bench) -> Report:
 @measure("dedup100", "Claims of 100 messages of a dedup queue and their acknowledgement, against a plain queue")
 def dedup100(bench: Bench) -> Report:
     """All bodies differ, and all messages are stored before the first claim, so covers are written and looked up."""
-    count, ours = bench.size(40_000, 1_000), bench.fresh("queuey")
+    count, ours = bench.count(40_000, 1_000), bench.new_directory("queuey")
     numbers = itertools.count()
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
 
@@ -152,7 +152,7 @@ def dedup100(bench: Bench) -> Report:
 
         claim_new_queue("dedup")
         calls = {kind: partial(claim_new_queue, kind) for kind in ("dedup", "plain")}
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
@@ -170,11 +170,11 @@ def ways(
     """Returns the ways to claim single messages: the number of messages that each needs, and the call."""
     ways_by_form: dict[str, tuple[int, Callable[[], Sample]]] = {}
     for form in (TWO, ONE):
-        joined, count = form == ONE, bench.size(4_000, 200)
+        joined, count = form == ONE, bench.count(4_000, 200)
         claim_cycles = partial(run, server, limit=1, connections=CLIENTS, queue=queue, backend=backend, joined=joined)
         ways_by_form[form] = count, partial(claim_cycles, count=count)
         if wrk.PATH is not None:
-            spoken, seconds = dialect(1, queue, joined=joined), bench.pick(2, 1)
+            spoken, seconds = dialect(1, queue, joined=joined), bench.duration(2, 1)
             cycles = partial(wrk.run_cycles, server, spoken, seconds=seconds, connections=CLIENTS)
             ways_by_form[form + BY_WRK] = round(FASTEST * seconds), cycles
     return ways_by_form

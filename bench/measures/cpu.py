@@ -47,7 +47,7 @@ class InstantMessages(SqliteMessages):
 @measure("cpu", "CPU of a POST in process without a store, over a bare WSGI callable")
 def cpu(bench: Bench) -> Report:
     """Calls each side with the server's input, in one thread."""
-    directory = bench.fresh("cpu")
+    directory = bench.new_directory("cpu")
     service.prepare(directory).close()
     store = SqliteStore(directory, SqliteOptions(sweep_interval=None))
     store.messages = InstantMessages(store._db, store._arrivals)
@@ -60,9 +60,9 @@ def cpu(bench: Bench) -> Report:
         texts = [text.encode() for text in traffic.bodies(64)]
         for way in reversed(ways.values()):
             microseconds(way, texts, 2000)
-        count = bench.size(REQUESTS, 4000)
+        count = bench.count(REQUESTS, 4000)
         calls = {name: partial(microseconds, way, texts, count) for name, way in ways.items()}
-        samples = bench.interleave(calls, bench.size(15, 1))
+        samples = bench.interleave(calls, bench.count(15, 1))
     finally:
         store.close()
     rows = [Row(name, values, "us") for name, values in samples.items()]

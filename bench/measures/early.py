@@ -13,8 +13,8 @@ from statistics import quantiles
 
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.load.listeners import Heard
-from bench.measures.streams import ROOM, asked_of, listening
+from bench.load.listeners import ReceivedMessages
+from bench.measures.streams import ROOM, listening, store_requests
 from bench.results import Report, Row, Verdict
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -34,7 +34,7 @@ Posted = dict[str, float]
 @measure("cassandra-early", "Early streams on Cassandra: from the acknowledgement to the event at another process")
 def cassandra_early(bench: Bench) -> Report:
     """The other service is this process, which posts through its own store. Other workers belong to one service."""
-    seconds, settled = bench.pick(30, 5), bench.pick(10, 3)
+    seconds, settled = bench.duration(30, 5), bench.duration(10, 3)
     rows: list[Row] = []
     verdicts: list[Verdict] = []
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
@@ -45,32 +45,33 @@ def cassandra_early(bench: Bench) -> Report:
             kind: [f"{service.BASE}/{name}?since=now{query}" for name in names]
             for kind, query in (("plain", ""), ("early", "&early=1"))
         }
-        directory = bench.fresh("one")
+        directory = bench.new_directory("one")
         with on_cassandra.serve(cassandra, directory, environment=ROOM) as server:
-            rows.append(Row("idle, no streams", [_queries(server, seconds)], "queries/s"))
+            rows.append(Row("idle, no streams", [_query_rate(server, seconds)], "queries/s"))
             for kind, stream_paths in paths.items():
                 with listening(server, stream_paths, each=True) as heard:
                     time.sleep(settled)
-                    rows.append(Row(f"idle, {kind} streams", [_queries(server, seconds)], "queries/s"))
+                    rows.append(Row(f"idle, {kind} streams", [_query_rate(server, seconds)], "queries/s"))
                     # The plain streams come first and warm up the processes.
-                    acknowledged = _post(queues, seconds, _by_store(store))
+                    acknowledged = _post(queues, seconds, _store_poster(store))
                     time.sleep(settled)
-            _report("another service", _took(heard[0], acknowledged), rows, verdicts)
-        with on_cassandra.serve(cassandra, bench.fresh("two"), workers=2, environment=ROOM) as server:
-            with listening(server, paths["early"], each=True) as heard, _connected(server) as (connection, own):
+            _add_results("another service", _delays(heard[0], acknowledged), rows, verdicts)
+        with on_cassandra.serve(cassandra, bench.new_directory("two"), workers=2, environment=ROOM) as server:
+            with listening(server, paths["early"], each=True) as heard, _connect(server) as (connection, own):
                 time.sleep(settled)
-                workers = _workers(server)
-                acknowledged = _post(queues, seconds, _by_http(connection))
+                workers = _pids_by_port(server)
+                acknowledged = _post(queues, seconds, _http_poster(connection))
                 time.sleep(settled)
             others = {port for port, worker in workers.items() if worker != workers[own]}
-            delays = _took(heard[0], acknowledged, others)
-            _report("another worker of the service", delays, rows, verdicts)
+            delays = _delays(heard[0], acknowledged, others)
+            _add_results("another worker of the service", delays, rows, verdicts)
     load = os.getloadavg()[0]
     notes = [f"One node, {A_SECOND} messages a second to {INBOXES} inboxes; load of the machine at the end {load:.1f}."]
     return Report("", "", rows, verdicts, notes)
 
 
-def _report(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict]) -> None:
+def _add_results(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict]) -> None:
+    """Adds the delays to rows and verdicts. Raises Void with fewer than two."""
     if len(took) < 2:
         raise Void(f"too few messages arrived from {who}")
     cuts = quantiles(took, n=100)
@@ -80,7 +81,7 @@ def _report(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict
     verdicts.append(Verdict(f"{who}, p99", [p99], unit="ms", goal=400, better="lower"))
 
 
-def _took(heard: Heard, acknowledged: Posted, ports: set[int] | None = None) -> list[float]:
+def _delays(heard: ReceivedMessages, acknowledged: Posted, ports: set[int] | None = None) -> list[float]:
     """Returns the seconds from acknowledgement to first event, of connections from these ports (None for all)."""
     return [
         arrived_at - acknowledged[identifier]
@@ -90,10 +91,10 @@ def _took(heard: Heard, acknowledged: Posted, ports: set[int] | None = None) -> 
     ]
 
 
-def _queries(server: Process, seconds: float) -> float:
-    queries_before, began = asked_of(server), time.monotonic()
+def _query_rate(server: Process, seconds: float) -> float:
+    queries_before, began = store_requests(server), time.monotonic()
     time.sleep(seconds)
-    return (asked_of(server) - queries_before) / (time.monotonic() - began)
+    return (store_requests(server) - queries_before) / (time.monotonic() - began)
 
 
 def _post(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], None]) -> Posted:
@@ -106,7 +107,7 @@ def _post(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], N
     return acknowledged
 
 
-def _by_store(store: Store) -> Callable[[Queue, Posted], None]:
+def _store_poster(store: Store) -> Callable[[Queue, Posted], None]:
     def post(queue: Queue, acknowledged: Posted) -> None:
         [position] = bridge.run(store.messages.append(queue, [NewMessage("x", 1, service.THREE_DAYS)]))
         acknowledged[ids.to_hex(position)] = time.time()
@@ -114,7 +115,7 @@ def _by_store(store: Store) -> Callable[[Queue, Posted], None]:
     return post
 
 
-def _by_http(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted], None]:
+def _http_poster(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted], None]:
     headers = {"Authorization": f"Application {traffic.KEY}", "Content-Type": "text/plain"}
 
     def post(queue: Queue, acknowledged: Posted) -> None:
@@ -129,7 +130,7 @@ def _by_http(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted]
 
 
 @contextlib.contextmanager
-def _connected(server: Process) -> Iterator[tuple[http.client.HTTPConnection, int]]:
+def _connect(server: Process) -> Iterator[tuple[http.client.HTTPConnection, int]]:
     """Opens a connection; yields it and its local port."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.connect()
@@ -139,7 +140,7 @@ def _connected(server: Process) -> Iterator[tuple[http.client.HTTPConnection, in
         yield connection, port
 
 
-def _workers(server: Process) -> dict[int, int]:
+def _pids_by_port(server: Process) -> dict[int, int]:
     """Returns the pid at the server's end of each connection, by the client's port."""
     owners: dict[str, int] = {}
     for pid in server.pids():

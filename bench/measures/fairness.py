@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.load.greedy import CONNECTIONS, HANDSHAKING, KINDS, LISTED, PARTITIONS, SILENT, STRANGERS
+from bench.load.greedy import CONNECTION_KINDS, CONNECTIONS, HANDSHAKING, KINDS, LISTED_QUEUES, PARTITIONS, SILENT
 from bench.load.modest import ModestPlan, Times
 from bench.results import FOR_THE_PAGE, Report, Row, Verdict, number, table
 from bench.started import service
@@ -89,7 +89,7 @@ def prepare(directory: Path) -> None:
         )
         for partition in range(1, PARTITIONS + 1):
             bridge.run(store.messages.append(wide, [NewMessage("x" * 60_000, partition, service.THREE_DAYS)]))
-        for name in range(LISTED):
+        for name in range(LISTED_QUEUES):
             listed, _ = bridge.run(store.catalogue.create_queue("queuey", f"listed{name:03}", QueueSpec(partitions=20)))
             bridge.run(store.messages.append(listed, [NewMessage("x", n, service.THREE_DAYS) for n in range(1, 21)]))
 
@@ -108,7 +108,7 @@ def fairness(bench: Bench) -> Report:
 @measure("strangers", "Many connections that are slow or silent, and the latency of a caller with a single one")
 def strangers(bench: Bench) -> Report:
     """Opens one silent connection more than the service keeps, so that it closes those that are idle longest."""
-    return report(beside(bench, "http", [kind for kind in STRANGERS if kind != HANDSHAKING]))
+    return report(beside(bench, "http", [kind for kind in CONNECTION_KINDS if kind != HANDSHAKING]))
 
 
 @measure("tls-strangers", "The same behind TLS: connections that never shake hands, and many that do nothing else")
@@ -117,19 +117,19 @@ def tls_strangers(bench: Bench) -> Report:
 
 
 def beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
-    directory = bench.fresh("queuey")
+    directory = bench.new_directory("queuey")
     prepare(directory)
     samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}
-    rounds = bench.size(5, 1)
+    rounds = bench.count(5, 1)
     with service.serve(directory, scheme=scheme) as server:
         modest(server, 1)
         for turn in range(rounds):
             for kind in bench.rng.sample(list(samples), len(samples)):
                 with greedy(server, kind):
-                    times = modest(server, bench.pick(20, 1))
+                    times = modest(server, bench.duration(20, 1))
                 samples[kind].append(times)
                 shown = ", ".join(f"{job} {times[job]['p99']:.1f}" for job in JOBS)
-                bench.say(f"{turn + 1} of {rounds}: {kind}: p99 in ms: {shown}")
+                bench.print_progress(f"{turn + 1} of {rounds}: {kind}: p99 in ms: {shown}")
     return samples
 
 

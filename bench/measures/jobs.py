@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Bench, Skip, Void, measure
-from bench.job_queues.producer import MANY, Plan
+from bench.job_queues.producer import BULK_SIZE, Plan
 from bench.job_queues.side import FILE, POSTGRES, QUEUE, REDIS, RIVER
 from bench.load.traffic import KEY
 from bench.results import Report, Row, Verdict, paired
@@ -73,7 +73,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Taken:
+class RoundResult:
     """Results of one round of one contender: rates per second, and milliseconds from send to start.
 
     Attributes:
@@ -110,8 +110,8 @@ def jobs(bench: Bench) -> Report:
                 notes.append(f"{name}: {versions}.")
             except Skip as reason:
                 notes.append(f"SKIPPED {name}: {reason}")
-        calls = {name: partial(taken, bench, contender) for name, contender in contenders.items()}
-        samples = bench.interleave(calls, bench.size(3, 1))
+        calls = {name: partial(run_round, bench, contender) for name, contender in contenders.items()}
+        samples = bench.interleave(calls, bench.count(3, 1))
     return Report("", "", rows(samples), verdicts(samples), notes)
 
 
@@ -119,7 +119,8 @@ def jobs(bench: Bench) -> Report:
 
 
 def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -> Contender:
-    directory = bench.fresh("queuey")
+    """Serves Queuey from a number of processes, as a contender whose worker runs the handler ``name``."""
+    directory = bench.new_directory("queuey")
     service.prepare(directory, (QUEUE,)).close()
     server = stack.enter_context(service.serve(directory, workers=processes))
     environment = {
@@ -132,7 +133,7 @@ def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -
 
 def ours_embedded(bench: Bench) -> Contender:
     """Creates a store that the producer and its worker both open."""
-    directory = bench.fresh("queuey")
+    directory = bench.new_directory("queuey")
     service.prepare(directory, (QUEUE,)).close()
     module, python = "embedded_side", Path(sys.executable)
     return Contender(module, python, [str(python), "-m", SIDES + module], {FILE: str(directory)}, fast=True)
@@ -150,9 +151,10 @@ Found = tuple[dict[str, Contender], str]
 
 
 def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.found()
+    """Starts PostgreSQL for hand-written workers: one that takes single jobs, and one that takes many."""
+    python = other_python.interpreter()
     versions = other_python.versions(python, ["psycopg"])
-    server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
+    server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module, environment = "skip_locked_side", {POSTGRES: server.address}
     return {
         f"{BARE}, {limit}": Contender(
@@ -163,9 +165,9 @@ def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.found()
+    python = other_python.interpreter()
     versions = other_python.versions(python, ["procrastinate", "psycopg"])
-    server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
+    server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "procrastinate_side"
     command = [str(python), "-m", "procrastinate", f"--app={SIDES}{module}.app", "worker"]
     command += ["--queues", QUEUE, "--concurrency", str(CONCURRENCY)]
@@ -173,33 +175,33 @@ def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.found()
+    python = other_python.interpreter()
     versions = other_python.versions(python, ["pgqueuer", "psycopg"])
-    server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
+    server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "pgqueuer_side"
     command = [str(python), "-m", SIDES + module]
     return {PGQUEUER: Contender(module, python, command, {POSTGRES: server.address})}, versions
 
 
 def huey(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.found()
+    python = other_python.interpreter()
     versions = other_python.versions(python, ["huey"])
-    module, environment = "huey_side", {FILE: str(bench.fresh("huey") / "jobs.db")}
+    module, environment = "huey_side", {FILE: str(bench.new_directory("huey") / "jobs.db")}
     command = [str(python), "-m", "huey.bin.huey_consumer", f"{SIDES}{module}.app", "--quiet"]
     return {HUEY: Contender(module, python, command, environment)}, versions
 
 
 def river_on_sqlite(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    program, file = str(river.program()), str(bench.fresh("river") / "jobs.db")
+    program, file = str(river.program()), str(bench.new_directory("river") / "jobs.db")
     environment = {FILE: file, RIVER: program}
     contender = Contender("river_side", Path(sys.executable), [program, "work", file], environment)
     return {RIVER_SQLITE: contender}, river.VERSIONS
 
 
 def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.found()
+    python = other_python.interpreter()
     versions = other_python.versions(python, ["rq", "redis"])
-    address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
+    address, _ = stack.enter_context(redis.serve(bench.new_directory("redis")))
     command = [str(python), "-m", "rq.cli", "worker", "--worker-class", "rq.SimpleWorker", "--url", address]
     return {
         RQ: Contender("rq_side", python, [*command, "--logging_level", "WARNING", QUEUE], {REDIS: address})
@@ -207,9 +209,9 @@ def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.found()
+    python = other_python.interpreter()
     versions = other_python.versions(python, ["celery", "redis"])
-    address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
+    address, _ = stack.enter_context(redis.serve(bench.new_directory("redis")))
     command = [str(python), "-m", "celery", "--app", f"{SIDES}celery_side", "worker", "--loglevel", "WARNING"]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return {
@@ -235,18 +237,23 @@ OTHERS = {
 
 
 def backlog(bench: Bench, *, fast: bool) -> int:
-    return bench.size(20_000, 5_000) if fast else bench.size(1000, 100)
+    """Returns the number of jobs to send before the worker starts."""
+    return bench.count(20_000, 5_000) if fast else bench.count(1000, 100)
 
 
-def taken(bench: Bench, contender: Contender) -> Taken:
+def run_round(bench: Bench, contender: Contender) -> RoundResult:
+    """Sends jobs without a worker, then runs a worker until all are done.
+
+    Then it measures the delays of single jobs.
+    """
     connections = CONNECTIONS if contender.environment.get("QUEUEY_URL") else 1
     plan: Plan = {
-        "seconds": bench.pick(1.5, 0.3),
+        "seconds": bench.duration(1.5, 0.3),
         "jobs": backlog(bench, fast=contender.fast),
-        "singles": bench.size(SINGLES, 2 * CONNECTIONS) // connections,
+        "singles": bench.count(SINGLES, 2 * CONNECTIONS) // connections,
         "connections": connections,
     }
-    directory = bench.fresh("round")
+    directory = bench.new_directory("round")
     with sending(contender, plan, directory) as read_line:
         sent = read_line()
         command, environment = contender.worker, contender.environment
@@ -254,7 +261,7 @@ def taken(bench: Bench, contender: Contender) -> Taken:
             done = read_line(worker)
     groups: list[list[float]] = done["delays"]
     delays = [delay for group in groups for delay in group]
-    return Taken(
+    return RoundResult(
         one=sent["one"],
         many=sent["many"],
         done=done["rate"],
@@ -284,6 +291,7 @@ def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Calla
         child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors)
 
     def read_line(worker: Process | None = None) -> dict[str, Any]:
+        """Returns the producer's next line. If it ended, raises Void with the ends of both logs."""
         assert child.stdout is not None
         line = child.stdout.readline()
         if not line:
@@ -302,15 +310,15 @@ def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Calla
 # What is shown
 
 
-FIGURES: Mapping[str, tuple[str, Callable[[Taken], float | None]]] = {
+FIGURES: Mapping[str, tuple[str, Callable[[RoundResult], float | None]]] = {
     "sends, 1 a call": ("jobs/s", lambda t: t.one),
-    f"sends, {MANY} a call": ("jobs/s", lambda t: t.many),
+    f"sends, {BULK_SIZE} a call": ("jobs/s", lambda t: t.many),
     "handled": ("jobs/s", lambda t: t.done),
     "send to start": ("ms p50", lambda t: t.p50),
 }
 
 
-def rows(samples: Mapping[str, Sequence[Taken]]) -> list[Row]:
+def rows(samples: Mapping[str, Sequence[RoundResult]]) -> list[Row]:
     """Returns a row for each figure of each contender, with the ratio of :data:`OURS` to it."""
     table_rows = []
     for title, (unit, figure) in FIGURES.items():
@@ -329,7 +337,7 @@ def rows(samples: Mapping[str, Sequence[Taken]]) -> list[Row]:
     return table_rows
 
 
-def verdicts(samples: Mapping[str, Sequence[Taken]]) -> list[Verdict]:
+def verdicts(samples: Mapping[str, Sequence[RoundResult]]) -> list[Verdict]:
     """Compares with the goals; of Celery's pools, the fastest counts."""
     goals = {name: 2.0 for name in samples if name == PROCRASTINATE}
     if celery := [name for name in samples if name.startswith(CELERY)]:

@@ -22,10 +22,10 @@ CALLERS = 4
 
 @measure("keyed", "POST with an Idempotency-Key, against POST without")
 def keyed(bench: Bench) -> Report:
-    ours = bench.fresh("queuey")
+    ours = bench.new_directory("queuey")
     service.prepare(ours).close()
     with service.serve(ours) as server:
-        return compared(bench, server, goal=0.5, aim=0.8)
+        return compare_keys(bench, server, goal=0.5, aim=0.8)
 
 
 @measure("cassandra-keyed", "POST with an Idempotency-Key on Cassandra, against POST without")
@@ -33,17 +33,17 @@ def keyed_on_cassandra(bench: Bench) -> Report:
     """A key costs two lightweight transactions, regardless of the number of messages."""
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()
-        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
-            return compared(bench, server, behind=cassandra)
+        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
+            return compare_keys(bench, server, behind=cassandra)
 
 
 @measure("named", "PUT by name, of new names and of 100 that have values, against POST")
 def named(bench: Bench) -> Report:
     """Runs on SQLite with an fsync before each answer. Replacing a value costs two more transactions."""
-    ours = bench.fresh("queuey")
+    ours = bench.new_directory("queuey")
     service.prepare(ours).close()
     with service.serve(ours) as server:
-        return names_compared(bench, server)
+        return compare_names(bench, server)
 
 
 @measure("cassandra-named", "PUT by name on Cassandra, of new names and of 100 that have values, against POST")
@@ -51,24 +51,24 @@ def named_on_cassandra(bench: Bench) -> Report:
     """A name costs a serial read and two lightweight transactions; replacing a value costs two more."""
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()
-        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
-            return names_compared(bench, server, behind=cassandra)
+        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
+            return compare_names(bench, server, behind=cassandra)
 
 
-def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
-    texts, seconds = traffic.bodies(BATCH), bench.pick(2.5, 0.3)
+def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
+    texts, seconds = traffic.bodies(BATCH), bench.duration(2.5, 0.3)
 
     def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
         return lambda: traffic.run(server, job(), seconds=seconds, connections=CALLERS, backend=behind)
 
     calls = {
         "POST": sending(lambda: traffic.posts_of_one(QUEUE, texts)),
-        "PUT, new names": sending(lambda: with_names(texts, secrets.token_hex(12), 10_000_000)),
-        "PUT, 100 names": sending(lambda: with_names(texts, "again", 100)),
+        "PUT, new names": sending(lambda: named_puts(texts, secrets.token_hex(12), 10_000_000)),
+        "PUT, 100 names": sending(lambda: named_puts(texts, "again", 100)),
     }
     if behind is not None:
         bench.interleave(calls, 1)  # Warms up Cassandra's JVM.
-    samples = bench.interleave(calls, bench.size(5, 1))
+    samples = bench.interleave(calls, bench.count(5, 1))
     post = traffic.rates(samples["POST"])
     verdicts = [
         Verdict(f"{name} / POST", paired(traffic.rates(runs), post)) for name, runs in samples.items() if name != "POST"
@@ -77,13 +77,13 @@ def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
 
 
-def with_names(texts: Sequence[str], prefix: str, number: int) -> Job:
+def named_puts(texts: Sequence[str], prefix: str, number: int) -> Job:
     path = f"{QUEUE}/named/{prefix}-{COUNTER.decode()}"
     puts = [traffic.request("PUT", path, text, {"Content-Type": "text/plain"}) for text in texts]
     return Job(puts, 200, numbered=number)
 
 
-def compared(
+def compare_keys(
     bench: Bench,
     server: processes.Process,
     *,
@@ -91,6 +91,7 @@ def compared(
     goal: float | None = None,
     aim: float | None = None,
 ) -> Report:
+    """Compares posts with an idempotency key to those without one. The JVM of ``behind`` is warmed first."""
     texts = traffic.bodies(BATCH)
     plain = {
         "1 message": traffic.posts_of_one(QUEUE, texts),
@@ -98,12 +99,12 @@ def compared(
     }
     calls: dict[str, Callable[[], Sample]] = {}
     for what, job in plain.items():
-        calls[f"{what}, no key"] = partial(sent, bench, server, job, behind, key=False)
-        calls[f"{what}, a key"] = partial(sent, bench, server, job, behind, key=True)
+        calls[f"{what}, no key"] = partial(send, bench, server, job, behind, key=False)
+        calls[f"{what}, a key"] = partial(send, bench, server, job, behind, key=True)
     if behind is not None:
         for job in plain.values():
-            traffic.run(server, with_keys(job), seconds=bench.pick(WARM_SECONDS, 0.3), connections=CONNECTIONS)
-    samples = bench.interleave(calls, bench.size(5, 1))
+            traffic.run(server, with_keys(job), seconds=bench.duration(WARM_SECONDS, 0.3), connections=CONNECTIONS)
+    samples = bench.interleave(calls, bench.count(5, 1))
     verdicts = []
     for what in plain:
         rates = [traffic.rates(samples[f"{what}, {which}"]) for which in ("a key", "no key")]
@@ -113,9 +114,9 @@ def compared(
     return Report("", "", rows, verdicts, notes)
 
 
-def sent(bench: Bench, server: processes.Process, job: Job, behind: Nodes | None, *, key: bool) -> Sample:
+def send(bench: Bench, server: processes.Process, job: Job, behind: Nodes | None, *, key: bool) -> Sample:
     keyed_job = with_keys(job) if key else job
-    return traffic.run(server, keyed_job, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS, backend=behind)
+    return traffic.run(server, keyed_job, seconds=bench.duration(2.5, 0.3), connections=CONNECTIONS, backend=behind)
 
 
 def with_keys(job: Job) -> Job:

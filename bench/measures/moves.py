@@ -15,12 +15,12 @@ from queuey.storage import bridge
 
 @measure("move", "Messages moved to another queue a second")
 def move(bench: Bench) -> Report:
-    count, ours, rates = bench.size(100_000, 5_000), bench.fresh("queuey"), []
+    count, ours, rates = bench.count(100_000, 5_000), bench.new_directory("queuey"), []
     texts = traffic.bodies(1000)
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
         url = f"http://127.0.0.1:{server.port}"
         with Client(url, key=traffic.KEY, application=service.APPLICATION) as client:
-            for number in range(bench.size(5, 1)):
+            for number in range(bench.count(5, 1)):
                 names = [f"{side}-{number}" for side in ("from", "to")]
                 source, _ = (
                     bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))[0]

@@ -26,11 +26,11 @@ BATCH = 100
 @measure("post1", "POST of one message, synchronous=FULL")
 def post1(bench: Bench) -> Report:
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
-    seconds = bench.pick(2.5, 0.3)
+    seconds = bench.duration(2.5, 0.3)
     with contextlib.ExitStack() as stack:
         sides: dict[str, processes.Process] = {}
         for name, threads in (("queuey", service.THREADS), ("queuey, 64 threads", 64)):
-            directory = bench.fresh("queuey")
+            directory = bench.new_directory("queuey")
             service.prepare(directory).close()
             sides[name] = stack.enter_context(service.serve(directory, threads=threads))
         for server in sides.values():
@@ -38,7 +38,7 @@ def post1(bench: Bench) -> Report:
         calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
         if wrk.PATH is not None:
             calls |= {name + BY_WRK: partial(wrk.run, server, job, seconds=seconds) for name, server in sides.items()}
-        samples = bench.interleave(calls, bench.size(7, 1))
+        samples = bench.interleave(calls, bench.count(7, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; {service.THREADS} threads unless said."
     return Report("post1", "", rows, notes=[note])
@@ -48,10 +48,10 @@ def post1(bench: Bench) -> Report:
 def post100(bench: Bench) -> Report:
     """The baseline does no HTTP and no JSON; its faster variant counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
-    seconds = bench.pick(2, 0.3)
-    ours = bench.fresh("queuey")
+    seconds = bench.duration(2, 0.3)
+    ours = bench.new_directory("queuey")
     service.prepare(ours).close()
-    theirs = bench.fresh("rows")
+    theirs = bench.new_directory("rows")
     with service.serve(ours) as server:
         traffic.run(server, job, seconds=0.5)
         calls: dict[str, Callable[[], Sample]] = {
@@ -61,23 +61,23 @@ def post100(bench: Bench) -> Report:
             for connections in (1, 4, 64)
         }
         for variant in rows.INSERTS:
-            calls[f"apsw, {variant}"] = partial(unserved, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
-        samples = bench.interleave(calls, bench.size(5, 1))
+            calls[f"apsw, {variant}"] = partial(run_baseline, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
+        samples = bench.interleave(calls, bench.count(5, 1))
     return compared(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
 
 
 @measure("get100", "GET of 100 messages, against one process that reads the same slices and encodes the same JSON")
 def get100(bench: Bench) -> Report:
     """The baseline opens the service's file, so both sides read exactly the same rows."""
-    ours = bench.fresh("queuey")
+    ours = bench.new_directory("queuey")
     store = service.prepare(ours)
-    count = bench.size(200_000, 5_000)
+    count = bench.count(200_000, 5_000)
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(1000), count)
     places = service.places(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), BATCH)
     store.close()
     bench.rng.shuffle(places)
     job = traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
-    seconds = bench.pick(2, 0.3)
+    seconds = bench.duration(2, 0.3)
     with service.serve(ours) as server:
         check_slice(server, job.requests[0])
         traffic.run(server, job, seconds=0.5)
@@ -88,8 +88,8 @@ def get100(bench: Bench) -> Report:
             for connections in (4, 64)
         }
         for variant in rows.READS:
-            calls[f"apsw, {variant}"] = partial(unserved, "read", variant, ours / service.FILE, seconds)
-        samples = bench.interleave(calls, bench.size(5, 1))
+            calls[f"apsw, {variant}"] = partial(run_baseline, "read", variant, ours / service.FILE, seconds)
+        samples = bench.interleave(calls, bench.count(5, 1))
     size = samples["queuey, 64 connections"][0].size
     return compared(samples, "apsw", 0.25, 0.5, [f"Slices of {BATCH} from random places; an answer has {size:,.0f} B."])
 
@@ -98,18 +98,18 @@ def get100(bench: Bench) -> Report:
     "original", "The original's load test: 10 clients, 10,000 messages of 140 random bytes in base64, one POST each"
 )
 def original(bench: Bench) -> Report:
-    count = bench.size(10_000, 2_000)
+    count = bench.count(10_000, 2_000)
     job = traffic.posts_of_one(QUEUE, traffic.bodies(count, size=188))
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Sample]] = {}
         for sync in ("full", "normal"):
-            directory = bench.fresh(sync)
+            directory = bench.new_directory(sync)
             service.prepare(directory).close()
             server = stack.enter_context(service.serve(directory, sync=sync))
             run = partial(traffic.run, server, job, seconds=60, connections=10, count=count)
             calls[f"queuey, sync={sync}"] = partial(run, warm=0)
             run(warm=0)
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     return Report("original", "", [traffic.row(name, runs, "requests/s") for name, runs in samples.items()])
 
 
@@ -133,7 +133,7 @@ def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: fl
     return Report("", "", table, verdicts, notes)
 
 
-def unserved(action: str, variant: str, path: Path, seconds: float) -> Sample:
+def run_baseline(action: str, variant: str, path: Path, seconds: float) -> Sample:
     printed = processes.output(rows.__name__, action, variant, path, seconds, seconds=seconds + 60)
     return Sample(rate=float(printed))
 

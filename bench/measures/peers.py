@@ -31,7 +31,7 @@ FILLED, JOBS = 50_000, 4_000
 SECONDS = 3.0
 
 
-class Asked(NamedTuple):
+class Goals(NamedTuple):
     """Goal and aim of the ratio for one message per call, and for batches."""
 
     one: tuple[float, float]
@@ -45,10 +45,10 @@ class Asked(NamedTuple):
 )
 def peer(bench: Bench) -> Report:
     """One message per call, and batches of the usual size of each side: 10 (ElasticMQ's limit) against 100."""
-    directory = bench.fresh("queuey")
+    directory = bench.new_directory("queuey")
     service.prepare(directory).close()
-    with elasticmq.serve(bench.fresh("elasticmq")) as other, service.serve(directory) as ours:
-        return beside(bench, other, ours, Asked((0.8, 1.5), (6, 10)))
+    with elasticmq.serve(bench.new_directory("elasticmq")) as other, service.serve(directory) as ours:
+        return beside(bench, other, ours, Goals((0.8, 1.5), (6, 10)))
 
 
 @measure(
@@ -68,7 +68,7 @@ def others(bench: Bench) -> Report:
             what: bench.interleave(
                 {OURS: partial(work.ours, bench, ours)}
                 | {name: partial(work.theirs, bench, peer) for name, peer in peers.items() if name not in work.without},
-                bench.size(5, 1),
+                bench.count(5, 1),
             )
             for what, work in WORK.items()
         }
@@ -94,7 +94,7 @@ class Ours:
     @contextlib.contextmanager
     def serving(cls, bench: Bench) -> Iterator[Ours]:
         """Runs the service with synchronous=FULL."""
-        directory = bench.fresh("queuey")
+        directory = bench.new_directory("queuey")
         with (
             contextlib.closing(service.prepare(directory, (claims.QUEUE, READ))) as store,
             service.serve(directory) as server,
@@ -104,10 +104,10 @@ class Ours:
     def post(self, callers: int, batch: int, seconds: float) -> Sample:
         texts = self._texts
         job = traffic.posts_of_one(QUEUE, texts[:64]) if batch == 1 else traffic.posts_of_many(QUEUE, texts, batch)
-        return wrk.ASK(self._server, job, seconds=seconds, connections=callers)
+        return wrk.LIGHTEST_GENERATOR(self._server, job, seconds=seconds, connections=callers)
 
     def read(self, callers: int, seconds: float) -> Sample:
-        return wrk.ASK(self._server, self._reads, seconds=seconds, connections=callers)
+        return wrk.LIGHTEST_GENERATOR(self._server, self._reads, seconds=seconds, connections=callers)
 
     def jobs(self, callers: int, count: int) -> Sample:
         """Claims single messages and acknowledges each with the next claim, as workers do."""
@@ -132,30 +132,34 @@ class Work:
 
 
 def posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
-    def by_ours(bench: Bench, ours: Ours) -> Sample:
-        return ours.post(callers, batch, bench.pick(SECONDS, 1))
+    """Returns the work of posting for a fixed time. The goals are ratios to other systems, by their names."""
 
-    def by_theirs(bench: Bench, peer: Peer) -> Sample:
-        return peer.load("post", callers=callers, batch=batch, seconds=bench.pick(SECONDS, 1))
+    def run_ours(bench: Bench, ours: Ours) -> Sample:
+        return ours.post(callers, batch, bench.duration(SECONDS, 1))
 
-    return Work(by_ours, by_theirs, goals)
+    def run_theirs(bench: Bench, peer: Peer) -> Sample:
+        return peer.load("post", callers=callers, batch=batch, seconds=bench.duration(SECONDS, 1))
+
+    return Work(run_ours, run_theirs, goals)
 
 
 def reads(callers: int) -> Work:
-    def by_theirs(bench: Bench, peer: Peer) -> Sample:
-        peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.size(FILLED, 2_000))
-        return peer.load("read", callers=callers, seconds=bench.pick(SECONDS, 1))
+    """Returns the work of reading pages. Each other system is filled before its run, which is not counted."""
 
-    return Work(lambda bench, ours: ours.read(callers, bench.pick(SECONDS, 1)), by_theirs, {}, {RABBITMQ})
+    def run_theirs(bench: Bench, peer: Peer) -> Sample:
+        peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.count(FILLED, 2_000))
+        return peer.load("read", callers=callers, seconds=bench.duration(SECONDS, 1))
+
+    return Work(lambda bench, ours: ours.read(callers, bench.duration(SECONDS, 1)), run_theirs, {}, {RABBITMQ})
 
 
 def jobs(callers: int) -> Work:
-    def by_theirs(bench: Bench, peer: Peer) -> Sample:
-        count = bench.size(JOBS, 500)
+    def run_theirs(bench: Bench, peer: Peer) -> Sample:
+        count = bench.count(JOBS, 500)
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
         return peer.load("job", callers=callers, seconds=60, count=count)
 
-    return Work(lambda bench, ours: ours.jobs(callers, bench.size(JOBS, 500)), by_theirs, {POSTGRES: 3.0}, {KAFKA})
+    return Work(lambda bench, ours: ours.jobs(callers, bench.count(JOBS, 500)), run_theirs, {POSTGRES: 3.0}, {KAFKA})
 
 
 def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verdict]:
@@ -175,15 +179,17 @@ def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verd
 
 def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
     program = load_in_go.program()
-    return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.fresh("postgres"))).address)
+    return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.new_directory("postgres"))).address)
 
 
 def started(
     kind: str, serve: Callable[[Path], contextlib.AbstractContextManager[tuple[str, Process]]]
 ) -> Callable[[Bench, contextlib.ExitStack], Peer]:
+    """Returns a function that serves a system and a load generator of this kind for it."""
+
     def start(bench: Bench, stack: contextlib.ExitStack) -> Peer:
         program = load_in_go.program()
-        return Peer(program, kind, *stack.enter_context(serve(bench.fresh(kind))))
+        return Peer(program, kind, *stack.enter_context(serve(bench.new_directory(kind))))
 
     return start
 
@@ -216,27 +222,28 @@ NOTES = [
 ]
 
 
-def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:
+def beside(bench: Bench, other: Process, ours: Process, asked: Goals) -> Report:
+    """Compares both servers in turn, after the JVM was warmed: single messages, then batches."""
     texts = traffic.bodies(1600)
-    warm(other, bench.pick(WARM_SECONDS, 0.3), texts)
+    warm(other, bench.duration(WARM_SECONDS, 0.3), texts)
     traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
-    seconds, rounds = bench.pick(2, 0.3), bench.size(5, 1)
-    single_samples = bench.interleave(ones(ours, other, texts[:64], seconds), rounds)
+    seconds, rounds = bench.duration(2, 0.3), bench.count(5, 1)
+    single_samples = bench.interleave(single_runs(ours, other, texts[:64], seconds), rounds)
     batch_samples = {
         connections: bench.interleave(batches(ours, other, texts, seconds, connections), rounds)
         for connections in (4, 64)
     }
     memory = sum(other.memory()), sum(ours.memory())
     rows = [traffic.row(name, runs) for name, runs in single_samples.items()]
-    verdicts = versus("one message", single_samples, *asked.one)
+    verdicts = compare_with_fastest("one message", single_samples, *asked.one)
     for connections, samples in batch_samples.items():
         rows += [traffic.row(f"{name}, {connections} connections", runs) for name, runs in samples.items()]
-        verdicts += versus(f"batches, {connections} connections", samples, *asked.many)
+        verdicts += compare_with_fastest(f"batches, {connections} connections", samples, *asked.many)
     note = f"One message: 64 connections. Memory in the end: ElasticMQ {memory[0]:,.0f} MB, queuey {memory[1]:,.0f} MB."
     return Report("", "", rows, verdicts, [note])
 
 
-def versus(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
+def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
     ours = next(name for name in samples if name.startswith("queuey"))
     ratios = paired(traffic.rates(samples[ours]), traffic.rates(samples[best]))
@@ -253,29 +260,30 @@ def warm(server: Process, seconds: float, texts: list[str]) -> None:
         elasticmq.purge(server)
 
 
-def emptied(server: Process, call: Callable[[], Sample]) -> Sample:
+def run_emptied(server: Process, call: Callable[[], Sample]) -> Sample:
     """Empties the queue before the run, which favours ElasticMQ: it keeps messages in memory."""
     elasticmq.purge(server)
     return call()
 
 
-def ones(ours: Process, other: Process, texts: list[str], seconds: float) -> dict[str, Callable[[], Sample]]:
+def single_runs(ours: Process, other: Process, texts: list[str], seconds: float) -> dict[str, Callable[[], Sample]]:
     run = partial(traffic.run, seconds=seconds)
     calls: dict[str, Callable[[], Sample]] = {"queuey": partial(run, ours, traffic.posts_of_one(QUEUE, texts))}
     for protocol in PROTOCOLS:
         call = partial(run, other, elasticmq.sends(texts, protocol))
-        calls[f"elasticmq, {protocol}"] = partial(emptied, other, call)
+        calls[f"elasticmq, {protocol}"] = partial(run_emptied, other, call)
     return calls
 
 
 def batches(
     ours: Process, other: Process, texts: list[str], seconds: float, connections: int
 ) -> dict[str, Callable[[], Sample]]:
+    """Returns the runs with batches: of the service, and of ElasticMQ in each protocol."""
     run = partial(traffic.run, seconds=seconds, connections=connections)
     calls: dict[str, Callable[[], Sample]] = {
         "queuey, 100": partial(run, ours, traffic.posts_of_many(QUEUE, texts, 100))
     }
     for protocol in PROTOCOLS:
         call = partial(run, other, elasticmq.batch_sends(texts, protocol))
-        calls[f"elasticmq, {protocol}, {elasticmq.BATCH}"] = partial(emptied, other, call)
+        calls[f"elasticmq, {protocol}, {elasticmq.BATCH}"] = partial(run_emptied, other, call)
     return calls

@@ -26,11 +26,11 @@ from bench.started.processes import ROOT, Process, inherited
 @measure("memory", "Memory of the service at rest, and its growth when very many queues are touched")
 def memory(bench: Bench) -> Report:
     """Reads every queue once and posts to every tenth. The queues exist before the service starts."""
-    count = bench.size(1_000_000, 5_000)
-    directory = bench.fresh("memory")
+    count = bench.count(1_000_000, 5_000)
+    directory = bench.new_directory("memory")
     service.prepare(directory).close()
     service.fill_queues(directory, count)
-    bench.say(f"{count:,} queues are there")
+    bench.print_progress(f"{count:,} queues are there")
     path = f"{service.BASE}/q{load.COUNTER.decode()}"
     with service.serve(directory) as server:
         traffic.run(server, traffic.gets([f"{service.BASE}/q0000000"]), seconds=1, count=100)
@@ -73,7 +73,7 @@ def imports(bench: Bench) -> Report:
     for command in COMMANDS.values():
         wall(command)
     calls = {name: partial(wall, command) for name, command in COMMANDS.items()}
-    samples = bench.interleave(calls, bench.size(21, 1))
+    samples = bench.interleave(calls, bench.count(21, 1))
     verdicts = [
         Verdict(f"{ours} / {theirs}", paired(samples[ours], samples[theirs]), goal=goal, better="lower")
         for ours, theirs, goal in (("import queuey.client", "import httpx2", 2), ("queuey --help", "import typer", 3))
@@ -134,10 +134,10 @@ def embedded(bench: Bench) -> Report:
     for sync in ("normal", "full"):
         with contextlib.ExitStack() as stack:
             senders = {name: stack.enter_context(side) for name, side in _senders(bench, stack, sync).items()}
-            calls = {name: partial(sender.sends, bench.size(500, 20)) for name, sender in senders.items()}
+            calls = {name: partial(sender.sends, bench.count(500, 20)) for name, sender in senders.items()}
             for call in calls.values():
                 call()
-            samples = bench.interleave(calls, bench.size(15, 1))
+            samples = bench.interleave(calls, bench.count(15, 1))
         times = {name: [run[0] for run in runs] for name, runs in samples.items()}
         cpu = {name: [run[1] for run in runs] for name, runs in samples.items()}
         for name, values in times.items():
@@ -176,9 +176,9 @@ def _senders(
         directory = before.prepared(bench, tree, "http")
         server = stack.enter_context(service.serve(directory, sync=sync, environment={"PYTHONPATH": str(tree)}))
         senders[name] = _sender("over_http", f"http://127.0.0.1:{server.port}", sync, tree, server)
-    senders[EMBEDDED] = _sender("embedded", str(bench.fresh("embedded") / "jobs.db"), sync)
-    senders[STORE] = _sender("store", str(bench.fresh("store")), sync)
-    senders[INSERT] = _sender("insert", str(bench.fresh("insert") / "rows.db"), sync)
+    senders[EMBEDDED] = _sender("embedded", str(bench.new_directory("embedded") / "jobs.db"), sync)
+    senders[STORE] = _sender("store", str(bench.new_directory("store")), sync)
+    senders[INSERT] = _sender("insert", str(bench.new_directory("insert") / "rows.db"), sync)
     return senders
 
 

@@ -23,7 +23,7 @@ from queuey.console import cookies
 from queuey.service.operating.credentials import Sessions
 from queuey.storage import bridge
 
-MOST_OF_A_PAGE = 100.0
+MAX_PAGE_MILLISECONDS = 100.0
 """Max p99 of a page of the console, in milliseconds."""
 FLAT = 2.0
 """Max ratio of the highest to the lowest cost that counts as flat."""
@@ -36,23 +36,23 @@ def queues(bench: Bench) -> Report:
     with contextlib.ExitStack() as stack:
         servers: dict[int, Process] = {}
         for size in sizes:
-            directory = bench.fresh(f"queues-{size}")
+            directory = bench.new_directory(f"queues-{size}")
             service.prepare(directory).close()
             service.fill_queues(directory, size)
-            bench.say(f"{size:,} queues are there")
+            bench.print_progress(f"{size:,} queues are there")
             servers[size] = stack.enter_context(service.serve(directory))
         return flatness(bench, servers)
 
 
 def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
     """Compares services by their number of queues (``q0000000`` and so on); the fewest come first, the most last."""
-    seconds = bench.pick(1, 0.3)
+    seconds = bench.duration(1, 0.3)
     calls: dict[tuple[str, int], Callable[[], Sample]] = {}
     for size, server in servers.items():
         for action, make in ACTIONS.items():
             calls[action, size] = partial(one_by_one, server, make, size, bench.rng, seconds)
             calls[action, size]()
-    samples = bench.interleave(calls_by_name(calls), bench.size(5, 1))
+    samples = bench.interleave(calls_by_name(calls), bench.count(5, 1))
     fewest, *_, most = servers
     rows, verdicts = [], []
     for action in ACTIONS:
@@ -66,9 +66,9 @@ def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
 @measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
 def scattered(bench: Bench) -> Report:
     """Uses 64 connections. Every request of the second side names another queue, far more than the cache holds."""
-    size = bench.size(200_000, 5_000)
-    seconds = bench.pick(2.5, 0.3)
-    directory = bench.fresh("queuey")
+    size = bench.count(200_000, 5_000)
+    seconds = bench.duration(2.5, 0.3)
+    directory = bench.new_directory("queuey")
     service.prepare(directory).close()
     service.fill_queues(directory, size)
     (text,) = traffic.bodies(1)
@@ -80,7 +80,7 @@ def scattered(bench: Bench) -> Report:
             "one queue": partial(traffic.run, server, together, seconds=seconds),
             f"any of {size:,}": partial(traffic.run, server, scattered_posts, seconds=seconds),
         }
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     one, many = samples
     ratio = paired(traffic.rates(samples[many]), traffic.rates(samples[one]))
     return Report(
@@ -128,12 +128,12 @@ ACTIONS: dict[str, Callable[[int, random.Random], Job]] = {
 @measure("deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue")
 def deep(bench: Bench) -> Report:
     """Reads slices of the first, the middle and the last hundredth, in both orders."""
-    count = bench.size(5_000_000, 20_000)
-    directory = bench.fresh("deep")
+    count = bench.count(5_000_000, 20_000)
+    directory = bench.new_directory("deep")
     store = service.prepare(directory)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
-    bench.say(f"{count:,} messages are there")
+    bench.print_progress(f"{count:,} messages are there")
     message_ids = service.places(store, queue, 100)
     store.close()
     with service.serve(directory) as server:
@@ -155,8 +155,8 @@ def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Re
             bench.rng.shuffle(starts)
             paths = [f"{QUEUE}?limit=100&order={order}&since={start}" for start in starts]
             run = partial(traffic.run, server, traffic.gets(paths, 100), connections=1)
-            calls[f"{name}, {order}"] = partial(run, seconds=bench.pick(1, 0.3), warm=0.2)
-    samples = bench.interleave(calls, bench.size(5, 1))
+            calls[f"{name}, {order}"] = partial(run, seconds=bench.duration(1, 0.3), warm=0.2)
+    samples = bench.interleave(calls, bench.count(5, 1))
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     rows = [Row(name, values, "ms") for name, values in costs.items()]
     ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
@@ -167,8 +167,8 @@ def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Re
 @measure("console", "Pages of the console with a million queues and a million messages in one, beside the API")
 def console(bench: Bench) -> Report:
     """Uses one connection, so that a figure is a latency. The API returns the same contents as JSON."""
-    queue_count, count = bench.size(1_000_000, 2_000), bench.size(1_000_000, 3_000)
-    directory = bench.fresh("console")
+    queue_count, count = bench.count(1_000_000, 2_000), bench.count(1_000_000, 3_000)
+    directory = bench.new_directory("console")
     store = service.prepare(directory)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
@@ -176,7 +176,7 @@ def console(bench: Bench) -> Report:
     token, _ = Sessions(store).begin(sha256(traffic.KEY.encode()).digest())
     store.close()
     service.fill_queues(directory, queue_count)
-    bench.say(f"{queue_count:,} queues and {count:,} messages are there")
+    bench.print_progress(f"{queue_count:,} queues and {count:,} messages are there")
     places = [
         {"start": f"q{bench.rng.randrange(queue_count - 1000):07d}", "at": bench.rng.choice(message_ids[10:])}
         for _ in range(2000)
@@ -188,14 +188,20 @@ def console(bench: Bench) -> Report:
             pages = Job([traffic.request("GET", page.format(**place), headers=headers) for place in places], 200)
             resources = traffic.gets([resource.format(**place) for place in places])
             for side, job in ((f"{name}, console", pages), (f"{name}, API", resources)):
-                calls[side] = partial(traffic.run, server, job, connections=1, seconds=bench.pick(2, 0.3), warm=0.2)
-        samples = bench.interleave(calls, bench.size(5, 1))
+                calls[side] = partial(traffic.run, server, job, connections=1, seconds=bench.duration(2, 0.3), warm=0.2)
+        samples = bench.interleave(calls, bench.count(5, 1))
     rows = [
         Row(name, [run.p50 for run in runs], "ms", {"p99 ms": statistics.median(run.p99 for run in runs)})
         for name, runs in samples.items()
     ]
     verdicts = [
-        Verdict(f"{name}: p99", [run.p99 for run in samples[f"{name}, console"]], "ms", MOST_OF_A_PAGE, better="lower")
+        Verdict(
+            f"{name}: p99",
+            [run.p99 for run in samples[f"{name}, console"]],
+            "ms",
+            MAX_PAGE_MILLISECONDS,
+            better="lower",
+        )
         for name in CONSOLE
     ]
     return Report("", "", rows, verdicts, ["Time of a request over one connection, medians over rounds."])
@@ -223,9 +229,9 @@ CONSOLE = {
 
 @measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")
 def expiry(bench: Bench) -> Report:
-    count = bench.size(1_000_000, 20_000)
+    count = bench.count(1_000_000, 20_000)
     texts = traffic.bodies(1000)
-    rounds = bench.size(3, 1)
+    rounds = bench.count(3, 1)
     samples = bench.interleave(
         {
             "expiring": partial(under_load, bench, texts, count, expiring=True),
@@ -258,11 +264,11 @@ def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) ->
     Raises:
         Void: No message was swept by the end, so the run did not measure sweeping.
     """
-    directory = bench.fresh("expiry")
+    directory = bench.new_directory("expiry")
     store = service.prepare(directory)
     writes, reads = traffic.posts_of_one(QUEUE, texts[:64]), traffic.gets([f"{QUEUE}?limit=100"])
-    ttl_seconds = int(bench.pick(12, 4))
-    seconds = bench.pick(20, 4)
+    ttl_seconds = int(bench.duration(12, 4))
+    seconds = bench.duration(20, 4)
     began = time.monotonic()
     ttl = ttl_seconds if expiring else service.THREE_DAYS
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), texts, count, ttl=ttl)

@@ -17,7 +17,7 @@ from bench.baselines import live_streams
 from bench.baselines.live_streams import Caller, Streams
 from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic
-from bench.load.listeners import Heard, ListenPlan
+from bench.load.listeners import ListenPlan, ReceivedMessages
 from bench.load.traffic import Job, Sample
 from bench.load.waiting import metric
 from bench.results import Report, Row, Verdict
@@ -42,7 +42,7 @@ ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 @contextlib.contextmanager
 def listening(
     server: Process, paths: Sequence[str], *, each: bool = False, times: str | None = None
-) -> Iterator[list[Heard]]:
+) -> Iterator[list[ReceivedMessages]]:
     """Follows streams in a child process during the block; afterwards the list has one entry with its result.
 
     Raises:
@@ -55,7 +55,7 @@ def listening(
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
     assert child.stdout is not None
-    results: list[Heard] = []
+    results: list[ReceivedMessages] = []
     try:
         child.stdin.write(json.dumps(plan) + "\n")
         child.stdin.flush()
@@ -76,8 +76,8 @@ def listening(
 @measure("streams", "Ten thousand live streams on one worker, each of an inbox of its own")
 def streams(bench: Bench) -> Report:
     """Memory is the growth of the worker's. Other requests are compared with the same requests without streams."""
-    count = bench.size(10_000, 300)
-    directory = bench.fresh("queuey")
+    count = bench.count(10_000, 300)
+    directory = bench.new_directory("queuey")
     service.prepare(directory, [*(f"inbox{number:05}" for number in range(count)), "bench", "read"]).close()
     inboxes = [f"{service.BASE}/inbox{number:05}" for number in range(count)]
     texts = traffic.bodies(1)
@@ -87,7 +87,7 @@ def streams(bench: Bench) -> Report:
         "GET of 1": traffic.gets([f"{service.BASE}/read?limit=1"]),
     }
     samples: dict[str, list[Sample]] = {}
-    seconds, rounds = bench.pick(4, 0.3), bench.size(5, 1)
+    seconds, rounds = bench.duration(4, 0.3), bench.count(5, 1)
     with service.serve(directory, environment=ROOM) as server:
         traffic.run(server, posts, seconds=60, connections=POSTERS, warm=0, count=count)  # Loads the queues.
 
@@ -103,8 +103,8 @@ def streams(bench: Bench) -> Report:
             time.sleep(1)
             memory_kb = (max(server.memory()) - before) * 1e3 / count
             cpu_before = server.cpu_seconds()
-            time.sleep(bench.pick(IDLE, 1))
-            idle = (server.cpu_seconds() - cpu_before) / bench.pick(IDLE, 1) * 100
+            time.sleep(bench.duration(IDLE, 1))
+            idle = (server.cpu_seconds() - cpu_before) / bench.duration(IDLE, 1) * 100
             measure_api(f"{count:,} streams")
             traffic.run(server, posts, seconds=60, connections=POSTERS, warm=0, count=count)
             time.sleep(1)
@@ -136,8 +136,8 @@ def streams(bench: Bench) -> Report:
 @measure("cassandra-streams", "The same on Cassandra, and messages that another process stores, a hundred a second")
 def cassandra_streams(bench: Bench) -> Report:
     """This process posts through its own store, so the worker can learn of messages only from Cassandra."""
-    count = bench.size(10_000, 300)
-    seconds = bench.pick(30, 5)
+    count = bench.count(10_000, 300)
+    seconds = bench.duration(30, 5)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
         names = [f"inbox{number:05}" for number in range(count)]
@@ -148,15 +148,18 @@ def cassandra_streams(bench: Bench) -> Report:
                     names,
                 )
             )
-        server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
+        server = stack.enter_context(on_cassandra.serve(cassandra, bench.new_directory("queuey"), environment=ROOM))
         before = max(server.memory())
         with listening(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
             time.sleep(2 * store.read_delay(queues[0]))  # Earlier messages are below the horizon now.
             memory_kb = (max(server.memory()) - before) * 1e3 / count
-            cpu_before, queried, began = server.cpu_seconds(), asked_of(server), time.monotonic()
-            time.sleep(bench.pick(3 * IDLE, 3))
+            cpu_before, queried, began = server.cpu_seconds(), store_requests(server), time.monotonic()
+            time.sleep(bench.duration(3 * IDLE, 3))
             passed = time.monotonic() - began
-            idle, queries = (server.cpu_seconds() - cpu_before) / passed * 100, (asked_of(server) - queried) / passed
+            idle, queries = (
+                (server.cpu_seconds() - cpu_before) / passed * 100,
+                (store_requests(server) - queried) / passed,
+            )
             posted = _post(store, queues, seconds)
             time.sleep(store.read_delay(queues[0]) + 10)
         [result] = heard
@@ -192,15 +195,15 @@ PACE = 100
 @measure("peers-streams", "Live streams beside Centrifugo and the reference server of Durable Streams", peers=True)
 def beside_others(bench: Bench) -> Report:
     """Runs one server at a time: memory of an idle stream, and the time from publication to arrival."""
-    count, seconds = bench.size(5_000, 100), bench.pick(20, 2)
-    taken: dict[str, tuple[float, Heard]] = {}
+    count, seconds = bench.count(5_000, 100), bench.duration(20, 2)
+    taken: dict[str, tuple[float, ReceivedMessages]] = {}
     notes = [
         f"{count:,} streams of an inbox each, over HTTP/1.1; {PACE} messages of {traffic.BODY_BYTES} B a second.",
         "queuey and Durable Streams keep messages on the disk (queuey with fsync), Centrifugo in memory.",
     ]
     for name, serve in SERVERS.items():
         try:
-            with serve(bench.fresh("streams"), count) as server:
+            with serve(bench.new_directory("streams"), count) as server:
                 taken[name] = followed(bench, server, seconds)
         except Skip as reason:
             notes.append(f"SKIPPED {name}: {reason}")
@@ -219,7 +222,7 @@ def beside_others(bench: Bench) -> Report:
     return Report("", "", rows, verdicts, notes)
 
 
-def followed(bench: Bench, server: Streams, seconds: float) -> tuple[float, Heard]:
+def followed(bench: Bench, server: Streams, seconds: float) -> tuple[float, ReceivedMessages]:
     """Follows all streams; returns the KB of memory of an idle stream, and the result of the listeners.
 
     Raises:
@@ -227,7 +230,7 @@ def followed(bench: Bench, server: Streams, seconds: float) -> tuple[float, Hear
     """
     before = sum(server.process.memory())
     with listening(server.process, server.paths, times=TIME.format("([0-9.]+)")) as heard:
-        time.sleep(bench.pick(5, 1))
+        time.sleep(bench.duration(5, 1))
         memory_kb = (sum(server.process.memory()) - before) * 1e3 / len(server.paths)
         published, began = 0, time.monotonic()
         while (elapsed := time.monotonic() - began) < seconds:
@@ -265,7 +268,7 @@ SERVERS: Mapping[str, Callable[[Path, int], contextlib.AbstractContextManager[St
 }
 
 
-def asked_of(server: Process) -> float:
+def store_requests(server: Process) -> float:
     return metric(server, "queuey_store_requests_total")
 
 

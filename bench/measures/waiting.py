@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.harness import Bench, measure
 from bench.load import traffic
-from bench.load.waiting import ask, metric, settle, waiting
+from bench.load.waiting import get, metric, wait_until_idle, waiting
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -24,14 +24,14 @@ NEWS = traffic.posts_of_one(f"{service.BASE}/waits", ["news"])
 
 
 def posting(bench: Bench, server: Process) -> traffic.Sample:
-    return traffic.run(server, POSTS, seconds=bench.pick(5, 0.5), connections=CALLERS)
+    return traffic.run(server, POSTS, seconds=bench.duration(5, 0.5), connections=CALLERS)
 
 
 def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
     """Returns the memory per long poll in kB, in a service that has not had any before."""
     with service.serve(directory, environment=SETTINGS) as server:
         posting(bench, server)
-        settle(server, 0)
+        wait_until_idle(server, 0)
         before = sum(server.memory())
         with waiting(server, requests):
             return (sum(server.memory()) - before) * 1000 / len(requests)
@@ -40,8 +40,8 @@ def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
 @measure("waiting", "5,000 long polls on one worker: memory, the latency of posts beside them, and one message for all")
 def on_sqlite(bench: Bench) -> Report:
     """The polls wait on one partition; for their memory, also on a queue each."""
-    count = bench.size(5000, 200)
-    directory = bench.fresh("waiting")
+    count = bench.count(5000, 200)
+    directory = bench.new_directory("waiting")
     service.prepare(directory, ["bench", "waits", "claimed"]).close()
     service.fill_queues(directory, count)
     poll_each = [traffic.request("GET", f"{service.BASE}/q{number:07d}?wait=300") for number in range(count)]
@@ -54,7 +54,7 @@ def on_sqlite(bench: Bench) -> Report:
     }
     with service.serve(directory, environment=SETTINGS) as server:
         posting(bench, server)
-        for turn in range(bench.size(5, 1)):
+        for turn in range(bench.count(5, 1)):
             posts[nobody].append(posting(bench, server))
             poll = traffic.request("GET", f"{service.BASE}/waits?wait=300&after={newest(server)}")
             with waiting(server, [poll] * count) as polls:
@@ -64,7 +64,7 @@ def on_sqlite(bench: Bench) -> Report:
             with waiting(server, CLAIM * count):
                 posts[claims].append(posting(bench, server))
             shown = "; ".join(f"{side}: {runs[-1].p99:.2f} ms, {runs[-1].cpu:.0f} µs" for side, runs in posts.items())
-            bench.say(f"{turn + 1}: {shown}; {answer_seconds[-1]:.2f} s")
+            bench.print_progress(f"{turn + 1}: {shown}; {answer_seconds[-1]:.2f} s")
     rows = [
         *(Row(f"memory of a long poll, {name}", size, "kB") for name, size in sizes.items()),
         *(Row(f"posts, {side}", [run.p99 for run in runs], "ms p99") for side, runs in posts.items()),
@@ -85,8 +85,8 @@ def on_sqlite(bench: Bench) -> Report:
 
 @measure("waiting-cassandra", "What long polls on one partition ask of Cassandra while nothing comes")
 def on_cassandra_nodes(bench: Bench) -> Report:
-    count = bench.size(5000, 100)
-    seconds = bench.pick(10, 1)
+    count = bench.count(5000, 100)
+    seconds = bench.duration(10, 1)
     sides = {
         "nobody waits": [],
         "1 read waits": ONE,
@@ -98,11 +98,11 @@ def on_cassandra_nodes(bench: Bench) -> Report:
     posts: dict[str, list[float]] = {side: [] for side, polls in sides.items() if len(polls) != 1}
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra, queues=["bench", "waits", "claimed"]).close()
-        directory = bench.fresh("waiting")
+        directory = bench.new_directory("waiting")
         store = {"--store": cassandra.url(on_cassandra.KEYSPACE)}
         with service.run(directory, store, threads=service.THREADS, workers=1, environment=SETTINGS) as server:
-            traffic.run(server, POSTS, seconds=bench.pick(10, 0.5), connections=CALLERS)
-            for _ in range(bench.size(3, 1)):
+            traffic.run(server, POSTS, seconds=bench.duration(10, 0.5), connections=CALLERS)
+            for _ in range(bench.count(3, 1)):
                 for side in bench.rng.sample(list(sides), len(sides)):
                     with waiting(server, sides[side]) if sides[side] else contextlib.nullcontext():
                         before = requests(server)
@@ -110,8 +110,8 @@ def on_cassandra_nodes(bench: Bench) -> Report:
                         rates[side].append((requests(server) - before) / seconds)
                         if side in posts:
                             posts[side].append(posting(bench, server).p99)
-                bench.say(", ".join(f"{side}: {values[-1]:.1f}/s" for side, values in rates.items()))
-                bench.say(", ".join(f"{side}: {values[-1]:.2f} ms" for side, values in posts.items()))
+                bench.print_progress(", ".join(f"{side}: {values[-1]:.1f}/s" for side, values in rates.items()))
+                bench.print_progress(", ".join(f"{side}: {values[-1]:.2f} ms" for side, values in posts.items()))
     rows = [Row(side, values, "requests/s") for side, values in rates.items()]
     rows += [Row(f"posts, {side}", values, "ms p99") for side, values in posts.items()]
     nobody, one_read, reads, one_claim, claims = sides
@@ -128,8 +128,8 @@ def on_cassandra_nodes(bench: Bench) -> Report:
 
 def newest(server: Process) -> str:
     """Returns the horizon of the queue with waiters; it has no message above this id."""
-    settle(server, 0)
-    return ask(server, f"{service.BASE}/waits?limit=1").partition('"horizon":"')[2][:32]
+    wait_until_idle(server, 0)
+    return get(server, f"{service.BASE}/waits?limit=1").partition('"horizon":"')[2][:32]
 
 
 def requests(server: Process) -> float:

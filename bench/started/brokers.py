@@ -54,7 +54,7 @@ def nats(directory: Path) -> Iterator[tuple[str, Process]]:
     Raises:
         Skip: NATS could not be installed.
     """
-    program = other_python.found().with_name("nats-server")
+    program = other_python.interpreter().with_name("nats-server")
     port = free_port()
     settings = directory / "nats.conf"
     settings.write_text(NATS_SETTINGS.format(port=port, directory=directory), "utf-8")

@@ -20,7 +20,7 @@ def zookeeper(bench: Bench, count: int = 1) -> Iterator[ZooKeeperEnsemble]:
         Void: A server did not start.
     """
     try:
-        ensemble = start_zookeeper(count, keep=bench.fresh("zookeeper"), seconds=START_SECONDS)
+        ensemble = start_zookeeper(count, keep=bench.new_directory("zookeeper"), seconds=START_SECONDS)
     except (CannotFetch, NoJava) as error:
         raise Skip(f"needs ZooKeeper: {error}") from error
     except ServersError as error:

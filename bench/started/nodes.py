@@ -77,11 +77,11 @@ def cassandra(bench: Bench, count: int = 1, sync: Sync = "periodic") -> Iterator
         return
     options = CassandraOptions(heap=HEAP[count], commitlog_sync=sync, quick_start=False)
     try:
-        cluster = start_cassandra(count, options, keep=bench.fresh("cassandra"), seconds=START_SECONDS)
+        cluster = start_cassandra(count, options, keep=bench.new_directory("cassandra"), seconds=START_SECONDS)
     except (CannotFetch, NoJava) as error:
         raise Skip(f"needs Cassandra: {error}") from error
     except ServersError as error:
         raise Void(str(error)) from error
     with cluster:
-        bench.say(f"{count} node(s) up in {cluster.start_seconds:.0f} s")
+        bench.print_progress(f"{count} node(s) up in {cluster.start_seconds:.0f} s")
         yield Nodes(cluster)

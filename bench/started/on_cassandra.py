@@ -15,15 +15,29 @@ from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.timing import PATIENT
 from queuey.storage.opening import patiently
 
 KEYSPACE = "bench"
+STATED = ("deadline", "delay", "difference")
+"""Ends of the names of the settings from which all other times follow."""
 
 
-def prepare(nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("bench",)) -> Store:
-    """Creates a keyspace with one copy per node, and the application, key and queues. The caller closes the store."""
+def prepare(
+    nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("bench",), *, patient: bool = False
+) -> Store:
+    """Creates a keyspace with one copy per node, and the application, key and queues. Close the returned store.
+
+    Args:
+        nodes: The nodes.
+        keyspace: Name of the keyspace.
+        queues: Names of the queues to create.
+        patient: Use the timing of several data centres: writes have 3 s instead of 0.4 s. Three JVMs on two processors
+            may pause for longer than the shorter time.
+    """
     url = nodes.url(keyspace)
-    options = CassandraOptions()
+    stated = {name: value for name, value in PATIENT.values().items() if name.endswith(STATED)} if patient else {}
+    options = CassandraOptions(follow=patient, stated=stated)
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
     patiently(lambda: bridge.run(store.applications.application_names()), 30)

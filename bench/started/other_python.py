@@ -29,7 +29,7 @@ MAKING_SECONDS = 300.0
 VERSIONS = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
 
 
-def found() -> Path:
+def interpreter() -> Path:
     """Returns the interpreter; creates its environment if necessary.
 
     Raises:
@@ -41,13 +41,13 @@ def found() -> Path:
     python = environment / "bin" / "python"
     if not (environment / "complete").exists():
         requirements = [f"{EXTRAS.get(name, name)}=={version}" for name, version in PACKAGES.items()]
-        make([sys.executable, "-m", "venv", "--clear", str(environment)])
-        make([str(python), "-m", "pip", "install", "--quiet", *requirements])
+        run_setup_step([sys.executable, "-m", "venv", "--clear", str(environment)])
+        run_setup_step([str(python), "-m", "pip", "install", "--quiet", *requirements])
         (environment / "complete").touch()
     return python
 
 
-def make(command: Sequence[str]) -> None:
+def run_setup_step(command: Sequence[str]) -> None:
     """Runs one step of creating the environment.
 
     Raises:

@@ -73,7 +73,7 @@ def serve(directory: Path) -> Iterator[Postgres]:
         Skip: Postgres is not installed, or cannot run here.
         Void: The server did not start.
     """
-    programs = found()
+    programs = programs_directory()
     user = USER if os.geteuid() == 0 else None
     data = directory / "data"
     data.mkdir()
@@ -100,7 +100,7 @@ def serve(directory: Path) -> Iterator[Postgres]:
         subprocess.run([*control, "-m", "fast", "stop"], user=user, cwd="/", check=False)
 
 
-def found() -> Path:
+def programs_directory() -> Path:
     """Returns the directory of Postgres' programs: the newest of Debian's packages, else the one on the PATH.
 
     Raises:

@@ -44,8 +44,8 @@ def furnish(store: Store, queues: Iterable[str]) -> None:
 
 def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: int = THREE_DAYS) -> None:
     """Appends ``count`` messages to partition 1, in batches of a thousand."""
-    for start in range(0, count, 1000):
-        size = min(1000, count - start)
+    for first in range(0, count, 1000):
+        size = min(1000, count - first)
         bridge.run(store.messages.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)]))
 
 

@@ -24,7 +24,7 @@ HANDLERS = {"plain": "plain", "async": "awaited"}
 HANDLED = re.compile(rf'^qdo_messages_handled_total{{queue="{QUEUE}"}} (\S+)$', re.MULTILINE)
 OPEN = "open"
 """Name of the file that opens the gate for all workers of a directory."""
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two reads of the counts; a read costs a worker about a millisecond."""
 STALLED_SECONDS = 60.0
 """Seconds without a handled message after which a run is void."""
@@ -47,7 +47,7 @@ class Pace:
     server: float
 
 
-class Look:
+class Snapshot:
     """A snapshot of the counts and CPU times at one moment."""
 
     def __init__(self, counts: Sequence[int], workers: Sequence[Process], server: Process) -> None:
@@ -57,7 +57,7 @@ class Look:
         self.cpu = sum(worker.cpu_seconds() for worker in workers)
         self.server = server.cpu_seconds()
 
-    def until(self, end: Look) -> Pace:
+    def until(self, end: Snapshot) -> Pace:
         handled = end.handled - self.handled
         return Pace(
             rate=handled / (end.instant - self.instant),
@@ -117,11 +117,11 @@ def handle(
         start_worker = partial(worker, server, directory, handler=handler, place=place, tree=tree)
         workers = [stack.enter_context(start_worker()) for _ in range(count)]
         (directory / OPEN).touch()
-        begin = first = last = current = Look(counts(workers), workers, server)
+        begin = first = last = current = Snapshot(counts(workers), workers, server)
         progress = current.instant
         while current.handled < messages:
-            time.sleep(LOOK_SECONDS)
-            previous, current = current, Look(counts(workers), workers, server)
+            time.sleep(POLL_SECONDS)
+            previous, current = current, Snapshot(counts(workers), workers, server)
             if current.handled > previous.handled:
                 progress = current.instant
             elif current.instant - progress > STALLED_SECONDS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from qdo.cli.opening import open_client
-from qdo.cli.options import MEETING, with_settings
+from qdo.cli.options import COORDINATION, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
 from qdo.partitions import subscribe
@@ -41,7 +41,7 @@ NodeLimit = Annotated[
 
 
 @app.command("drain")
-@with_settings(*SERVICE, *MEETING)
+@with_settings(*SERVICE, *COORDINATION)
 async def drain(
     settings: WorkSettings,
     path: Path,
@@ -64,7 +64,7 @@ async def drain(
 
     async with _open(settings, path) as (place, client):
         plan = Plan(
-            target=await _target(client, queue),
+            target=await _make_target(client, queue),
             recipe=recipe,
             lock_path=None if lock_path is None else _in_chroot(place, lock_path),
             limit=limit,
@@ -79,13 +79,13 @@ async def drain(
     text = [f"{verb} {result.items} items with {result.messages} messages from {path} to {queue}."]
     if result.held:
         text.append(ToStderr(f"{result.held} items were not moved because consumers lock them. Run it again."))
-    output.show(result, [*text, *_staying(result.left, result.samples, "item")])
+    output.show(result, [*text, *_describe_left(result.left, result.samples, "item")])
     if result.held or result.left:
         raise typer.Exit(1)
 
 
 @app.command("fill")
-@with_settings(*SERVICE, *MEETING)
+@with_settings(*SERVICE, *COORDINATION)
 async def fill(
     settings: WorkSettings,
     queue: QueueName,
@@ -106,7 +106,7 @@ async def fill(
     PRIORITY.prefix(priority)
     async with _open(settings, path) as (place, client):
         plan = FillPlan(
-            source=await _target(client, queue),
+            source=await _make_target(client, queue),
             recipe=recipe,
             priority=priority,
             limit=limit,
@@ -124,13 +124,13 @@ async def fill(
         text.append(
             ToStderr(f"{result.remaining} messages stay in {queue}: claimed by others, not due yet, or not movable.")
         )
-    output.show(result, [*text, *_staying(result.left, result.samples, "message")])
+    output.show(result, [*text, *_describe_left(result.left, result.samples, "message")])
     if result.twice or result.left:
         raise typer.Exit(1)
 
 
 @app.command("peek")
-@with_settings(*MEETING)
+@with_settings(*COORDINATION)
 async def peek(
     settings: WorkSettings,
     path: Path,
@@ -144,7 +144,9 @@ async def peek(
     async with _open_place(settings, path) as place:
         lock = None if lock_path is None else _in_chroot(place, lock_path)
         content = await peek(place, recipe, limit=limit, lock_path=lock)
-    item = output.table(PeekedItem, content.first, ("node", lambda item: item.name), ("is", _what), "bytes", _MESSAGES)
+    item = output.table(
+        PeekedItem, content.first, ("node", lambda item: item.name), ("is", _describe), "bytes", _MESSAGES
+    )
     text: list[Block] = [item, f"{content.path} has {content.items} items and {content.others} other nodes."]
     if content.staged:
         staged = f"A drain was interrupted, and {content.staged} batches are not posted yet. Run the drain again."
@@ -152,7 +154,7 @@ async def peek(
     output.show(content, text)
 
 
-def _what(item: PeekedItem) -> str:
+def _describe(item: PeekedItem) -> str:
     properties = [f"priority {item.priority}"] if item.priority is not None else []
     properties += [f"due {iso(item.due)}"] if item.due else []
     properties += [f"id {item.id}"] if item.id is not None else []
@@ -168,7 +170,7 @@ def _messages(item: PeekedItem) -> str:
 _MESSAGES = ("messages", _messages)
 
 
-def _staying(count: int, samples: list[Left], what: str) -> Iterator[ToStderr]:
+def _describe_left(count: int, samples: list[Left], what: str) -> Iterator[ToStderr]:
     for sample in samples:
         yield ToStderr(f"{what.capitalize()} {sample.name} stays: it {sample.reason}")
     if count > len(samples):
@@ -182,7 +184,7 @@ def _in_chroot(place: QueuePlace, path: str) -> str:
     return place.path.removesuffix(place.shown) + checked_path("lock_path", path)
 
 
-async def _target(client: AsyncClient, queue: str) -> Target:
+async def _make_target(client: AsyncClient, queue: str) -> Target:
     from qdo.consumer.rebalance.queue_discovery import identify
     from qdo.curator.drain import Target
 

@@ -9,7 +9,7 @@ from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.deadletters import COLUMNS, WHICH, Choose, choosing, show
+from queuey.terminal.deadletters import COLUMNS, FILTERS, Choose, choosing, show
 from queuey.terminal.output import DryRun, Failed, as_json
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 
 @app.command("list")
 @with_settings(*_SOURCES)
-@choosing(*WHICH)
+@choosing(*FILTERS)
 async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
     """List the dead letters of queues; with --json one per line, with its body."""
-    selection = _wanted(settings, choose)
+    selection = _make_filter(settings, choose)
     async with open_client(settings) as client:
         await _note_missing(client, selection)
         await _list(client, selection)
@@ -34,7 +34,7 @@ async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
 
 @app.command("redrive")
 @with_settings(*_SOURCES)
-@choosing(*WHICH)
+@choosing(*FILTERS)
 async def redrive(
     settings: WorkSettings,
     choose: Choose,
@@ -47,7 +47,7 @@ async def redrive(
     """
     from queuey.client import deadletters
 
-    selection = _wanted(settings, choose)
+    selection = _make_filter(settings, choose)
     async with open_client(settings) as client:
         await _note_missing(client, selection)
         if dry_run and not as_json():
@@ -56,7 +56,7 @@ async def redrive(
     show(done, dry_run=dry_run)
 
 
-def _wanted(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
+def _make_filter(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
     from qdo.cli.selection import subscription
 
     subscription(settings)  # Checks the names.
@@ -80,17 +80,17 @@ async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
     from qdo.cli.selection import hidden, note_unlisted, similar
     from qdo.partitions import subscribe
     from queuey.client.deadletters import dead_queues
-    from queuey.client.lookup import look_up
+    from queuey.client.lookup import find_queues
 
     if wanted.patterns and not wanted.dead_queue:
         await note_unlisted(client, subscribe((), wanted.patterns).literal_prefixes())
-    lookup = await look_up(client, [wanted.dead_queue] if wanted.dead_queue else wanted.queues)
+    lookup = await find_queues(client, [wanted.dead_queue] if wanted.dead_queue else wanted.queues)
     if lookup.hidden and not wanted.dead_queue:
-        output.note(
+        output.print_note(
             f"qdo: {hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. Use --dead-queue."
         )
     for name in wanted.queues:
         if not await dead_queues(client, replace(wanted, queues=(name,), patterns=())):
             if (missing := wanted.dead_queue or name) in lookup.absent:
                 raise Failed(f"Queue {missing!r} does not exist{await similar(client, [missing])}")
-            output.note(f"{name} has no dead letters: its dead-letter queue does not exist.")
+            output.print_note(f"{name} has no dead letters: its dead-letter queue does not exist.")

@@ -12,12 +12,12 @@ import typer
 
 from qdo.cli.opening import OpenedGroup, group_of, open_both, open_client, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
-from qdo.cli.selection import chosen, deleted, existing, hidden, id_of, point
+from qdo.cli.selection import deleted, existing, hidden, id_of, point, select
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import ends
 from qdo.consumer.rebalance.queue_discovery import identify
 from qdo.errors import QdoError
-from qdo.moves import Move, carry_out, migrate_offsets, moves, refuse_active
+from qdo.moves import Move, make_moves, migrate_offsets, moves, refuse_active
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.terminal import output
@@ -87,7 +87,7 @@ async def show(settings: WorkSettings, partition: Numbers = None) -> None:
         recorded = await coordinator.offsets()
     rows = [
         RecordedPartition(*place.queue, place.number, recorded[place].id, recorded[place].at, recorded[place].member)
-        for place in chosen(recorded, settings, partition or ())
+        for place in select(recorded, settings, partition or ())
     ]
     # A group of the service has only the name of the current owner.
     is_in_tree = (settings.coordination or "").startswith("zookeeper:")
@@ -154,10 +154,10 @@ async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: Dry
         output.confirm(f"Forget {what}?", yes=yes)
     async with open_group(settings) as coordinator:
         recorded = await coordinator.offsets()
-        planned = moves(dict.fromkeys(chosen(recorded, settings, partition or ())), recorded)
+        planned = moves(dict.fromkeys(select(recorded, settings, partition or ())), recorded)
         await refuse_active(coordinator)
         if not dry_run:
-            await (carry_out(coordinator, planned) if is_selection else coordinator.forget())
+            await (make_moves(coordinator, planned) if is_selection else coordinator.forget())
     _print_moves(planned, dry_run=dry_run)
 
 
@@ -180,7 +180,7 @@ async def prune(
         recorded = await opened.coordinator.offsets()
         gone, unseen = await deleted(opened, recorded, former)
         if unseen:
-            output.note(f"qdo: {hidden(unseen)}, so their offsets stay. Use a key that may see them.")
+            output.print_note(f"qdo: {hidden(unseen)}, so their offsets stay. Use a key that may see them.")
         if gone and not dry_run:
             await opened.coordinator.forget(gone)
     planned = moves(dict.fromkeys(place for place in recorded if place.queue in gone), recorded)
@@ -201,7 +201,7 @@ async def migrate(
     async with open_both(settings) as opened:
         done = await migrate_offsets(*opened, back=back, dry_run=dry_run)
     for reason in done.unreadable:
-        output.note(f"qdo: skipped, not a status message: {reason}")
+        output.print_note(f"qdo: skipped, not a status message: {reason}")
     _print_moves(done.moves, dry_run=dry_run, fates=done.fates)
 
 
@@ -227,7 +227,7 @@ async def import_offsets(
         raise QdoError(f"{path} has no group {former!r}")
     async with open_client(settings) as client:
         count = await take_over(client, await identify(client), path, former, group, again=True)
-    output.note(f"{count} offsets were recorded.")
+    output.print_note(f"{count} offsets were recorded.")
 
 
 async def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool) -> None:
@@ -237,7 +237,7 @@ async def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wante
         targets = await wanted(opened, partitions)
         planned = moves(targets, await opened.coordinator.offsets(partitions))
         if not dry_run:
-            await carry_out(opened.coordinator, planned)
+            await make_moves(opened.coordinator, planned)
     _print_moves(planned, dry_run=dry_run)
 
 
@@ -252,4 +252,6 @@ def _print_moves(planned: list[Move], *, dry_run: bool, fates: Mapping[Partition
         rows.append(MovedOffset(*partition.queue, partition.number, before, after, changed, fate))
     output.show_each(MovedOffset, rows, "queue", "partition", *_ENDS, ("", lambda moved: moved.reason))
     count = sum(move.changes for move in planned)
-    output.note(f"{count} offsets would be moved; nothing was changed." if dry_run else f"{count} offsets were moved.")
+    output.print_note(
+        f"{count} offsets would be moved; nothing was changed." if dry_run else f"{count} offsets were moved."
+    )

@@ -61,7 +61,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
     if client is None or (url is not None and not is_local):
         return open_coordinator(url or "", name, session_timeout=timeout)
     if is_local:
-        output.note(f"qdo: {LOCAL_IS_OVER}.")
+        output.print_note(f"qdo: {LOCAL_IS_OVER}.")
         timeout = None if timeout is None else max(timeout, MIN_SESSION)
     return ServiceCoordinator(
         client,

@@ -17,12 +17,12 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import CONFIG, WorkSetting, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, filled, offered, optional
+from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, filled, optional, safe_completions
 from queuey.terminal.setting_values import SettingsError, choices_of
 
-MEETING = ("coordination",)
+COORDINATION = ("coordination",)
 """The setting of the coordination service."""
-GROUP = ("group", *MEETING)
+GROUP = ("group", *COORDINATION)
 """Settings that choose a group."""
 QUEUES = ("queue", "pattern")
 """Settings that choose queues."""
@@ -35,7 +35,7 @@ def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
         async with open_client(settings) as client:
             return (await client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS)).names
 
-    return _offered(ctx, ask)
+    return _complete_names(ctx, ask)
 
 
 def _group_names(ctx: typer.Context) -> list[str]:
@@ -43,15 +43,15 @@ def _group_names(ctx: typer.Context) -> list[str]:
         async with open_group(settings, "any") as coordinator:
             return await coordinator.groups()
 
-    return _offered(ctx, ask)
+    return _complete_names(ctx, ask)
 
 
-def _offered(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterable[str]]]) -> list[str]:
+def _complete_names(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterable[str]]]) -> list[str]:
     """Returns names for shell completion, or an empty list after an error or ``COMPLETION_TIMEOUT``."""
     with suppress(ClientError, QdoError, SettingsError, TimeoutError):
-        options = {name: ctx.params.get(name) for name in (*settings.SERVICE, *MEETING)}
+        options = {name: ctx.params.get(name) for name in (*settings.SERVICE, *COORDINATION)}
         loaded = load(options, os.environ, ctx.params.get("config"))
-        return offered(asyncio.run(asyncio.wait_for(ask(loaded), COMPLETION_TIMEOUT)))
+        return safe_completions(asyncio.run(asyncio.wait_for(ask(loaded), COMPLETION_TIMEOUT)))
     return []
 
 
@@ -77,13 +77,13 @@ def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., An
         file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
         config = optional("config", Annotated[Path | None, file])
         return filled(
-            command, fill, [*((JSON,) if shows else ()), config, *(_parameter(lines[name]) for name in names)]
+            command, fill, [*((JSON,) if shows else ()), config, *(_make_parameter(lines[name]) for name in names)]
         )
 
     return decorate
 
 
-def _parameter(line: WorkSetting) -> inspect.Parameter:
+def _make_parameter(line: WorkSetting) -> inspect.Parameter:
     about, switch = line.help.replace("`", ""), line.kind is bool
     if line.positional:
         return optional(line.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])

@@ -13,7 +13,7 @@ from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from queuey import time_parsing
 from queuey.client import EARLIEST, ClientError, id_before, order_of, time_of
-from queuey.client.lookup import look_up
+from queuey.client.lookup import find_queues
 from queuey.terminal import output
 from queuey.terminal.texts import did_you_mean
 
@@ -27,7 +27,7 @@ MAX_NAMES = 1000
 """Max queue names that a misspelled name is compared with."""
 
 
-def chosen(partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
+def select(partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
     """Returns the partitions that match ``queue`` and ``pattern`` of the settings and these numbers, sorted.
 
     Without ``queue`` and ``pattern`` all queues match, without numbers all partitions.
@@ -36,7 +36,8 @@ def chosen(partitions: Iterable[Partition], settings: WorkSettings, numbers: Col
     return sorted(
         partition
         for partition in partitions
-        if (not numbers or partition.number in numbers) and (queues is None or queues.wants(partition.queue.name))
+        if (not numbers or partition.number in numbers)
+        and (queues is None or queues.matches_name(partition.queue.name))
     )
 
 
@@ -53,7 +54,7 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
     """
     selection = subscription(settings)
     if selection is not None:
-        lookup = await look_up(opened.client, selection.names)
+        lookup = await find_queues(opened.client, selection.names)
         if lookup.absent:
             raise InvalidArgument(f"there is no queue {', '.join(sorted(lookup.absent))}")
         if lookup.hidden:
@@ -73,7 +74,7 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
             for partition in await opened.coordinator.offsets()
             if partition.queue[:2] == (opened.service, opened.client.application)
         ]
-    partitions = chosen(candidates, settings, numbers)
+    partitions = select(candidates, settings, numbers)
     if not partitions:
         raise InvalidArgument("no partition is selected: name queues with --queue or --pattern")
     return partitions
@@ -95,7 +96,7 @@ async def deleted(
             raise InvalidArgument(f"{former} is the current store of the service: use the id of a former store")
         return {queue for queue in queues if queue.service == former}, frozenset()
     ours = {queue.name: queue for queue in queues if queue[:2] == (opened.service, opened.client.application)}
-    lookup = await look_up(opened.client, ours)
+    lookup = await find_queues(opened.client, ours)
     return {ours[name] for name in lookup.absent}, lookup.hidden
 
 
@@ -116,7 +117,7 @@ async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
     """Prints a note if the credential does not list all queues with one of the prefixes."""
     page = await client.queue_page(limit=1)
     if not all(map(page.lists_all, prefixes)):
-        output.note(
+        output.print_note(
             f"qdo: The key lists only queues that match {', '.join(page.patterns or ())}. Others that match --pattern "
             "are left out. Use a key for all queues, or name them with --queue."
         )

@@ -18,12 +18,12 @@ from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from queuey.terminal.setting_values import (
     Given,
     SettingsError,
-    bare,
     check_known,
     convert,
     file_values,
     own_variables,
     type_text,
+    without_none,
 )
 from queuey.terminal.struct_options import descriptions
 
@@ -176,11 +176,11 @@ def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
-    hint = bare(_hints(struct)[name])
+    hint = without_none(_hints(struct)[name])
     return (hint.__origin__, hint.__metadata__[0]) if typing.get_origin(hint) is Annotated else (hint, Meta())
 
 
-def made(values: Mapping[str, Any]) -> WorkSettings:
+def settings_of(values: Mapping[str, Any]) -> WorkSettings:
     """Returns settings with these values, by their names in :func:`table`."""
     fields: dict[type[msgspec.Struct], dict[str, Any]] = {struct: {} for struct in _STRUCTS}
     for name, line in table().items():
@@ -217,7 +217,7 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     """
     lines = table()
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
-    sources = {} if path is None else _from_file(path, lines)
+    sources = {} if path is None else _read_file(path, lines)
     variables = {line.variable: name for name, line in lines.items()}
     ours = own_variables(environ, _PREFIX)
     for variable in sorted(ours):
@@ -226,11 +226,11 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     sources |= {name: Given(ours[variable], variable) for variable, name in variables.items() if variable in ours}
     sources |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
     values = {name: _convert(lines[name], source) for name, source in sources.items()}
-    _check({name: line.initial for name, line in lines.items()} | values, sources)
-    return made(values)
+    _check_combinations({name: line.initial for name, line in lines.items()} | values, sources)
+    return settings_of(values)
 
 
-def _from_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]:
+def _read_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]:
     values = file_values(path)
     for name in values:
         check_known(name, lines, f"in {path}")
@@ -242,15 +242,17 @@ def _from_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]
 
 
 def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a setting's type
+    """Converts a value to the setting's type. Text is parsed; a list in it is separated by commas."""
     text = given.value
     if not isinstance(text, str):
-        return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, strict=True)
+        return convert(line.name, line.kind, line.meta, given, line.shown, expected=line.type, strict=True)
     if typing.get_origin(line.kind) is tuple:
         given = given._replace(value=[part.strip() for part in text.split(",") if part.strip()])
-    return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, seconds=line.seconds)
+    return convert(line.name, line.kind, line.meta, given, line.shown, expected=line.type, seconds=line.seconds)
 
 
-def _check(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
+def _check_combinations(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
+
     def refuse(reason: str, *names: str) -> None:
         where = ", ".join(f"{name} from {given[name].source if name in given else 'default'}" for name in names)
         raise SettingsError(f"{reason} ({where})")

@@ -14,8 +14,8 @@ import typer
 from msgspec import structs
 
 from qdo.cli.opening import open_client, open_group
-from qdo.cli.options import GROUP, MEETING, QUEUES, with_settings
-from qdo.cli.selection import chosen, point
+from qdo.cli.options import COORDINATION, GROUP, QUEUES, with_settings
+from qdo.cli.selection import point, select
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.rebalance.queue_discovery import identify
 from qdo.coordination import TargetAssignment
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from queuey.client import AsyncClient
 
 _CLEAR = "\x1b[2J\x1b[H"
-AT_A_TIME = 8
+MAX_CONCURRENT_QUEUES = 8
 """Max concurrent requests for the lag of queues."""
 
 
@@ -108,32 +108,33 @@ async def status(
         raise typer.BadParameter("It prints metrics once: leave out --json and --watch.", param_hint="--metrics")
     async with open_group(settings) as coordinator:
         while True:
-            group_status = await look(coordinator, settings, lag=lag)
+            group_status = await measure_group(coordinator, settings, lag=lag)
             if watch is not None and not output.as_json() and sys.stdout.isatty():
                 print(_CLEAR, end="")
             if metrics:
                 output.write(metrics_of(group_status))
-            output.show(group_status, _lag_unknown(group_status) if metrics else _described(group_status))
+            output.show(group_status, _explain_unknown_lag(group_status) if metrics else _describe(group_status))
             if watch is None and not group_status.known:
                 raise typer.Exit(1)
-            if watch is None or output.is_unread():
+            if watch is None or output.is_output_closed():
                 return
             await asyncio.sleep(watch)
 
 
-async def look(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
+async def measure_group(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
+    """Returns the state of a group. An error while the lag is measured is only noted in ``lag_unknown``."""
     members, planned, owners, offsets = await coordinator.snapshot()
     target = planned or TargetAssignment()
     # Members that have left are not owners, although the target may name them until another member joins.
     next_owners = {place: name for place, name in target.owners.items() if name in members or name in target.absent}
     partitions = [
-        _partition(place, owners.get(place), next_owners.get(place), offsets.get(place))
-        for place in chosen({*owners, *next_owners, *offsets}, settings)
+        _make_partition_status(place, owners.get(place), next_owners.get(place), offsets.get(place))
+        for place in select({*owners, *next_owners, *offsets}, settings)
     ]
     group = GroupStatus(
         group=coordinator.group,
         known=bool(members or partitions) or coordinator.group in await coordinator.groups(),
-        members=[_member(member, partitions) for _, member in sorted(members.items())],
+        members=[_make_member_status(member, partitions) for _, member in sorted(members.items())],
         partitions=partitions,
     )
     if not lag:
@@ -141,29 +142,29 @@ async def look(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool
     try:
         async with open_client(settings) as client:
             group = structs.replace(group, service=await identify(client))
-            partitions = await _measured(group, client)
+            partitions = await _add_lag(group, client)
     except ClientError as error:
         return structs.replace(group, lag_unknown=str(error))
     lags = [partition.lag for partition in partitions if partition.lag is not None]
     return structs.replace(group, partitions=partitions, lag=sum(lags) if len(lags) == len(partitions) else None)
 
 
-def _partition(
-    each: Partition, owner: str | None, target: str | None, offset: CommittedOffset | None
+def _make_partition_status(
+    partition: Partition, owner: str | None, target: str | None, offset: CommittedOffset | None
 ) -> PartitionStatus:
     recorded = () if offset is None else (offset.id, offset.at, offset.member)
-    return PartitionStatus(*each.queue, each.number, owner, target, *recorded)
+    return PartitionStatus(*partition.queue, partition.number, owner, target, *recorded)
 
 
-def _member(member: Member, partitions: Iterable[PartitionStatus]) -> MemberStatus:
+def _make_member_status(member: Member, partitions: Iterable[PartitionStatus]) -> MemberStatus:
     wants, owns = member.wants, sum(partition.owner == member.id for partition in partitions)
     app = wants.service, wants.application
     return MemberStatus(member.id, member.static, member.since, *app, sorted(wants.names), list(wants.patterns), owns)
 
 
-async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
+async def _add_lag(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
     """Adds the lag to the partitions of the client's service and application."""
-    slots = asyncio.Semaphore(AT_A_TIME)
+    slots = asyncio.Semaphore(MAX_CONCURRENT_QUEUES)
     behind: dict[tuple[str, int], GroupOffset] = {}
 
     async def measure(queue: str, mine: Mapping[int, str | None]) -> None:
@@ -223,7 +224,7 @@ def metrics_of(found: GroupStatus) -> bytes:
     return generate_latest(registry)
 
 
-def _described(found: GroupStatus) -> Iterator[Block]:
+def _describe(found: GroupStatus) -> Iterator[Block]:
     if not found.known:
         yield ToStderr(
             f"Group {found.group} is not known: it never had a member or an offset. List all groups: qdo groups"
@@ -234,7 +235,7 @@ def _described(found: GroupStatus) -> Iterator[Block]:
     behind = f", {plural(sum(counted), 'message')} behind" if counted else ""
     owners = plural(len(found.members), "member owns", "members own")
     yield (f"{found.group}: {owners} {owned} of {plural(len(found.partitions), 'partition')}{behind}")
-    yield from _lag_unknown(found)
+    yield from _explain_unknown_lag(found)
     services = {row.service for row in found.partitions}
     if found.service:
         yield f"The store of the service is {found.service}."
@@ -251,7 +252,7 @@ def _described(found: GroupStatus) -> Iterator[Block]:
         yield output.table(PartitionStatus, found.partitions, *(["service"] if len(services) > 1 else []), *shown)
 
 
-def _lag_unknown(found: GroupStatus) -> Iterator[Block]:
+def _explain_unknown_lag(found: GroupStatus) -> Iterator[Block]:
     if found.lag_unknown:
         yield ToStderr(f"The lag is not known: {found.lag_unknown}")
 
@@ -264,7 +265,7 @@ class GroupCounts(msgspec.Struct, frozen=True):
     partitions: Annotated[int, titled("partitions with an offset")]
 
 
-@with_settings(*SERVICE, *MEETING)
+@with_settings(*SERVICE, *COORDINATION)
 async def groups(settings: WorkSettings) -> None:
     """List the groups of the service, or in ZooKeeper; with --json one group per line."""
     # The list does not depend on the group of the coordinator.

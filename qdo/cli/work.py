@@ -33,7 +33,7 @@ from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
 from qdo.tasks import cancel
 from queuey.client import ClientError, enable_tracing
-from queuey.client.lookup import look_up
+from queuey.client.lookup import find_queues
 from queuey.terminal import output
 from queuey.terminal.logs import LineFormatter
 
@@ -85,17 +85,17 @@ async def _serve(settings: WorkSettings) -> int:
             stack.push_async_callback(coordinator.close)
         session = 0.0 if coordinator is None else coordinator.session_timeout
         hangs_after = max(settings.worker.stalled_after, session)
-        with _served_metrics(settings.metrics) as registry:
-            worker = _worker(settings, _source(settings, client, coordinator), registry)
+        with _serve_metrics(settings.metrics) as registry:
+            worker = _make_worker(settings, _make_source(settings, client, coordinator), registry)
             watching = asyncio.create_task(_stop_without_queue(worker, client, settings))
             try:
-                end_at_once_if_told()
+                end_at_once_on_signals()
                 async with ended_if_blocked(hangs_after):
                     code = await worker.serve(signals=True)
                 return ExitCode.FAILED if watching.done() and watching.result() else code
             except HandlerError as error:
                 # The handler was found and callable, so the error may be temporary: a supervisor should retry.
-                output.note(f"qdo: {error}")
+                output.print_note(f"qdo: {error}")
                 return ExitCode.FAILED
             finally:
                 watching.cancel()
@@ -108,12 +108,12 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
     while True:
         await asyncio.sleep(settings.wait_for_queue)
         with suppress(ClientError):
-            named = await look_up(client, settings.queue)
+            named = await find_queues(client, settings.queue)
             break
     if named.found or named.hidden:
         return False
     missing, hint = ", ".join(settings.queue), await similar(client, settings.queue)
-    output.note(
+    output.print_note(
         f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s{hint} "
         "Create it with queuey queue create, or wait longer with --wait-for-queue"
     )
@@ -125,13 +125,13 @@ def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
     """Returns the settings; if the handler is a :class:`~qdo.Jobs`, they claim the messages of its queues."""
     from qdo.jobs import Jobs
 
-    handler = _imported(settings.handler, settings.context)
+    handler = _load_handler(settings.handler, settings.context)
     if not isinstance(handler, Jobs):
         return settings
     return structs.replace(settings, claim=True, queue=settings.queue or handler.queues)
 
 
-def _imported(handler: str | None, context: str | None) -> object:
+def _load_handler(handler: str | None, context: str | None) -> object:
     """Returns the handler. Enables our loggers again in case its modules configure logging."""
     from qdo.worker import handlers
 
@@ -142,7 +142,10 @@ def _imported(handler: str | None, context: str | None) -> object:
         enable_logs()
 
 
-def _source(settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordinator | None) -> AsyncConsumer | Claims:
+def _make_source(
+    settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordinator | None
+) -> AsyncConsumer | Claims:
+    """Returns a consumer if there is a coordinator, else claims; raises InvalidArgument for unfit settings."""
     from qdo.consumer.consumer import AsyncConsumer
     from qdo.worker.claim_source import Claims
 
@@ -173,7 +176,7 @@ def _source(settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordin
     return Claims(client, settings.queue, ttl=settings.claim_ttl)
 
 
-def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: CollectorRegistry | None) -> Worker:
+def _make_worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: CollectorRegistry | None) -> Worker:
     from qdo.worker.worker import Worker
 
     if settings.handler is None:
@@ -185,7 +188,7 @@ def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: Co
         context=settings.context,
         settings=settings.worker,
         registry=registry,
-        middleware=[EndedInTime()],
+        middleware=[ProcessEnder()],
         process_setup=partial(
             _set_up_child,
             settings.log_level,
@@ -205,11 +208,11 @@ def _set_up_child(
     if trace:
         enable_tracing()
     end_child_if_blocked(stalled_after)
-    _imported(*modules)
+    _load_handler(*modules)
 
 
 @contextmanager
-def _served_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
+def _serve_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
     """Serves metrics in a thread; raises QdoError if the address cannot be used."""
     if address is None:
         yield None
@@ -270,6 +273,7 @@ class WholeLines(io.TextIOWrapper):
         self._begun: dict[int, str] = {}
 
     def write(self, text: str) -> int:
+        """Writes complete lines only. Keeps the rest of the thread's text until its line ends or is too long."""
         me = threading.get_ident()
         lines, newline, rest = (self._begun.pop(me, "") + text).rpartition("\n")
         if rest and len(rest) < self.MAX_LINE:
@@ -326,23 +330,25 @@ def end_child_if_blocked(seconds: float) -> None:
 
 
 def _set_timer(seconds: float) -> float:
+    """Restarts the timer that ends the process after ``seconds``; returns when to call this again, in seconds."""
     interval = min(_MAX_INTERVAL, seconds / 10)
     # Two intervals later, so that the session ends first and the log shows the reason.
     faulthandler.dump_traceback_later(seconds + 2 * interval, exit=True, file=_STANDARD_ERROR)
     return interval
 
 
-class EndedInTime:
+class ProcessEnder:
     """Middleware that ends the process in time even if a handler's tasks or threads outlast the worker."""
 
     def stopped(self, worker: Worker) -> None:
+        """Starts a timer that ends the process when the time for draining is over."""
         # Tasks and threads get the rest of the time for draining.
-        timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end, [worker, sys.exc_info()[1]])
+        timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end_process, [worker, sys.exc_info()[1]])
         timer.daemon = True
         timer.start()
 
     @staticmethod
-    def _end(worker: Worker, error: BaseException | None) -> None:
+    def _end_process(worker: Worker, error: BaseException | None) -> None:
         try:
             worker.give_up()
             if error is not None:
@@ -353,7 +359,7 @@ class EndedInTime:
             os._exit(worker.exit_code)
 
 
-def end_at_once_if_told() -> None:
+def end_at_once_on_signals() -> None:
     """Makes SIGTERM and SIGINT end the process at once, until the worker handles these signals."""
     from qdo.worker.failure import ExitCode
 

@@ -150,7 +150,7 @@ class Consumer:
         """Returns messages that have arrived; see :meth:`AsyncConsumer.poll`."""
         if self._over:
             return []
-        thread = self._running()
+        thread = self._require_thread()
 
         async def poll() -> list[Batch]:
             if self._polling is not None and not self._polling.done():
@@ -169,7 +169,7 @@ class Consumer:
         except BaseException:
             # Put the messages back before any later call, such as a commit.
             interrupted.set()
-            thread.soon(self._take_back)
+            thread.call_soon(self._take_back)
             raise
         self._unreceived = False
         return batches
@@ -192,7 +192,7 @@ class Consumer:
 
     def commit(self, offsets: Mapping[Partition, str] | None = None, *, back: bool = False) -> None:
         """Records how far partitions were processed; see :meth:`AsyncConsumer.commit`."""
-        self._running().call(self._inner.commit(offsets, back=back))
+        self._require_thread().call(self._inner.commit(offsets, back=back))
 
     def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
         """Reads only these partitions from now on; see :meth:`AsyncConsumer.assign`.
@@ -205,47 +205,47 @@ class Consumer:
             ...     consumer.seek(first, "earliest")
             ...     batches = consumer.poll()
         """
-        return self._running().call(self._inner.assign(partitions))
+        return self._require_thread().call(self._inner.assign(partitions))
 
     def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Changes the position in a partition; see :meth:`AsyncConsumer.seek`."""
-        self._running().call(self._inner.seek(partition, to))
+        self._require_thread().call(self._inner.seek(partition, to))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Returns no messages of these partitions until they are resumed; see :meth:`AsyncConsumer.pause`."""
-        self._running().run(lambda: self._inner.pause(partitions))
+        self._require_thread().run(lambda: self._inner.pause(partitions))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Returns messages of paused partitions again."""
-        self._running().run(lambda: self._inner.resume(partitions))
+        self._require_thread().run(lambda: self._inner.resume(partitions))
 
     @property
     def paused(self) -> frozenset[Partition]:
         """The paused partitions."""
-        return self._running().run(lambda: self._inner.paused)
+        return self._require_thread().run(lambda: self._inner.paused)
 
     @property
     def assignment(self) -> frozenset[Partition]:
         """The partitions that this member owns, without those that are being revoked."""
-        return self._running().run(lambda: self._inner.assignment)
+        return self._require_thread().run(lambda: self._inner.assignment)
 
     def position(self, partition: Partition) -> str | None:
         """Returns the position in a partition; see :meth:`AsyncConsumer.position`."""
-        return self._running().run(lambda: self._inner.position(partition))
+        return self._require_thread().run(lambda: self._inner.position(partition))
 
     def committed(self, partition: Partition) -> str | None:
         """Returns the committed offset; see :meth:`AsyncConsumer.committed`."""
-        return self._running().run(lambda: self._inner.committed(partition))
+        return self._require_thread().run(lambda: self._inner.committed(partition))
 
     def lag(self) -> dict[Partition, int]:
         """Returns the number of messages after each committed offset; see :meth:`AsyncConsumer.lag`."""
-        return self._running().call(self._inner.lag())
+        return self._require_thread().call(self._inner.lag())
 
     def wake(self) -> None:
         """Makes the current poll return, or the next one that would wait."""
         thread = self._thread
         if thread is not None and os.getpid() == self._process:
-            thread.soon(self._inner.wake)
+            thread.call_soon(self._inner.wake)
 
     async def _close(self, within: float | None) -> None:
         try:
@@ -255,7 +255,7 @@ class Consumer:
                 await self._coordinator.close()
             await self._inner.client.close()
 
-    def _running(self) -> LoopThread:
+    def _require_thread(self) -> LoopThread:
         self._check_process()
         thread = self._thread
         if thread is None:
@@ -270,6 +270,7 @@ class Consumer:
 
 
 def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]], Awaitable[None]] | None:
+    """Returns an async callback that runs a plain one in its own thread and waits for it, even if cancelled."""
     if callback is None:
         return None
 

@@ -37,7 +37,7 @@ YIELDS = 2
 """Number of loop iterations until a new read request is sent: the client sends head and body separately. So the service
 prepares the next page while the caller handles this one, even if the caller never awaits.
 """
-FLUSH = 5.0
+MIRROR_TIMEOUT = 5.0
 """Timeout for mirroring the last offsets at the close, in seconds."""
 
 
@@ -269,7 +269,7 @@ class AsyncConsumer:
         if most < 1:
             raise InvalidArgument("most must be 1 or more")
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        self._add(self._buffer.settle(skip))
+        self._schedule_commits(self._buffer.settle(skip))
         while not self.closing:
             self._signal.clear()  # any signal from here on makes the loop check again
             if self._failure is not None:
@@ -403,13 +403,13 @@ class AsyncConsumer:
             NotOwner: This member does not own the partition.
             ClientError: The service cannot return the partition's end.
         """
-        self._mine(partition)
+        self._require_owned(partition)
         position = await point_of(self.client, partition, to)
-        row = self._mine(partition)
+        row = self._require_owned(partition)
         self._fetcher.leave(row)
         self._buffer.clear(row)
         row.seek(position)
-        self._add([row])
+        self._schedule_commits([row])
         self._reader.moved(row)
 
     @property
@@ -467,7 +467,7 @@ class AsyncConsumer:
         Raises:
             NotOwner: This member does not own the partition.
         """
-        return self._known(partition).position
+        return self._require_row(partition).position
 
     def committed(self, partition: Partition) -> str | None:
         """Returns the committed offset, or None if nothing was committed.
@@ -475,7 +475,7 @@ class AsyncConsumer:
         Raises:
             NotOwner: This member does not own the partition.
         """
-        return self._known(partition).recorded
+        return self._require_row(partition).recorded
 
     async def lag(self) -> dict[Partition, int]:
         """Returns the number of messages after the committed offset of each partition, as counted by the service.
@@ -524,10 +524,10 @@ class AsyncConsumer:
         await self._group.stop(within)
         if self._mirror is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH):
+                async with asyncio.timeout(MIRROR_TIMEOUT):
                     await self._mirror.flush()
 
-    def _add(self, rows: Iterable[OwnedPartition]) -> None:
+    def _schedule_commits(self, rows: Iterable[OwnedPartition]) -> None:
         """With ``commit_every``, schedules commits of the positions, except those before a committed offset."""
         for row in rows if self.settings.commit_every is not None else ():
             if row.position is not None and not row.commits_beyond(order_of(row.position)):
@@ -558,14 +558,15 @@ class AsyncConsumer:
         row = self._group.table.held_row(partition)
         return row if row is not None and row.begun else None
 
-    def _known(self, partition: Partition) -> OwnedPartition:
+    def _require_row(self, partition: Partition) -> OwnedPartition:
         row = self._row(partition)
         if row is None:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
         return row
 
-    def _mine(self, partition: Partition) -> OwnedPartition:
-        row = self._known(partition)
+    def _require_owned(self, partition: Partition) -> OwnedPartition:
+        """Returns a partition's row; raises NotOwner if it is not owned or is being released."""
+        row = self._require_row(partition)
         if row.closed:
             raise NotOwner(f"{partition} is being released", frozenset([partition]))
         return row

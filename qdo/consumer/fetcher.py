@@ -47,11 +47,11 @@ QUEUES = 100
 """Max queues that the service reads in one call."""
 PARTITIONS = 1000
 """Max partitions to read in one call."""
-READS = 2
+MAX_READS = 2
 """Max concurrent calls that do not wait."""
-SLICE = 100
+MIN_READ_MESSAGES = 100
 """Min messages per partition for which a read is worthwhile when the buffer has too little space for all."""
-GATHER = 0.5
+POLL_MERGE_INTERVAL = 0.5
 """Interval within which the ends of two polls count as one, so that they are merged, in seconds."""
 _place = attrgetter("partition")
 
@@ -88,12 +88,12 @@ class PlannedCall(NamedTuple):
     """A call to make.
 
     Attributes:
-        wants: The partitions to read.
+        partitions: The partitions to read.
         limit: Max messages of each partition.
         wait: Seconds to wait if there are no messages.
     """
 
-    wants: tuple[OwnedPartition, ...]
+    partitions: tuple[OwnedPartition, ...]
     limit: int
     wait: float = 0.0
 
@@ -102,11 +102,11 @@ class FetchPlan(NamedTuple):
     """Calls to make now.
 
     Attributes:
-        asks: The calls.
+        calls: The calls.
         recheck: When to plan again even if nothing changes, if ever.
     """
 
-    asks: list[PlannedCall]
+    calls: list[PlannedCall]
     recheck: float | None = None
 
 
@@ -145,18 +145,18 @@ def plan_fetches(
     for want in wants:
         if not want.count or (room.low and want.count < page):
             (sure if want.more else unknown if want.more is None else dry).append(want)
-    reads = max(0, READS - pending_calls.reads)
+    reads = max(0, MAX_READS - pending_calls.reads)
     # Partitions without a first read come first: busy partitions always have more and would starve them.
-    asks = _some_of_all(unknown, room, page, 0.0)[:reads]
+    asks = _plan_calls_for_all(unknown, room, page, 0.0)[:reads]
     if sure:
-        asks += _much_of_few(sure, room, page, reads - len(asks))
+        asks += _plan_reads_of_few(sure, room, page, reads - len(asks))
     if not dry:
         return FetchPlan(asks)
-    polls, recheck = _polls(dry, room, pending_calls, now, page=page, wait=wait, reads=reads - len(asks))
+    polls, recheck = _plan_polls(dry, room, pending_calls, now, page=page, wait=wait, reads=reads - len(asks))
     return FetchPlan(asks + polls, recheck)
 
 
-def _polls(
+def _plan_polls(
     dry: list[OwnedPartition],
     room: BufferSpace,
     pending_calls: InFlightCalls,
@@ -166,39 +166,43 @@ def _polls(
     wait: float,
     reads: int,
 ) -> tuple[list[PlannedCall], float | None]:
+    """Plans polls that end with the earliest one in flight, or reads if there are too many polls.
+
+    Returns the calls, and when to plan again: no poll is planned if the earliest one ends soon.
+    """
     # Ignore overdue polls: their connection is lost or the service is slow.
-    ends = [end for end in pending_calls.polls if end + GATHER > now]
+    ends = [end for end in pending_calls.polls if end + POLL_MERGE_INTERVAL > now]
     if ends:
-        if min(ends) - now < GATHER:
-            return [], min(ends) + GATHER
+        if min(ends) - now < POLL_MERGE_INTERVAL:
+            return [], min(ends) + POLL_MERGE_INTERVAL
         wait = min(wait, min(ends) - now)
     places = pending_calls.most_polls - len(pending_calls.polls)
     if places <= 0:
-        return _some_of_all(dry, room, page, 0.0)[: max(0, reads)], None
-    return _some_of_all(dry, room, page, wait)[:places], None
+        return _plan_calls_for_all(dry, room, page, 0.0)[: max(0, reads)], None
+    return _plan_calls_for_all(dry, room, page, wait)[:places], None
 
 
-def _much_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int, reads: int) -> list[PlannedCall]:
+def _plan_reads_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int, reads: int) -> list[PlannedCall]:
     """Reads as many partitions as the space allows with worthwhile reads; without space, a little of each.
 
     If no read is in flight, the partitions are divided between two calls: the service prepares one answer while the
     other is processed, and from then on the calls alternate.
     """
     if not room.free:
-        return [PlannedCall(next(_calls(wants)), min(page, room.reserve))][:reads]
-    chosen = wants[: max(1, room.free // min(SLICE, page))]
-    limit = min(page, max(SLICE, room.free // len(chosen)))
+        return [PlannedCall(next(_group_into_calls(wants)), min(page, room.reserve))][:reads]
+    chosen = wants[: max(1, room.free // min(MIN_READ_MESSAGES, page))]
+    limit = min(page, max(MIN_READ_MESSAGES, room.free // len(chosen)))
     first = -(-len(chosen) // max(1, reads))
     batches = [chosen[start : start + first] for start in range(0, len(chosen), first)]
-    return [PlannedCall(next(_calls(batch)), limit) for batch in batches][:reads]
+    return [PlannedCall(next(_group_into_calls(batch)), limit) for batch in batches][:reads]
 
 
-def _some_of_all(wants: list[OwnedPartition], room: BufferSpace, page: int, wait: float) -> list[PlannedCall]:
+def _plan_calls_for_all(wants: list[OwnedPartition], room: BufferSpace, page: int, wait: float) -> list[PlannedCall]:
     limit = min(page, max(room.reserve, room.free // max(1, len(wants))))
-    return [PlannedCall(call, limit, wait) for call in _calls(sorted(wants, key=_place))]
+    return [PlannedCall(call, limit, wait) for call in _group_into_calls(sorted(wants, key=_place))]
 
 
-def _calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
+def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
     call: list[OwnedPartition] = []
     queues: set[Queue] = set()
     for want in wants:
@@ -214,11 +218,11 @@ def _calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ..
 
 log = logging.getLogger("qdo.consumer")
 
-LOOK = 1.0
+EMPTY_READ_INTERVAL = 1.0
 """Interval between reads of an empty partition that is in no poll, in seconds."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0, retry_after_cap=5.0)
 """Pauses after failures; the client itself has retried before it raises an error."""
-CROWDED = 5.0
+MAX_TIME_WITHOUT_POLLS = 5.0
 """Max time without polls after the service refused one (TooManyWaiters), in seconds; reads do not wait meanwhile."""
 SPARE_POLLS = 3
 """Number of polls beyond the number needed if all partitions share polls."""
@@ -230,7 +234,7 @@ class InFlightCall:
     Attributes:
         ask: The planned call.
         rows: The partitions that it was made for, by queue and number.
-        left: The number of partitions that still need the answer.
+        remaining: The number of partitions that still need the answer.
         end: When its wait ends, or None if it does not wait.
         task: The task that runs it.
     """
@@ -240,16 +244,17 @@ class InFlightCall:
     def __init__(self, ask: PlannedCall, rows: dict[Queue, dict[int, OwnedPartition]], end: float | None) -> None:
         self.ask = ask
         self.rows = rows
-        self.left = len(ask.wants)
+        self.remaining = len(ask.partitions)
         self.end = end
 
     def mine(self, queue: Queue) -> dict[int, OwnedPartition]:
+        """Returns the rows of a queue, by number, that have not left the call."""
         return {number: row for number, row in self.rows[queue].items() if row.pending_call is self}
 
     @property
     def expected(self) -> int:
         """Messages to reserve space for; 0 for polls, which may return none."""
-        return 0 if self.end is not None else self.ask.limit * self.left
+        return 0 if self.end is not None else self.ask.limit * self.remaining
 
 
 class Fetcher:
@@ -318,19 +323,20 @@ class Fetcher:
             return
         row.pending_call = None
         self._free[row.partition] = row
-        pending_call.left -= 1
-        if not pending_call.left:
+        pending_call.remaining -= 1
+        if not pending_call.remaining:
             self._pending_calls.discard(pending_call)
             pending_call.task.cancel()
 
     def kick(self) -> None:
+        """Starts the calls that are due, and sets a timer for the next check. Does nothing after the close."""
         if self._closed:
             return
         now = asyncio.get_running_loop().time()
-        wants, instants = self._wants(now)
+        wants, instants = self._find_due_rows(now)
         if wants:
             plan = self._plan(wants, now)
-            for ask in plan.asks:
+            for ask in plan.calls:
                 self._start(ask, now)
             if plan.recheck is not None:
                 instants.append(plan.recheck)
@@ -344,7 +350,8 @@ class Fetcher:
             self._timer.cancel()
         await cancel(*self._tasks)
 
-    def _wants(self, now: float) -> tuple[list[OwnedPartition], list[float]]:
+    def _find_due_rows(self, now: float) -> tuple[list[OwnedPartition], list[float]]:
+        """Returns the rows to read now, and the instants at which the pauses of others end."""
         wants = []
         rests = []
         for row in self._free.values():
@@ -374,54 +381,56 @@ class Fetcher:
     def _start(self, ask: PlannedCall, now: float) -> None:
         rows: dict[Queue, dict[int, OwnedPartition]] = {}
         pending_call = InFlightCall(ask, rows, now + ask.wait if ask.wait else None)
-        for row in sorted(ask.wants, key=_place):
+        for row in sorted(ask.partitions, key=_place):
             del self._free[row.partition]
             rows.setdefault(row.partition.queue, {})[row.partition.number] = row
             row.pending_call = pending_call
         self._pending_calls.add(pending_call)
-        pending_call.task = task = asyncio.create_task(self._fly(pending_call))
+        pending_call.task = task = asyncio.create_task(self._run_call(pending_call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fly(self, pending_call: InFlightCall) -> None:
+    async def _run_call(self, pending_call: InFlightCall) -> None:
+        """Makes a call, puts its messages into the buffer, and plans the next calls. Never raises an error."""
         try:
-            reads = await self._client.read_queues(_queries(pending_call), wait=pending_call.ask.wait)
+            reads = await self._client.read_queues(_make_queries(pending_call), wait=pending_call.ask.wait)
             self._pending_calls.discard(pending_call)
-            self._take(pending_call, reads)
-            self._restored("")
+            self._take_answer(pending_call, reads)
+            self._record_success("")
         except asyncio.CancelledError:
             raise
         except TooManyWaiters:
-            self._poll_instead(pending_call)
+            self._suspend_polls(pending_call)
         except Exception as error:  # noqa: BLE001 - poll raises errors that require a correction
-            self._rest_all(pending_call, error)
+            self._fail_call(pending_call, error)
         finally:
             self._pending_calls.discard(pending_call)
         self.kick()
 
-    def _take(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
+    def _take_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
             rows = pending_call.mine(queue)
             if read.page is not None:
-                self._restored(queue.name)
+                self._record_success(queue.name)
                 self._take_page(pending_call, rows, read.page)
             elif read.error is not None:
-                self._trouble(queue.name, read.error)
+                self._record_failure(queue.name, read.error)
                 if isinstance(read.error, QueueNotFound | NotAllowed):
                     self._missing()
-                self._rest(rows.values(), read.error)
+                self._pause_rows(rows.values(), read.error)
         if self._buffer.count != before:
             self._arrived()
 
     def _take_page(self, pending_call: InFlightCall, rows: dict[int, OwnedPartition], page: Page) -> None:
+        """Buffers a page and moves the read positions. Partitions that were empty twice in a row are paused."""
         messages_by_number = {}
         for number, messages in divide(page.messages):
             messages_by_number[number] = messages
             if number in rows:
                 self._buffer.put(rows[number], messages)
-        rich = _rich(page, messages_by_number, pending_call)
-        rest_until = asyncio.get_running_loop().time() + LOOK
+        rich = _find_partitions_with_more(page, messages_by_number, pending_call)
+        rest_until = asyncio.get_running_loop().time() + EMPTY_READ_INTERVAL
         for number, row in rows.items():
             position = page.next.get(number)
             if position is not None:
@@ -435,26 +444,29 @@ class Fetcher:
                 row.rest_until = rest_until
             self._release(row)
 
-    def _poll_instead(self, pending_call: InFlightCall) -> None:
+    def _suspend_polls(self, pending_call: InFlightCall) -> None:
+        """Stops all polls for a few seconds. Meanwhile the partitions are read at intervals."""
         now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that polled at the same time
-        self._crowded_until = now + CROWDED * jitter
+        self._crowded_until = now + MAX_TIME_WITHOUT_POLLS * jitter
         for queue in pending_call.rows:
             for row in pending_call.mine(queue).values():
                 row.more = False
-                row.rest_until = now + LOOK * jitter
+                row.rest_until = now + EMPTY_READ_INTERVAL * jitter
                 self._release(row)
 
-    def _rest_all(self, pending_call: InFlightCall, error: Exception) -> None:
-        self._trouble("", error)
+    def _fail_call(self, pending_call: InFlightCall, error: Exception) -> None:
+        """Pauses all partitions of a failed call, and passes a permanent error to ``failed``."""
+        self._record_failure("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)
         if isinstance(error, NotAuthenticated):
             self._missing()
         for queue in pending_call.rows:
-            self._rest(pending_call.mine(queue).values(), error)
+            self._pause_rows(pending_call.mine(queue).values(), error)
 
-    def _rest(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
+    def _pause_rows(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
+        """Pauses rows for a time that grows with their failures, or that the service demands."""
         retry_after = error.retry_after if isinstance(error, ApiError) else None
         now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that failed at the same time
@@ -467,15 +479,15 @@ class Fetcher:
         row.pending_call = None
         self._free[row.partition] = row
 
-    def _trouble(self, name: str, error: Exception) -> None:
+    def _record_failure(self, name: str, error: Exception) -> None:
         """Logs once that reads of a queue fail; an empty name means all queues."""
         if isinstance(error, NotAuthenticated | NotAllowed):
-            self._refusals.note(name)
+            self._refusals.record(name)
         if name not in self._troubled:
             self._troubled.add(name)
             log.warning("reads of %s fail and are retried: %s", name or "the service", error)
 
-    def _restored(self, name: str) -> None:
+    def _record_success(self, name: str) -> None:
         if name in self._troubled:
             self._forget_trouble(name)
             log.info("reads of %s work again", name or "the service")
@@ -485,7 +497,7 @@ class Fetcher:
         self._refusals.over(name)
 
 
-def _queries(pending_call: InFlightCall) -> list[Query]:
+def _make_queries(pending_call: InFlightCall) -> list[Query]:
     return [
         Query(
             queue=queue.name,
@@ -497,7 +509,9 @@ def _queries(pending_call: InFlightCall) -> list[Query]:
     ]
 
 
-def _rich(page: Page, given: Mapping[int, Sequence[Message]], pending_call: InFlightCall) -> Container[int]:
+def _find_partitions_with_more(
+    page: Page, messages_by_number: Mapping[int, Sequence[Message]], pending_call: InFlightCall
+) -> Container[int]:
     """Returns the partitions that certainly have more messages.
 
     The page has one flag for all of them. Partitions that reached the limit have more. If none did, the page was cut by
@@ -505,8 +519,8 @@ def _rich(page: Page, given: Mapping[int, Sequence[Message]], pending_call: InFl
     """
     if not page.more:
         return ()
-    full = {number for number, messages in given.items() if len(messages) >= pending_call.ask.limit}
-    return full or given or page.next
+    full = {number for number, messages in messages_by_number.items() if len(messages) >= pending_call.ask.limit}
+    return full or messages_by_number or page.next
 
 
 def divide(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:

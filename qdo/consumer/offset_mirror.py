@@ -31,7 +31,7 @@ class OffsetMirror(PartitionListener):
     def __init__(self, client: AsyncClient, group: str) -> None:
         self._client = client
         self._group = group
-        self._known: dict[Partition, str | None] = {}
+        self._last_recorded: dict[Partition, str | None] = {}
         self._due: dict[Partition, tuple[str, bool]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -40,13 +40,14 @@ class OffsetMirror(PartitionListener):
             again = self._due.get(partition, ("", False))[1]
             self._due[partition] = (offset, back or again)
         if self._due and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._catch_up())
+            self._task = asyncio.get_running_loop().create_task(self._write_due())
 
     async def flush(self) -> None:
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
-    async def _catch_up(self) -> None:
+    async def _write_due(self) -> None:
+        """Writes due offsets, one queue after the other. Offsets that the service refuses are logged and dropped."""
         while self._due:
             queue = next(iter(self._due)).queue
             partitions = [partition for partition in self._due if partition.queue == queue]
@@ -61,7 +62,9 @@ class OffsetMirror(PartitionListener):
         remaining = dict(changes)
         for _ in range(MAX_TRIES):
             # An offset that must go back is recorded unconditionally.
-            expected = {n: self._known.get(Partition(queue, n)) for n, (_, back) in remaining.items() if not back}
+            expected = {
+                n: self._last_recorded.get(Partition(queue, n)) for n, (_, back) in remaining.items() if not back
+            }
             if not remaining:
                 return
             try:
@@ -70,13 +73,13 @@ class OffsetMirror(PartitionListener):
                 )
             except OffsetConflict as conflict:
                 for number, current in conflict.current.items():
-                    self._known[Partition(queue, number)] = current
-                remaining = {n: change for n, change in remaining.items() if not _reached(conflict, n, change[0])}
+                    self._last_recorded[Partition(queue, number)] = current
+                remaining = {n: change for n, change in remaining.items() if not _has_reached(conflict, n, change[0])}
             else:
-                self._known |= {Partition(queue, n): offset for n, (offset, _) in remaining.items()}
+                self._last_recorded |= {Partition(queue, n): offset for n, (offset, _) in remaining.items()}
                 return
 
 
-def _reached(conflict: OffsetConflict, number: int, offset: str) -> bool:
+def _has_reached(conflict: OffsetConflict, number: int, offset: str) -> bool:
     current = conflict.current.get(number)
     return number in conflict.applied or (current is not None and order_of(current) >= order_of(offset))

@@ -103,12 +103,14 @@ class OwnedPartition:
         return self.released and self.end_notified
 
     def request(self) -> tuple[OwnedOffset, str | None]:
+        """Returns the arguments of a commit: the offset with the note, and the pending id or else the recorded one."""
         assert self.held is not None  # noqa: S101 - only for owned rows
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
         identifier = self.recorded if self.pending_offset is None else self.pending_offset
         return msgspec.structs.replace(self.held, offset=offset), identifier
 
     def want(self, offset: str, *, back: bool = False) -> None:
+        """Replaces the pending id. It may go back with ``back``, or after a seek."""
         self.pending_offset = offset
         self.pending_back = self.pending_back or self.seek_pending or back
         self.seek_pending = False
@@ -124,6 +126,7 @@ class OwnedPartition:
             commit.answer(self.partition, recorded=recorded)
 
     def fail(self, error: Exception, *, due: float | None = None) -> None:
+        """Fails all waiting commits, or only those whose deadline is before ``due``."""
         failed = [commit for commit in self.waiting_commits if due is None or commit.deadline < due]
         self.waiting_commits = [commit for commit in self.waiting_commits if commit not in failed]
         for commit in failed:
@@ -171,6 +174,7 @@ class OwnedPartition:
         return self.lowest_commit is not None and not self.seek_pending and order < order_of(self.lowest_commit)
 
     def place(self, position: str | None) -> None:
+        """Sets the position, and the position of the next read after it."""
         self.position = position
         self.fetch_from = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 
@@ -193,11 +197,12 @@ class PendingCommit:
     def __init__(self, count: int, deadline: float) -> None:
         self.deadline = deadline
         self.end: asyncio.Future[frozenset[Partition]] = asyncio.get_running_loop().create_future()
-        self.end.add_done_callback(_looked_at)
+        self.end.add_done_callback(_mark_retrieved)
         self._left = count
         self._lost: set[Partition] = set()
 
     def answer(self, partition: Partition, *, recorded: bool) -> None:
+        """Records the result of one partition. The last result completes the commit with the lost partitions."""
         self._left -= 1
         if not recorded:
             self._lost.add(partition)
@@ -209,7 +214,7 @@ class PendingCommit:
             self.end.set_exception(error)
 
 
-def _looked_at(end: asyncio.Future[frozenset[Partition]]) -> None:
+def _mark_retrieved(end: asyncio.Future[frozenset[Partition]]) -> None:
     """Marks the error of a failed commit as retrieved, because no call may be waiting for it."""
     if not end.cancelled():
         end.exception()
@@ -278,7 +283,7 @@ class FetchBuffer:
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
         body_size = -(-weigh(messages) // len(messages))
         row.chunks.append((messages, body_size))
-        self._count(row, len(messages), body_size)
+        self._change_counts(row, len(messages), body_size)
         self.refresh(row)
 
     def clear(self, row: OwnedPartition) -> None:
@@ -292,6 +297,7 @@ class FetchBuffer:
         self.refresh(row)
 
     def refresh(self, row: OwnedPartition) -> None:
+        """Lets :meth:`take` use a partition, or not, after a change of its messages or state."""
         if row.live and row.count:
             self._ready.setdefault(row.partition, row)
         elif self._ready.get(row.partition) is row:
@@ -353,7 +359,7 @@ class FetchBuffer:
             else:
                 row.start = end
             share -= len(piece)
-            self._count(row, -len(piece), body_size)
+            self._change_counts(row, -len(piece), body_size)
             taken = taken + piece if taken else piece
         del self._ready[row.partition]
         self.refresh(row)
@@ -367,10 +373,10 @@ class FetchBuffer:
             row.start = 0
         body_size = -(-weigh(messages) // len(messages))
         row.chunks.appendleft((messages, body_size))
-        self._count(row, len(messages), body_size)
+        self._change_counts(row, len(messages), body_size)
         self.refresh(row)
 
-    def _count(self, row: OwnedPartition, messages: int, each: int) -> None:
+    def _change_counts(self, row: OwnedPartition, messages: int, each: int) -> None:
         row.count += messages
         row.size += messages * each
         self.count += messages
@@ -378,7 +384,7 @@ class FetchBuffer:
 
 
 def share(counts: list[int], most: int) -> list[int]:
-    """Divides ``most`` equally among partitions; what a partition cannot use goes to the next ones.
+    """Divides ``most`` equally among partitions; the rest goes to the first ones that have more messages.
 
     Args:
         counts: The messages of each partition, at least 1 each, for at most ``most`` partitions.

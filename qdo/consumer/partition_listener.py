@@ -163,6 +163,7 @@ class PartitionReader(PartitionListener):
         self._listeners.insert(0, listener)
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+        # Notifies the listeners, then starts reading. Former rows of the same partitions are lost first.
         await self.lost([self._present[row.partition] for row in rows if row.partition in self._present])
         for row in rows:
             self._present[row.partition] = row
@@ -174,7 +175,7 @@ class PartitionReader(PartitionListener):
                 await listener.assigned(present)
         for row in rows:
             row.announced = True
-        self._open(row for row in rows if not row.closed)
+        self._start_reading(row for row in rows if not row.closed)
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
         for row in rows:
@@ -186,10 +187,10 @@ class PartitionReader(PartitionListener):
         for listener in self._listeners:
             if self._still_present([row]):
                 await listener.revoke(row)
-        self._end([row])
+        self._remove_present([row])
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        if ended := self._end(rows):
+        if ended := self._remove_present(rows):
             for listener in self._listeners:
                 await listener.lost(ended)
 
@@ -212,12 +213,12 @@ class PartitionReader(PartitionListener):
         if row.closed or row.fetch_from is not None:
             return
         row.place(position)
-        self._open([row])
+        self._start_reading([row])
 
     def moved(self, row: OwnedPartition) -> None:
         """Reads a partition from the user's new position, unless ``on_assign`` is still running."""
         if row.announced:
-            self._open([row])
+            self._start_reading([row])
 
     async def close(self) -> None:
         await cancel(*self._beginning)
@@ -225,13 +226,14 @@ class PartitionReader(PartitionListener):
     def _still_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         return [row for row in rows if self._present.get(row.partition) is row]
 
-    def _end(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    def _remove_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         ended = self._still_present(rows)
         for row in ended:
             del self._present[row.partition]
         return ended
 
-    def _open(self, rows: Iterable[OwnedPartition]) -> None:
+    def _start_reading(self, rows: Iterable[OwnedPartition]) -> None:
+        """Starts reading rows that have a position, and looks up the first position of the others."""
         unplaced = []
         for row in rows:
             if row.fetch_from is None:

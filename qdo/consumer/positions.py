@@ -26,7 +26,7 @@ Record = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
 BeginAt = Callable[[OwnedPartition, str], None]
 """Starts reading a partition after a position."""
 
-PAUSE, LONGEST_PAUSE = 0.5, 10.0
+PAUSE, MAX_PAUSE = 0.5, 10.0
 """First and max pause between attempts, in seconds."""
 
 
@@ -91,9 +91,10 @@ class LatestStart:
                 log.warning("the first positions of %s partitions are not known yet, retrying: %s", len(waiting), error)
             if any(row.fetch_from is None and not row.closed for row in waiting):
                 await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - spreads the members
-                pause = min(LONGEST_PAUSE, 2 * pause)
+                pause = min(MAX_PAUSE, 2 * pause)
 
     async def _begin_at_ends(self, rows: list[OwnedPartition]) -> None:
+        """Records the present ends as offsets and reads from there. Rows placed or lost meanwhile are skipped."""
         ends = await horizons(self._client, [row.partition for row in rows])
         # Meanwhile the user may have set a position, or another member may own the partition.
         unplaced = {row.partition for row in rows if row.fetch_from is None and not row.closed}

@@ -39,9 +39,9 @@ from qdo.coordination.records import (
     Listen,
     Member,
     OwnedOffset,
-    Sight,
     TargetAssignment,
     Versioned,
+    Visibility,
 )
 from qdo.coordination.service import ServiceCoordinator, ServiceSession
 from qdo.coordination.session import Session
@@ -62,7 +62,7 @@ __all__ = [
     "ServiceCoordinator",
     "ServiceSession",
     "Session",
-    "Sight",
     "TargetAssignment",
     "Versioned",
+    "Visibility",
 ]

@@ -149,7 +149,7 @@ class Coordinator:
         """
         valid_name("member", member.id)
         self._require_open()
-        link = await self._member_link()
+        link = await self._take_member_link()
         member = msgspec.structs.replace(member, since=self._clock())
         session = Session(link, self._paths, member, listen, clock=self._clock, new_mark=self._new_mark)
         try:
@@ -187,7 +187,7 @@ class Coordinator:
 
     async def members(self) -> dict[str, Member]:
         """Returns all live members by id."""
-        async with self._synced(self._paths.members) as link:
+        async with self._open_synced(self._paths.members) as link:
             (names,) = await link.children([self._paths.members])
             paths = [f"{self._paths.members}/{name}" for name in sorted(names or ())]
             members = [decode_member(node.data) for node in await link.read(paths) if node is not None]
@@ -195,7 +195,7 @@ class Coordinator:
 
     async def target(self) -> TargetAssignment | None:
         """Returns the target, or None if the group has none yet."""
-        async with self._synced(self._paths.target) as link:
+        async with self._open_synced(self._paths.target) as link:
             tries = attempts("the target")
             while True:
                 next(tries)
@@ -207,8 +207,8 @@ class Coordinator:
 
     async def owners(self) -> dict[Partition, str]:
         """Returns the present owner of every owned partition."""
-        async with self._synced(self._paths.owners) as link:
-            nodes = await _read(link, await _paths_below(link, self._paths.owners))
+        async with self._open_synced(self._paths.owners) as link:
+            nodes = await _read(link, await _find_partition_paths(link, self._paths.owners))
         try:
             return {partition: node.data.decode() for partition, node in nodes.items()}
         except UnicodeDecodeError as error:
@@ -216,9 +216,9 @@ class Coordinator:
 
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """Returns the recorded offsets of all or some partitions; partitions without an offset are left out."""
-        async with self._synced(self._paths.offsets) as link:
+        async with self._open_synced(self._paths.offsets) as link:
             if partitions is None:
-                paths = await _paths_below(link, self._paths.offsets)
+                paths = await _find_partition_paths(link, self._paths.offsets)
             else:
                 paths = {partition: self._paths.offset(partition) for partition in partitions}
             nodes = await _read(link, paths)
@@ -245,7 +245,7 @@ class Coordinator:
         """
         # Queues are changed one after the other; the first refusal ends the call.
         expectations = expected or {}
-        async with self._synced(self._paths.offsets) as link:
+        async with self._open_synced(self._paths.offsets) as link:
             await find_offsets(link, self._paths, offsets.keys() | expectations.keys(), expectations)
             queues: dict[Queue, dict[Partition, str | None]] = {}
             for partition in sorted(offsets):
@@ -256,13 +256,13 @@ class Coordinator:
 
     async def groups(self) -> list[str]:
         """Returns the names of all groups that the service stores, sorted."""
-        async with self._synced(self._paths.groups) as link:
+        async with self._open_synced(self._paths.groups) as link:
             (names,) = await link.children([self._paths.groups])
         return sorted(map(decode, names or ()))
 
     async def services(self) -> set[str]:
         """Returns the ids of the stores for which the group has recorded offsets. Reads no offsets."""
-        async with self._synced(self._paths.offsets) as link:
+        async with self._open_synced(self._paths.offsets) as link:
             (names,) = await link.children([self._paths.offsets])
         return set(map(decode, names or ()))
 
@@ -278,7 +278,7 @@ class Coordinator:
         if queues is not None:
             holders = (self._paths.owners_of, self._paths.offsets_of)
             tops = [top_of(queue) for queue in sorted(queues) for top_of in holders]
-        async with self._synced(self._paths.top) as link:
+        async with self._open_synced(self._paths.top) as link:
             for _ in attempts("the group"):
                 (outcome,) = await link.apply([(Delete(self._paths.members),)])
                 if _holds_others(outcome):
@@ -299,7 +299,7 @@ class Coordinator:
             raise CoordinationLost("the coordinator is not open")
 
     @asynccontextmanager
-    async def _synced(self, path: str) -> AsyncIterator[Link]:
+    async def _open_synced(self, path: str) -> AsyncIterator[Link]:
         """Yields a link to a server that has applied all earlier changes under a path.
 
         Raises:
@@ -326,7 +326,7 @@ class Coordinator:
                 return link
         for link in links:
             if link.state == "suspended":
-                return await _reconnected(link)
+                return await _reconnect(link)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open_spare())
         # Concurrent calls wait for the same connection and share its error.
@@ -334,22 +334,22 @@ class Coordinator:
 
     async def _open_spare(self) -> Link:
         try:
-            self._spare = await self._new_link()
+            self._spare = await self._open_link()
             return self._spare
         finally:
             self._opening = None
 
-    async def _member_link(self) -> Link:
+    async def _take_member_link(self) -> Link:
         if self._spare is None or self._spare.state == "lost" or self._spare.outlast != self.outlast:
-            return await self._new_link()
+            return await self._open_link()
         link, self._spare = self._spare, None
         try:
-            return await _reconnected(link)
+            return await _reconnect(link)
         except CoordinationLost:
             self._spare = link
             raise
 
-    async def _new_link(self) -> Link:
+    async def _open_link(self) -> Link:
         self._links = {link for link in self._links if not link.finished}
         self._sessions = {session for session in self._sessions if session.state != "lost"}
         link = self._connect(self.outlast)
@@ -359,7 +359,7 @@ class Coordinator:
         return link
 
 
-async def _reconnected(link: Link) -> Link:
+async def _reconnect(link: Link) -> Link:
     if link.state == "connected" or await link.wait() == "connected":
         return link
     raise CoordinationLost("the coordination service cannot be reached now")
@@ -378,19 +378,19 @@ async def below(link: Link, tops: Iterable[str]) -> list[str]:
     levels, level = [], list(tops)
     while level:
         levels.append(level)
-        level = await _one_down(link, level)
+        level = await _list_level_below(link, level)
     return [path for level in reversed(levels) for path in level]
 
 
-async def _one_down(link: Link, level: list[str]) -> list[str]:
+async def _list_level_below(link: Link, level: list[str]) -> list[str]:
     children = await link.children(level)
     return [f"{path}/{name}" for path, names in zip(level, children, strict=True) for name in names or ()]
 
 
-async def _paths_below(link: Link, top: str) -> dict[Partition, str]:
+async def _find_partition_paths(link: Link, top: str) -> dict[Partition, str]:
     level = [top]
     for _ in range(LEVELS):
-        level = await _one_down(link, level)
+        level = await _list_level_below(link, level)
     return dict(sorted((partition_of(tuple(path.split("/")[-LEVELS:])), path) for path in level))
 
 
@@ -416,10 +416,10 @@ async def move_offsets(
         next(tries)
         nodes = await find_offsets(link, group_paths, ids.keys() | expected.keys(), expected)
         changes = [
-            _moving(group_paths, partition, nodes[partition], CommittedOffset(identifier, instant))
+            _make_move(group_paths, partition, nodes[partition], CommittedOffset(identifier, instant))
             for partition, identifier in ids.items()
         ]
-        changes += [_unmoved(group_paths, partition, nodes[partition]) for partition in expected.keys() - ids.keys()]
+        changes += [_make_check(group_paths, partition, nodes[partition]) for partition in expected.keys() - ids.keys()]
         whole = join(changes)
         if size(whole) > NODE_LIMIT:
             raise InvalidArgument(
@@ -435,7 +435,7 @@ async def move_offsets(
             await make(link, {parent(operation.path) for operation in whole})
 
 
-def _moving(group_paths: GroupPaths, partition: Partition, node: NodeData | None, offset: CommittedOffset) -> Change:
+def _make_move(group_paths: GroupPaths, partition: Partition, node: NodeData | None, offset: CommittedOffset) -> Change:
     """Moves an offset if the partition has no owner: creating and deleting the owner's node succeeds only then."""
     owner = group_paths.owner(partition)
     data = encode_offset(offset)
@@ -443,7 +443,8 @@ def _moving(group_paths: GroupPaths, partition: Partition, node: NodeData | None
     return Create(owner), Create(path, data) if node is None else SetData(path, data, node.version), Delete(owner)
 
 
-def _unmoved(group_paths: GroupPaths, partition: Partition, node: NodeData | None) -> Change:
+def _make_check(group_paths: GroupPaths, partition: Partition, node: NodeData | None) -> Change:
+    """Returns a change that fails if the offset has changed. For a missing node it creates and deletes one."""
     path = group_paths.offset(partition)
     if node is None:
         return Create(path), Delete(path)

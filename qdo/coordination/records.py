@@ -25,7 +25,7 @@ target, or the owner of a partition that could not be claimed."""
 Listen = Callable[[Event], None]
 
 
-class Sight(msgspec.Struct, frozen=True):
+class Visibility(msgspec.Struct, frozen=True):
     """The queues that a member's credential may see.
 
     Attributes:
@@ -69,7 +69,7 @@ class Member(msgspec.Struct, frozen=True):
     static: bool = False
     since: float = 0.0
     leaving: bool = False
-    sight: Sight | None = None
+    sight: Visibility | None = None
 
 
 class TargetAssignment(msgspec.Struct, frozen=True):
@@ -165,7 +165,7 @@ HEADER = len(MARK + b"1" + PLAIN)
 
 READABLE = 400
 """Max bytes of a value that is stored without compression."""
-NAME_LIMIT = 1000
+MAX_NAME_LENGTH = 1000
 """Max characters of a group's or a member's name."""
 
 Value = TypeVar("Value", bound=msgspec.Struct)
@@ -248,8 +248,8 @@ def valid_name(what: str, name: str) -> str:
     Raises:
         InvalidArgument: The name is empty, too long, or cannot be encoded in UTF-8.
     """
-    if not 0 < len(name) <= NAME_LIMIT:
-        raise InvalidArgument(f"the name of a {what} must have 1 to {NAME_LIMIT} characters, not {len(name)}")
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise InvalidArgument(f"the name of a {what} must have 1 to {MAX_NAME_LENGTH} characters, not {len(name)}")
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -257,7 +257,7 @@ def valid_name(what: str, name: str) -> str:
     return name
 
 
-def shares(partitions: Iterable[Partition]) -> Iterator[QueuePartitions]:
+def pack_partitions(partitions: Iterable[Partition]) -> Iterator[QueuePartitions]:
     for queue, same in groupby(sorted(partitions), key=_queue_of):
         numbers = [partition.number for partition in same]
         yield QueuePartitions(*queue, [number - before for before, number in zip([0, *numbers], numbers, strict=False)])
@@ -267,7 +267,7 @@ def _queue_of(partition: Partition) -> Queue:
     return partition.queue
 
 
-def unshare(stored: Iterable[QueuePartitions]) -> Iterator[Partition]:
+def unpack_partitions(stored: Iterable[QueuePartitions]) -> Iterator[Partition]:
     for share in stored:
         queue = Queue(share.service, share.application, share.name)
         for number in accumulate(share.steps):

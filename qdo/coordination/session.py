@@ -41,9 +41,9 @@ from qdo.coordination.records import (
     Listen,
     Member,
     OwnedOffset,
-    Sight,
     TargetAssignment,
     Versioned,
+    Visibility,
     decode_member,
     decode_offset,
     encode_member,
@@ -70,7 +70,7 @@ from qdo.partitions import Partition
 
 log = logging.getLogger(__name__)
 
-FEW = 4
+MAX_UNLISTED_CLAIMS = 4
 """Max partitions of a queue that are claimed without listing the queue's owners first."""
 
 
@@ -114,7 +114,7 @@ class Session:
         self._owner = member.id.encode()
         self._held: dict[Partition, OwnedOffset] = {}
         self._refused: set[Partition] = set()
-        self._strange: set[Partition] = set()
+        self._unreadable: set[Partition] = set()
         self._watched_owners: set[str] = set()
         self._over = False
 
@@ -182,7 +182,7 @@ class Session:
             if self._member.leaving:
                 return False
             await self.link.apply([(Create(self._paths.leader, self._member.id.encode(), ephemeral=True),)])
-            self._watching.hear([self._paths.leader])
+            self._watching.invalidate([self._paths.leader])
 
     def begin_to_leave(self) -> None:
         """Does nothing: other members learn of it when this member retires."""
@@ -212,7 +212,7 @@ class Session:
         member = node and await self._watching.node(self._paths.member(node.data.decode()))
         return None if member is None else decode_member(member.data)
 
-    async def set_sight(self, sight: Sight) -> None:
+    async def set_sight(self, sight: Visibility) -> None:
         """Publishes the queues that this member may see.
 
         Raises:
@@ -283,7 +283,7 @@ class Session:
             self._report("changed")
 
     def _on_watch(self, paths: list[str]) -> None:
-        self._watching.hear(paths)
+        self._watching.invalidate(paths)
         self._watched_owners.difference_update(paths)
         self._report("changed")
 
@@ -305,28 +305,32 @@ class Session:
             CoordinationLost: Some partitions may have been claimed. Claim them again to find out.
             SessionLost
         """
-        todo = await self._standings(sorted(dict.fromkeys(partitions)))
+        todo = await self._read_standings(sorted(dict.fromkeys(partitions)))
         held: dict[Partition, OwnedOffset] = {}
         tries = attempts("the owners of partitions")
         while todo:
             next(tries)
-            todo = await self._try(await self._look(todo), held)
+            todo = await self._try_claims(await self._read_owners(todo), held)
         return held
 
-    async def _standings(self, wanted: Iterable[Partition]) -> dict[Partition, Standing]:
-        """Returns the standing of each partition. Lists the owners of queues with more than ``FEW`` free ones."""
+    async def _read_standings(self, partitions: Iterable[Partition]) -> dict[Partition, Standing]:
+        """Returns the standing of each partition.
+
+        Lists the owners of queues with more than ``MAX_UNLISTED_CLAIMS`` free partitions.
+        """
         todo: dict[Partition, Standing] = {
-            p: "mine" if p in self._held and p not in self._refused else "free" for p in wanted
+            p: "mine" if p in self._held and p not in self._refused else "free" for p in partitions
         }
         counts = Counter(p.queue for p, standing in todo.items() if standing == "free")
-        queues = [queue for queue, count in counts.items() if count > FEW]
+        queues = [queue for queue, count in counts.items() if count > MAX_UNLISTED_CLAIMS]
         lists = await self.link.children(map(self._paths.owners_of, queues))
         for queue, numbers in zip(queues, lists, strict=True):
             owned = (Partition(queue, int(number)) for number in numbers or () if number.isdecimal())
             todo |= {p: "owned" for p in owned if todo.get(p) == "free"}
         return todo
 
-    async def _look(self, todo: dict[Partition, Standing]) -> dict[Partition, Standing]:
+    async def _read_owners(self, todo: dict[Partition, Standing]) -> dict[Partition, Standing]:
+        """Reads the owners of "owned" partitions. Those that others own are watched and left out of the result."""
         if "owned" not in todo.values():
             return todo
         owners = {self._paths.owner(p): p for p, standing in todo.items() if standing == "owned"}
@@ -339,27 +343,28 @@ class Session:
             raise
         standings: dict[Partition, Standing] = {p: standing for p, standing in todo.items() if standing != "owned"}
         for path, node in zip(unwatched, nodes, strict=True):
-            if (standing := self._standing(node)) != "owned":
+            if (standing := self._judge_standing(node)) != "owned":
                 standings[owners[path]] = standing
                 self._watched_owners.discard(path)
         return standings
 
-    def _standing(self, owner: NodeData | None) -> Standing:
+    def _judge_standing(self, owner: NodeData | None) -> Standing:
         if owner is None:
             return "free"
         if owner.session == self.link.session:
             return "mine"
         return "former" if owner.data == self._owner else "owned"
 
-    async def _try(
+    async def _try_claims(
         self, todo: Mapping[Partition, Standing], held: dict[Partition, OwnedOffset]
     ) -> dict[Partition, Standing]:
+        """Claims partitions once. Adds the claimed ones to ``held``, and returns those to try again."""
         nodes = await self.link.read(map(self._paths.offset, todo))
-        await make(self.link, self._holders(p for p, node in zip(todo, nodes, strict=True) if node is None))
+        await make(self.link, self._container_paths(p for p, node in zip(todo, nodes, strict=True) if node is None))
         others = await self._others(todo)
         # Decode before claiming: a partition whose offset cannot be decoded must not be owned.
         offsets = [(p, node) for p, node in zip(todo, nodes, strict=True) if p not in others]
-        read = [(p, node, offset) for p, node in offsets if (offset := self._understood(p, node))]
+        read = [(p, node, offset) for p, node in offsets if (offset := self._decode_offset(p, node))]
         outcomes = await self.link.apply_each(self._claiming(p, node, offset, todo[p]) for p, node, offset in read)
         again: dict[Partition, Standing] = {p: "owned" for p in others if todo[p] == "mine"}
         orphans: list[Partition] = []
@@ -368,10 +373,10 @@ class Session:
                 held[partition] = self._held[partition] = OwnedOffset(partition, offset, outcome.versions[-1])
                 self._refused.discard(partition)
                 continue
-            again[partition] = self._standing_after(outcome, partition, todo[partition])
+            again[partition] = self._find_standing_after(outcome, partition, todo[partition])
             if outcome.why is RejectionReason.NO_NODE:
                 orphans.append(partition)
-        await make(self.link, self._holders(orphans))
+        await make(self.link, self._container_paths(orphans))
         return again
 
     async def _others(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
@@ -381,26 +386,27 @@ class Session:
         """
         own = [p for p, standing in todo.items() if standing == "mine"]
         owners = await self.link.read(map(self._paths.owner, own)) if own else []
-        others = {p for p, owner in zip(own, owners, strict=True) if self._standing(owner) != "mine"}
+        others = {p for p, owner in zip(own, owners, strict=True) if self._judge_standing(owner) != "mine"}
         for partition in others:
             self._held.pop(partition, None)
         if former := [p for p, standing in todo.items() if standing == "former"]:
             (member,) = await self.link.read([self._paths.member(self._member.id)])
-            others.update(former if self._standing(member) != "mine" else ())
+            others.update(former if self._judge_standing(member) != "mine" else ())
         return others
 
-    def _understood(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
+    def _decode_offset(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
+        """Returns the offset, or None, logged once, if it cannot be decoded. A missing node is an empty offset."""
         if node is None:
             return CommittedOffset()
         try:
             return decode_offset(node.data)
         except CoordinationIncompatible as error:
-            if partition not in self._strange:
-                self._strange.add(partition)
+            if partition not in self._unreadable:
+                self._unreadable.add(partition)
                 log.error("%s is skipped, because its offset cannot be read: %s", partition, error)  # noqa: TRY400 - says it all
             return None
 
-    def _standing_after(self, refusal: Rejection, partition: Partition, before: Standing) -> Standing:
+    def _find_standing_after(self, refusal: Rejection, partition: Partition, before: Standing) -> Standing:
         # If a former session owned the partition, only operation 0 can fail because of another owner.
         if refusal.at:
             return "mine" if before == "mine" else "free"
@@ -412,6 +418,7 @@ class Session:
     def _claiming(
         self, partition: Partition, node: NodeData | None, recorded: CommittedOffset, standing: Standing
     ) -> Change:
+        """Returns the transaction of a claim. It fails if the offset was changed since it was read."""
         path, offset_path = self._paths.owner(partition), self._paths.offset(partition)
         claimed = encode_offset(replace(recorded, held=True))
         offset = Create(offset_path, claimed) if node is None else SetData(offset_path, claimed, node.version)
@@ -420,7 +427,7 @@ class Session:
         owner = Create(path, self._owner, ephemeral=True)
         return (Delete(path), owner, offset) if standing == "former" else (owner, offset)
 
-    def _holders(self, partitions: Iterable[Partition]) -> list[str]:
+    def _container_paths(self, partitions: Iterable[Partition]) -> list[str]:
         queues = dict.fromkeys(partition.queue for partition in partitions)
         return [holder(queue) for queue in queues for holder in (self._paths.owners_of, self._paths.offsets_of)]
 
@@ -458,7 +465,7 @@ class Session:
         while doubtful:
             next(tries)
             partitions = sorted(doubtful)
-            nodes = await self.link.look([*map(self._paths.offset, partitions), *map(self._paths.owner, partitions)])
+            nodes = await self.link.stat([*map(self._paths.offset, partitions), *map(self._paths.owner, partitions)])
             nodes_by_partition = zip(partitions, nodes[: len(partitions)], nodes[len(partitions) :], strict=True)
             removing: dict[Partition, Change] = {}
             for partition, offset, owner in nodes_by_partition:

@@ -24,7 +24,15 @@ import msgspec
 from qdo.coordination import tree
 from qdo.coordination.changes import attempts, lacks_parent, make
 from qdo.coordination.paths import GroupPaths, decode
-from qdo.coordination.records import Codec, QueuePartitions, TargetAssignment, Versioned, by_member, shares, unshare
+from qdo.coordination.records import (
+    Codec,
+    QueuePartitions,
+    TargetAssignment,
+    Versioned,
+    by_member,
+    pack_partitions,
+    unpack_partitions,
+)
 from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData, bundle
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument
@@ -74,7 +82,7 @@ class MemberAssignment(msgspec.Struct, frozen=True):
         return self.number > generation.number or (self.number == generation.number and self.mark != generation.mark)
 
     def counted(self, generation: TargetGeneration) -> frozenset[Partition]:
-        return frozenset(unshare(self.now if self.pending(generation) else self.next))
+        return frozenset(unpack_partitions(self.now if self.pending(generation) else self.next))
 
 
 TARGETS = Codec("target", TargetGeneration, FORMAT)
@@ -120,7 +128,7 @@ def decode_generation(node: NodeData | None) -> TargetGeneration:
 def decode_assigned(node: NodeData) -> MemberAssignment:
     assigned = ASSIGNMENTS.decode(node.data)
     for shares_of_queues in (assigned.now, assigned.next):
-        for _ in unshare(shares_of_queues):
+        for _ in unpack_partitions(shares_of_queues):
             """Raises an error if the stored numbers are not valid partitions."""
     return assigned
 
@@ -149,7 +157,7 @@ class StoredAssignments:
         self._watching = watching
         self._new_mark = new_mark
         self._path = group_paths.assignment(member)
-        self._known = TargetGeneration()
+        self._generation = TargetGeneration()
         self._present: StoredTarget | None = None
 
     async def own(self) -> frozenset[Partition]:
@@ -157,13 +165,13 @@ class StoredAssignments:
         if node is None:
             return frozenset()
         assigned = decode_assigned(node)
-        if assigned.pending(self._known):
+        if assigned.pending(self._generation):
             # Usually the generation is current by now, so the target's node need not be watched.
             (target,) = await self._link.read([self._paths.target])
-            self._known = decode_generation(target)
-        if assigned.pending(self._known):
-            self._known = decode_generation(await self._watching.node(self._paths.target))
-        return assigned.counted(self._known)
+            self._generation = decode_generation(target)
+        if assigned.pending(self._generation):
+            self._generation = decode_generation(await self._watching.node(self._paths.target))
+        return assigned.counted(self._generation)
 
     async def target(self) -> Versioned:
         return (await self._read()).target
@@ -175,19 +183,19 @@ class StoredAssignments:
         if stored.version is None:
             await make(self._link, [self._paths.assignments])
             await self._link.apply([(Create(self._paths.target, TARGETS.encode(TargetGeneration())),)])
-            self._watching.hear([self._paths.target])
+            self._watching.invalidate([self._paths.target])
             stored = await self._read()
         if stored.version is None or stored.target.version != version:
             return False
         generation = TargetGeneration(
             stored.generation.number + 1, self._new_mark(), dict(sorted(target.absent.items())), sorted(target.static)
         )
-        nodes = _planned(stored, target, generation)
+        nodes = _plan_nodes(stored, target, generation)
         *earlier, last = self._transactions(stored, nodes, generation)
         # Whatever the outcome, the cached target is out of date.
         self._present = None
         applied = await self._apply(earlier) and await self._apply([last])
-        self._watching.hear([self._paths.target, self._paths.assignments])
+        self._watching.invalidate([self._paths.target, self._paths.assignments])
         if not applied:
             return False
         written = {
@@ -199,6 +207,7 @@ class StoredAssignments:
         return True
 
     async def _read(self) -> StoredTarget:
+        """Returns the target, from the cache unless it or the list of assignments has changed."""
         tries = attempts("the target")
         while True:
             next(tries)
@@ -229,32 +238,33 @@ class StoredAssignments:
             InvalidArgument: A member's partitions do not fit in one node.
         """
         assert present.version is not None  # noqa: S101 - the node was created
-        writes = [self._writing(present, member, assigned) for member, assigned in sorted(nodes.items())]
+        writes = [self._make_change(present, member, assigned) for member, assigned in sorted(nodes.items())]
         check: Change = (Check(self._paths.target, present.version),)
-        batches = [writes[s] for s in bundle(writes, tree.MOST_OPERATIONS - 1)]
+        batches = [writes[s] for s in bundle(writes, tree.MAX_OPERATIONS - 1)]
         for batch in batches[:-1]:
             yield tree.join([check, *batch])
-        data = _fitting(TARGETS.encode(generation), "the group has too many static members")
+        data = _check_size(TARGETS.encode(generation), "the group has too many static members")
         yield tree.join([*(batches[-1] if batches else ()), (SetData(self._paths.target, data, present.version),)])
 
-    def _writing(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
+    def _make_change(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
         path, before = self._paths.assignment(member), present.nodes.get(member)
         if assigned is None:
             assert before is not None  # noqa: S101 - only existing nodes are deleted
             return Check(path, before.version), Delete(path)
-        data = _fitting(ASSIGNMENTS.encode(assigned), f"{member} has too many partitions")
+        data = _check_size(ASSIGNMENTS.encode(assigned), f"{member} has too many partitions")
         return (Create(path, data) if before is None else SetData(path, data, before.version),)
 
 
-def _fitting(data: bytes, otherwise: str) -> bytes:
+def _check_size(data: bytes, otherwise: str) -> bytes:
     if len(data) > NODE_LIMIT:
         raise InvalidArgument(f"{otherwise}: {len(data)} bytes, but a node holds at most {NODE_LIMIT}")
     return data
 
 
-def _planned(
+def _plan_nodes(
     present: StoredTarget, target: TargetAssignment, generation: TargetGeneration
 ) -> dict[str, MemberAssignment | None]:
+    """Returns the nodes to write, or None for those to delete. Unchanged nodes are left out."""
     partitions_by_member = by_member(target.owners)
     nodes: dict[str, MemberAssignment | None] = {}
     for member in present.nodes.keys() | partitions_by_member.keys():
@@ -264,5 +274,7 @@ def _planned(
         if not now and not next_:
             nodes[member] = None
         elif now != next_ or (stored is not None and stored.assigned.pending(present.generation)):
-            nodes[member] = MemberAssignment(generation.number, generation.mark, list(shares(now)), list(shares(next_)))
+            nodes[member] = MemberAssignment(
+                generation.number, generation.mark, list(pack_partitions(now)), list(pack_partitions(next_))
+            )
     return nodes

@@ -36,8 +36,8 @@ NODE_LIMIT = 1_000_000
 """Max bytes of a node. ZooKeeper closes the connection at about 1 MiB for a packet, which has overhead around it."""
 MAX_WAIT_SECONDS = 1.5
 """Timeout of :meth:`Link.wait`, in seconds."""
-MOST_OPERATIONS = 128
-MOST_BYTES = 256 * 1024
+MAX_OPERATIONS = 128
+MAX_BUNDLE_BYTES = 256 * 1024
 """Max bytes of one bundle: a quarter of what a server accepts in one packet."""
 OVERHEAD = 64
 """Number of bytes of an operation besides its path and data, roughly: numbers and access lists."""
@@ -219,7 +219,7 @@ class Link(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+    async def stat(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """Returns nodes without their data, or None for those that do not exist. All of them are watched."""
 
     @abc.abstractmethod
@@ -283,11 +283,12 @@ def parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def bundle(changes: Sequence[Change], most: int = MOST_OPERATIONS) -> Iterator[slice]:
+def bundle(changes: Sequence[Change], most: int = MAX_OPERATIONS) -> Iterator[slice]:
+    """Yields slices of the changes that fit into one transaction each, by operations and bytes."""
     first, operations, weight = 0, 0, 0
     for index, change in enumerate(changes):
         more = size(change)
-        if index > first and (operations + len(change) > most or weight + more > MOST_BYTES):
+        if index > first and (operations + len(change) > most or weight + more > MAX_BUNDLE_BYTES):
             yield slice(first, index)
             first, operations, weight = index, 0, 0
         operations += len(change)

@@ -20,20 +20,20 @@ class WatchedNodes:
         self._link = link
         self._nodes: dict[str, NodeData | None] = {}
         self._children: dict[str, list[str]] = {}
-        self._asked: list[set[str]] = []
+        self._pending_reads: list[set[str]] = []
 
-    def hear(self, paths: Iterable[str]) -> None:
+    def invalidate(self, paths: Iterable[str]) -> None:
         """Drops changed nodes from the cache, and keeps reads in progress from caching them."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)
-            for pending in self._asked:
+            for pending in self._pending_reads:
                 pending.discard(path)
 
     def forget(self) -> None:
         self._nodes.clear()
         self._children.clear()
-        for pending in self._asked:
+        for pending in self._pending_reads:
             pending.clear()
 
     async def node(self, path: str) -> NodeData | None:
@@ -46,11 +46,11 @@ class WatchedNodes:
         nodes = {path: cached[path] for path in requested if path in cached}
         missing = [path for path in requested if path not in nodes]
         while missing:
-            with self._asking(missing) as unchanged:
+            with self._track_read(missing) as unchanged:
                 read = dict(zip(missing, await self._link.read(missing, watch=True), strict=True))
                 # A read watches only existing nodes.
                 absent = [path for path, node in read.items() if node is None]
-                rechecked = await self._link.look(absent, watch=True) if absent else []
+                rechecked = await self._link.stat(absent, watch=True) if absent else []
                 missing = [path for path, node in zip(absent, rechecked, strict=True) if node is not None]
                 nodes |= read
                 self._nodes |= {path: read[path] for path in unchanged if path not in missing}
@@ -60,17 +60,18 @@ class WatchedNodes:
         """Returns the names of a node's children, empty if the node does not exist, and watches for the next change."""
         if path in self._children and self._link.state == "connected":
             return self._children[path]
-        with self._asking([path]) as unchanged:
+        with self._track_read([path]) as unchanged:
             (names,) = await self._link.children([path], watch=True)
             if unchanged and names is not None:
                 self._children[path] = names
         return names or []
 
     @contextmanager
-    def _asking(self, paths: Iterable[str]) -> Iterator[set[str]]:
+    def _track_read(self, paths: Iterable[str]) -> Iterator[set[str]]:
+        """Yields the set of paths being read. Paths that change during the read are removed from it."""
         pending = set(paths)
-        self._asked.append(pending)
+        self._pending_reads.append(pending)
         try:
             yield pending
         finally:
-            self._asked = [other for other in self._asked if other is not pending]
+            self._pending_reads = [other for other in self._pending_reads if other is not pending]

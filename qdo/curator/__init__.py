@@ -33,13 +33,13 @@ __all__ = [
     "SimpleDistributedQueue",
 ]
 
-_HOMES = ("options", "queues", "simple")
+_MODULES = ("options", "queues", "simple")
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
         need_zookeeper()
-        for home in _HOMES:
+        for home in _MODULES:
             module = import_module(f"{__name__}.{home}")
             if hasattr(module, name):
                 return getattr(module, name)

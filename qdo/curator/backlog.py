@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from qdo.curator.nodes import Child, Names
 
-MOST_BLOCKED = 1000
+MAX_BLOCKED = 1000
 """Max nodes of other consumers whose locks are watched; further nodes are read again with the next list."""
 RECHECK = 10.0
 """Interval after which the further nodes are read again, in seconds."""
@@ -47,6 +47,7 @@ class Backlog:
         self._not_before = 0.0
 
     def changed(self) -> None:
+        """Marks the list as out of date."""
         self._stale = True
 
     def listing_due(self, now: float, epoch: int) -> float | None:
@@ -106,13 +107,14 @@ class Backlog:
         self._held.discard(child.name)
 
     def set_aside(self, child: Child) -> None:
+        """Leaves a node in hand out of this and all later lists."""
         self._held.discard(child.name)
         self._bad.add(child.name)
 
     def block(self, child: Child, now: float) -> bool:
         """Marks a node as locked by another consumer; returns False at the limit of watched locks."""
         self._held.discard(child.name)
-        if len(self._blocked) >= MOST_BLOCKED:
+        if len(self._blocked) >= MAX_BLOCKED:
             self._stale = True
             self._not_before = max(self._not_before, now + RECHECK)
             return False
@@ -127,7 +129,7 @@ class Backlog:
         return True
 
     def unwatched(self) -> None:
-        """Handles a period in which changes of the queue and of locks were not reported."""
+        """Marks the list as out of date and unblocks all nodes, because changes may have been missed."""
         self._stale = True
         for name in list(self._blocked):
             self.unblock(name)

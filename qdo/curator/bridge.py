@@ -17,26 +17,27 @@ from qdo.tasks import LoopThread
 
 T = TypeVar("T")
 
-TRY_AGAIN = 0.1
+RETRY_INTERVAL = 0.1
 """Interval between two attempts of a request, in seconds."""
 
 _loops: dict[int, LoopThread] = {}
 """Process id -> the loop of that process."""
-_making = threading.Lock()
+_loops_lock = threading.Lock()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine in the loop, called from a thread of the program, and waits for its result."""
-    return _loop().call(work)
+    return _get_loop().call(work)
 
 
 def soon(function: Callable[[], object]) -> None:
-    _loop().soon(function)
+    """Schedules a call in the loop, from any thread, without waiting for it."""
+    _get_loop().call_soon(function)
 
 
-def _loop() -> LoopThread:
+def _get_loop() -> LoopThread:
     process = os.getpid()
-    with _making:
+    with _loops_lock:
         if process not in _loops:
             _loops[process] = LoopThread("curator")
         return _loops[process]
@@ -64,7 +65,7 @@ async def lent(client: Any) -> AsyncIterator[Link]:  # noqa: ANN401 - kazoo has 
         await link.close()
 
 
-async def insist(link: Link, ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_answered(link: Link, ask: Callable[[], Awaitable[T]]) -> T:
     """Repeats a request until it is answered; waits while the connection is broken.
 
     Raises:
@@ -75,13 +76,13 @@ async def insist(link: Link, ask: Callable[[], Awaitable[T]]) -> T:
             await link.open()
             return await ask()
         except CoordinationLost:
-            await asyncio.sleep(TRY_AGAIN)
+            await asyncio.sleep(RETRY_INTERVAL)
 
 
 async def ensure(link: Link, paths: Iterable[str]) -> None:
     """Creates missing persistent nodes and their parents. Existing nodes need no rights on their parents."""
     requested = list(paths)
-    nodes = await link.look(requested)
+    nodes = await link.stat(requested)
     await make(link, [path for path, node in zip(requested, nodes, strict=True) if node is None])
 
 

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from qdo.coordination.tree import Link, State
 from qdo.curator.backlog import Backlog, now_ms
-from qdo.curator.bridge import TRY_AGAIN, ensure, run, soon
+from qdo.curator.bridge import RETRY_INTERVAL, ensure, run, soon
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import Child
 from qdo.curator.options import QueueOptions
 from qdo.curator.taking import LockingTaker, Taker, Untaken
 from qdo.errors import BadItem, ConsumerFailed, CoordinationLost, QdoError, SessionLost
-from qdo.tasks import happens
+from qdo.tasks import wait_for_event
 
 T = TypeVar("T")
 
-MOST_PARKED = 1000
+MAX_PARKED = 1000
 """Max failed messages waiting to be put back; at the limit no further message is taken."""
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 """Max messages put back whose failures are counted."""
-LONGEST_WAIT = 60.0
+MAX_WAIT = 60.0
 """Max time until the clock is read again, in seconds: it may have been set."""
 
 log = logging.getLogger("qdo.curator")
@@ -99,7 +99,7 @@ class Consumption:
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._listing = False
         self._running = {
-            threading.Thread(target=self._work, name=f"qdo-curator-{number}", daemon=True)
+            threading.Thread(target=self._run_thread, name=f"qdo-curator-{number}", daemon=True)
             for number in range(options.threads)
         }
         self._closers: set[threading.Thread] = set()
@@ -108,11 +108,11 @@ class Consumption:
         for thread in self._running:
             thread.start()
 
-    def look_again(self, _: object = None) -> None:
+    def wake(self, _: object = None) -> None:
         soon(self._lifecycle.changed.notify)
 
     def changed(self, paths: Iterable[str]) -> None:
-        """Handles changes of the queue, and locks that were removed, also because their holders died."""
+        """Marks a changed queue as out of date, unblocks nodes whose locks were removed, and wakes the tasks."""
         for path in paths:
             if path == self._path:
                 self._backlog.changed()
@@ -120,7 +120,7 @@ class Consumption:
                 self._backlog.unblock(path.rpartition("/")[2])
         self._lifecycle.changed.notify()
 
-    def heard(self, state: State) -> None:
+    def on_link_state(self, state: State) -> None:
         if state == "suspended":
             self._backlog.unwatched()
 
@@ -133,20 +133,20 @@ class Consumption:
         if own:
             self._closers.add(caller)
             self._lifecycle.changed.notify()
-        return await self._ended(self._closers if own else set(), seconds)
+        return await self._wait_for_threads(self._closers if own else set(), seconds)
 
     async def begin(self) -> None:
         await self._taker.begin()
 
     async def end(self) -> None:
         """Waits for the end of all threads, and removes this consumer's nodes from ZooKeeper."""
-        await self._ended(set(), None)
+        await self._wait_for_threads(set(), None)
         await self._taker.leave()
 
-    async def _ended(self, but: set[threading.Thread], seconds: float | None) -> bool:
+    async def _wait_for_threads(self, ignored: set[threading.Thread], seconds: float | None) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                while not self._running <= but:
+                while not self._running <= ignored:
                     await self._lifecycle.changed.next.wait()
         except TimeoutError:
             return False
@@ -154,37 +154,46 @@ class Consumption:
 
     # Run in the threads.
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
+        """Handles nodes until the queue has ended; reports each error and goes on after a pause."""
         handled: Handled | None = None
         try:
             while True:
                 try:
                     concluding, handled = handled, None
-                    taken = run(self._go_on(concluding))
+                    taken = run(self._conclude_and_take(concluding))
                     if taken is None:
                         return
-                    handled = self._handle(taken)
+                    handled = self._handle_node(taken)
                 except SessionLost as error:
-                    soon(partial(self._lifecycle.happened, "lost"))
+                    soon(partial(self._lifecycle.handle, "lost"))
                     self._report(error)
                 except QdoError as error:
                     self._report(error)
-                    time.sleep(TRY_AGAIN)
+                    time.sleep(RETRY_INTERVAL)
         finally:
             soon(partial(self._thread_ended, threading.current_thread()))
 
-    def _handle(self, taken: Taken) -> Handled | None:
+    def _handle_node(self, taken: Taken) -> Handled | None:
+        """Passes the messages of a node to the consumer; returns None if another consumer has removed the node.
+
+        If it cannot be read, leaves it in the queue and raises BadItem.
+        """
         child = taken.child
         try:
             messages = self._options.serializer.read(taken.data)
         except BadItem as error:
-            run(self._refuse(child))
+            run(self._leave_unreadable(child))
             raise BadItem(f"{self._path}/{child.name} is left where it is: {error}", error.data) from error
-        if not self._taker.recoverable and run(self._trying(child, self._taker.secure(child))) is Untaken.GONE:
+        if not self._taker.recoverable and run(self._attempt(child, self._taker.secure(child))) is Untaken.GONE:
             return None
-        return Handled(child, self._handed_over(child, messages))
+        return Handled(child, self._call_consumer(child, messages))
 
-    def _handed_over(self, child: Child, messages: list[Any]) -> BaseException | None:
+    def _call_consumer(self, child: Child, messages: list[Any]) -> BaseException | None:
+        """Calls the consumer with each message and reports its errors.
+
+        If failed nodes are put back, stops at the first error and returns it.
+        """
         failure: BaseException | None = None
         for message in messages:
             try:
@@ -206,7 +215,7 @@ class Consumption:
         self._running.discard(thread)
         self._lifecycle.changed.notify()
 
-    async def _go_on(self, handled: Handled | None) -> Taken | None:
+    async def _conclude_and_take(self, handled: Handled | None) -> Taken | None:
         """Concludes a node, then waits for another and takes it; returns None when the queue has ended."""
         if handled is not None:
             await self._conclude(handled.child, handled.failure)
@@ -219,37 +228,41 @@ class Consumption:
             elif state not in {"started", "suspended"}:
                 return None
             elif state == "suspended" or self._link.state == "suspended":
-                await happens(change, LONGEST_WAIT)
-            elif self._allowed() and self._listing_due(now, epoch) <= 0:
+                await wait_for_event(change, MAX_WAIT)
+            elif self._may_take() and self._listing_due(now, epoch) <= 0:
                 await self._list()
-            elif (child := self._next(epoch)) is not None:
-                if (data := await self._taken(child)) is not None:
+            elif (child := self._take_next(epoch)) is not None:
+                if (data := await self._take(child)) is not None:
                     return Taken(child, data)
             else:
-                await happens(change, self._pause(now, epoch))
+                await wait_for_event(change, self._seconds_until_due(now, epoch))
 
-    def _allowed(self) -> bool:
-        """Returns whether messages may be taken; call :meth:`look_again` when that changes."""
+    def _may_take(self) -> bool:
+        """Returns whether messages may be taken; call :meth:`wake` when that changes."""
         return self._options.election is None or self._options.election.leading
 
-    def _next(self, epoch: int) -> Child | None:
-        return self._backlog.take(epoch) if self._allowed() and len(self._parked) < MOST_PARKED else None
+    def _take_next(self, epoch: int) -> Child | None:
+        return self._backlog.take(epoch) if self._may_take() and len(self._parked) < MAX_PARKED else None
 
     def _listing_due(self, now: float, epoch: int) -> float:
         due = None if self._listing else self._backlog.listing_due(now, epoch)
         return math.inf if due is None else due
 
-    def _pause(self, now: float, epoch: int) -> float:
-        due = [LONGEST_WAIT]
+    def _seconds_until_due(self, now: float, epoch: int) -> float:
+        due = [MAX_WAIT]
         if self._parked:
             due.append(self._parked[0].until - now)
-        if self._allowed():
+        if self._may_take():
             due.append(self._listing_due(now, epoch))
-            if len(self._parked) < MOST_PARKED and (first := self._backlog.due(epoch)) is not None:
+            if len(self._parked) < MAX_PARKED and (first := self._backlog.due(epoch)) is not None:
                 due.append(first)
         return max(0.0, min(due))
 
     async def _list(self) -> None:
+        """Lists and watches the queue.
+
+        Creates its node if it is missing, and warns once of nodes that are not messages.
+        """
         began = time.monotonic()
         self._listing = True
         self._backlog.listing()
@@ -268,13 +281,13 @@ class Consumption:
                 "%d nodes in %s are not messages and stay there, such as %r", len(foreign), self._path, min(foreign)
             )
 
-    async def _taken(self, child: Child) -> bytes | None:
-        data = await self._trying(child, self._taker.take(child))
+    async def _take(self, child: Child) -> bytes | None:
+        data = await self._attempt(child, self._taker.take(child))
         if data is Untaken.BLOCKED:
-            data = await self._trying(child, self._wait_for(child))
+            data = await self._attempt(child, self._wait_for(child))
         return None if isinstance(data, Untaken) else data
 
-    async def _trying(self, child: Child, step: Awaitable[T]) -> T | Untaken:
+    async def _attempt(self, child: Child, step: Awaitable[T]) -> T | Untaken:
         """Returns the result of a step. If the step fails or the node is gone, updates the backlog."""
         try:
             data = await step
@@ -301,13 +314,14 @@ class Consumption:
             return Untaken.BLOCKED
         return await self._taker.resume(child)
 
-    async def _refuse(self, child: Child) -> None:
+    async def _leave_unreadable(self, child: Child) -> None:
         try:
             await self._taker.release(child)
         finally:
             self._backlog.set_aside(child)
 
     async def _conclude(self, child: Child, failure: BaseException | None) -> None:
+        """Removes a handled node; after an error parks it instead, unless its attempts are used up."""
         failures = self._failures.pop(child.name, 0) + (failure is not None)
         if failure is not None:
             kinds = {kind.__name__ for kind in type(failure).__mro__}
@@ -322,13 +336,14 @@ class Consumption:
             self._backlog.drop(child)
 
     async def _put_back(self, parked: Parked) -> None:
+        """Moves a failed node behind the others, and keeps the number of its failures under the new name."""
         assert isinstance(self._taker, LockingTaker)  # noqa: S101 - messages of others are not parked
         try:
             name = await self._taker.put_back(parked.child)
         finally:
             self._backlog.drop(parked.child)
         self._failures[name or parked.child.name] = parked.failures
-        while len(self._failures) > MOST_COUNTED:
+        while len(self._failures) > MAX_COUNTED:
             self._failures.popitem(last=False)
         if name is None:
             self._backlog.changed()

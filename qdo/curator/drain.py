@@ -28,7 +28,7 @@ import msgspec
 from qdo.coordination.changes import attempts, make
 from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason, size
 from qdo.curator.nodes import RECIPES, Child, Names
-from qdo.curator.place import WINDOW, QueuePlace, note_of
+from qdo.curator.place import WINDOW, QueuePlace, decode_node
 from qdo.errors import BadItem, CuratorError
 from queuey.client import AsyncClient, Outgoing, Receipt, order_of
 from queuey.client.errors import InvalidRequest, KeyReused
@@ -38,17 +38,17 @@ BATCH_MESSAGES = 1000
 """Max messages of a request to Queuey."""
 BATCH_BYTES = 256 * 1024
 """Max bytes of the items of a batch; a larger item is a batch of its own. ZooKeeper allows about 1 MB a request."""
-LONGEST_DELAY = 33_554_432
+MAX_DELAY = 33_554_432
 """Max delay in Queuey, in seconds."""
-PATIENCE = 30.0
+LOCK_TIMEOUT = 30.0
 """Timeout for locks of consumers, in seconds since the last item that was moved or skipped."""
-LOOKS = 0.5
+RETRY_INTERVAL = 0.5
 """Interval between two attempts at locked items, in seconds."""
 SAMPLES = 20
 PRIORITY_HEADER, ID_HEADER = "curator-priority", "curator-id"
 
 Recipe: TypeAlias = Literal["queue", "priority", "delay", "id", "simple"]
-Told = Callable[[int, int | None], object]
+ProgressCallback = Callable[[int, int | None], object]
 """Called with the number of items moved, and their total."""
 
 
@@ -144,6 +144,10 @@ class Unfit(Exception):
 
 
 def examine(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
+    """Returns an item if it can be moved.
+
+    Raises Unfit with the reason otherwise; ``most`` is the max bytes of its data.
+    """
     try:
         messages = names.messages(data)
     except BadItem as error:
@@ -155,12 +159,13 @@ def examine(names: Names, child: Child, data: bytes, version: int, *, now: float
     if len(data) > most:
         raise Unfit(f"has {len(data)} bytes, and only {most} fit into a transaction; see --node-limit")
     delay = max(0.0, round(child.epoch / 1000 - now, 3))
-    if delay > LONGEST_DELAY:
-        raise Unfit(f"is due in {delay:.0f} seconds, and Queuey delays by {LONGEST_DELAY} at most")
+    if delay > MAX_DELAY:
+        raise Unfit(f"is due in {delay:.0f} seconds, and Queuey delays by {MAX_DELAY} at most")
     return Item(child, data, version, len(messages), delay)
 
 
 def outgoing(staged: Staged) -> Iterator[Outgoing]:
+    """Yields the messages of a staged node as Queuey gets them; a priority or an id becomes a header."""
     names = RECIPES[staged.recipe]
     for item in staged.items:
         headers = headers_of(names.parse(item.name))
@@ -194,7 +199,16 @@ def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 class Drain:
-    """One run of a drain; see the module. ``patience`` is the time to wait for locks of consumers, in seconds."""
+    """One run of a drain; see the module.
+
+    Args:
+        place: The Curator queue.
+        client: A client of Queuey.
+        plan: The options.
+        told: Called with the progress.
+        patience: Time to wait for locks of consumers, in seconds.
+        clock: Returns the seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -202,15 +216,15 @@ class Drain:
         client: AsyncClient,
         plan: Plan,
         *,
-        told: Told = lambda _done, _total: None,
-        patience: float = PATIENCE,
+        told: ProgressCallback = lambda _done, _total: None,
+        patience: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.found = Drained(dry_run=plan.dry_run)
-        self._place, self._client, self._plan, self._told = place, client, plan, told
+        self.result = Drained(dry_run=plan.dry_run)
+        self._place, self._client, self._plan, self._report_progress = place, client, plan, told
         self._patience, self._clock = patience, clock
         self._names = RECIPES[plan.recipe]
-        self._left: set[str] = set()
+        self._skipped: set[str] = set()
         self._gone: set[str] = set()
         self._latest: Receipt | None = None
 
@@ -225,26 +239,26 @@ class Drain:
         await self._client.info(self._plan.target.queue)
         await self._place.names()
         if not self._plan.dry_run:
-            await self._complete()
+            await self._complete_interrupted()
         waited = 0.0
-        while self._room:
+        while self._remaining_items:
             held, moved = await self._move_available()
-            waited = 0.0 if moved else waited + LOOKS
+            waited = 0.0 if moved else waited + RETRY_INTERVAL
             if self._plan.dry_run or not (moved or held):
-                self.found.held = held
+                self.result.held = held
                 break
             if not moved:
                 if waited > self._patience:
-                    self.found.held = held
+                    self.result.held = held
                     break
-                await asyncio.sleep(LOOKS)
+                await asyncio.sleep(RETRY_INTERVAL)
         if not self._plan.dry_run:
             await self._place.link.apply([(Delete(self._place.drained),)])
-        return self.found
+        return self.result
 
     @property
-    def _room(self) -> int:
-        return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.found.items)
+    def _remaining_items(self) -> int:
+        return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.result.items)
 
     async def _move_available(self) -> tuple[int, bool]:
         """Moves the items that are not locked.
@@ -253,31 +267,31 @@ class Drain:
             The number of locked items, and whether any item was moved or skipped.
         """
         names = await self._place.names()
-        children = [child for child in self._names.in_order(names) if child.name not in self._left]
-        for name in sorted(set(names) - {child.name for child in children} - self._left):
-            self._leave(name, f"is not the name of a node of a {self._names.recipe}; use --recipe for another recipe")
-        locked = await self._locked()
+        children = [child for child in self._names.in_order(names) if child.name not in self._skipped]
+        for name in sorted(set(names) - {child.name for child in children} - self._skipped):
+            self._skip(name, f"is not the name of a node of a {self._names.recipe}; use --recipe for another recipe")
+        locked = await self._locked_names()
         free = [child for child in children if child.name not in locked]
-        before = self.found.items + len(self._left) + len(self._gone)
-        total = self.found.items + len(free)
-        self._told(self.found.items, total)
+        before = self.result.items + len(self._skipped) + len(self._gone)
+        total = self.result.items + len(free)
+        self._report_progress(self.result.items, total)
         for start in range(0, len(free), WINDOW):
-            if not self._room:
+            if not self._remaining_items:
                 break
-            for batch in batches(await self._read(free[start : start + WINDOW])):
-                if self._room:
-                    await self._move(batch[: self._room])
-                self._told(self.found.items, total)
-        went_on = self.found.items + len(self._left) + len(self._gone) > before
+            for batch in batches(await self._read_movable(free[start : start + WINDOW])):
+                if self._remaining_items:
+                    await self._move(batch[: self._remaining_items])
+                self._report_progress(self.result.items, total)
+        went_on = self.result.items + len(self._skipped) + len(self._gone) > before
         return len(children) - len(free), went_on
 
-    async def _locked(self) -> set[str]:
+    async def _locked_names(self) -> set[str]:
         if self._plan.lock_path is None:
             return set()
         (names,) = await self._place.link.children([self._plan.lock_path])
         return set(names or ())
 
-    async def _read(self, children: list[Child]) -> list[Item]:
+    async def _read_movable(self, children: list[Child]) -> list[Item]:
         items = []
         now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
@@ -287,15 +301,15 @@ class Drain:
             try:
                 items.append(examine(self._names, child, node.data, node.version, now=now, most=most))
             except Unfit as why:
-                self._leave(child.name, str(why))
+                self._skip(child.name, str(why))
         return items
 
     def _overhead(self, name: str) -> int:
         """Returns an upper bound for the bytes of a transaction that stages one item, without its data."""
-        change: Change = (*self._taking(name, 0), Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode([])))
+        change: Change = (*self._removal(name, 0), Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode([])))
         return size(change) + 2 * len(name.encode()) + 64
 
-    def _taking(self, name: str, version: int) -> tuple[Operation, ...]:
+    def _removal(self, name: str, version: int) -> tuple[Operation, ...]:
         """Returns the operations that remove an item from the queue; their number is the same for all items."""
         path = self._place.child(name)
         taking: tuple[Operation, ...] = (Check(path, version), Delete(path))
@@ -310,6 +324,7 @@ class Drain:
         return msgspec.msgpack.encode(Staged(plan.target, plan.recipe, plan.ttl, plan.partition, taken))
 
     async def _move(self, batch: list[Item]) -> None:
+        """Stages and posts a batch, without items that consumers have locked or removed meanwhile."""
         if self._plan.dry_run:
             self._count(batch)
             return
@@ -317,7 +332,7 @@ class Drain:
         tries = attempts("the queue", len(batch) + 25)
         while batch:
             next(tries)
-            taking = [self._taking(item.child.name, item.version) for item in batch]
+            taking = [self._removal(item.child.name, item.version) for item in batch]
             staging = Create(path, self._encode(batch))
             change: Change = (*(operation for operations in taking for operation in operations), staging)
             (outcome,) = await self._place.link.apply([change])
@@ -329,6 +344,7 @@ class Drain:
             await self._post(path, staged, batch)
 
     async def _drop_rejected(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
+        """Removes the item that made a transaction fail from its batch; creates missing parents instead."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
             # Curator creates parents as containers, which servers remove when they are empty.
@@ -339,6 +355,10 @@ class Drain:
             self._gone.add(item.child.name)
 
     async def _post(self, path: str, staged: Staged, batch: list[Item]) -> None:
+        """Sends a staged batch to Queuey and deletes its node.
+
+        If Queuey refuses the batch, puts the items back, moves each alone, and skips those refused alone.
+        """
         try:
             receipts = await self._client.send_many(
                 staged.target.queue,
@@ -351,15 +371,15 @@ class Drain:
                 raise
             await self._put_back(path, staged)
             if len(staged.items) == 1:
-                self._leave(staged.items[0].name, f"was refused by Queuey: {error}")
+                self._skip(staged.items[0].name, f"was refused by Queuey: {error}")
             for item in batch if len(staged.items) > 1 else ():
                 await self._move([item._replace(version=0)])
             return
         prompt = [receipt for receipt, message in zip(receipts, outgoing(staged), strict=True) if not message.delay]
         self._latest = max(prompt, key=lambda receipt: order_of(receipt.id), default=self._latest)
         await self._place.link.apply([(Delete(path),)])
-        self.found.items += len(staged.items)
-        self.found.messages += len(receipts)
+        self.result.items += len(staged.items)
+        self.result.messages += len(receipts)
 
     async def _put_back(self, path: str, staged: Staged) -> None:
         back = [Create(self._place.child(item.name), item.data) for item in staged.items]
@@ -374,7 +394,7 @@ class Drain:
                 )
             await make(self._place.link, [self._place.path])
 
-    async def _complete(self) -> None:
+    async def _complete_interrupted(self) -> None:
         """Posts the nodes that an interrupted drain has staged; raises CuratorError if they were for another queue."""
         link, drained = self._place.link, self._place.drained
         (names,) = await link.children([drained])
@@ -383,7 +403,7 @@ class Drain:
             (node,) = await link.read([path])
             if node is None:
                 continue
-            staged = note_of(path, node.data, Staged)
+            staged = decode_node(path, node.data, Staged)
             target = staged.target
             if target != self._plan.target:
                 raise CuratorError(
@@ -396,11 +416,11 @@ class Drain:
         await make(link, [drained])
 
     def _count(self, batch: list[Item]) -> None:
-        self.found.items += len(batch)
-        self.found.messages += sum(item.messages for item in batch)
+        self.result.items += len(batch)
+        self.result.messages += sum(item.messages for item in batch)
 
-    def _leave(self, name: str, reason: str) -> None:
-        self._left.add(name)
-        self.found.left += 1
-        if len(self.found.samples) < SAMPLES:
-            self.found.samples.append(Left(name, reason))
+    def _skip(self, name: str, reason: str) -> None:
+        self._skipped.add(name)
+        self.result.left += 1
+        if len(self.result.samples) < SAMPLES:
+            self.result.samples.append(Left(name, reason))

@@ -23,20 +23,20 @@ import msgspec
 
 from qdo.coordination.changes import attempts, make
 from qdo.coordination.tree import NODE_LIMIT, OVERHEAD, Check, Create, Delete, Rejection, RejectionReason, SetData
-from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, Target, Told
+from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, ProgressCallback, Target
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
-from qdo.curator.place import QueuePlace, note_of
+from qdo.curator.place import QueuePlace, decode_node
 from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
 from queuey.client import AsyncClient, Claimed, Message
 
 BATCH = 100
-CLAIM = 60.0
+CLAIM_TIMEOUT = 60.0
 """Timeout of a claim, in seconds. Messages of a killed fill return to the queue after it."""
-SPARE = 5.0
+MIN_CLAIM_MARGIN = 5.0
 """Min time between the end of the ZooKeeper session and the end of a claim, in seconds."""
-ASIDE = 3600.0
+ASIDE_TIMEOUT = 3600.0
 """Timeout of the claim of a message that does not fit into a node, in seconds; other messages are moved meanwhile."""
-LOOK = 1.0
+WAIT_TIMEOUT = 1.0
 """Timeout of one wait for claimed messages, in seconds."""
 
 
@@ -140,13 +140,13 @@ class Fill:
         client: AsyncClient,
         plan: FillPlan,
         *,
-        told: Told = lambda _done, _total: None,
-        patience: float = CLAIM + SPARE,
+        told: ProgressCallback = lambda _done, _total: None,
+        patience: float = CLAIM_TIMEOUT + MIN_CLAIM_MARGIN,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.found = Filled(dry_run=plan.dry_run)
-        self._place, self._plan, self._told = place, plan, told
+        self.result = Filled(dry_run=plan.dry_run)
+        self._place, self._plan, self._report_progress = place, plan, told
         self._jobs = client.job_queue(plan.source.queue)
         self._patience, self._clock, self._ticks = patience, clock, ticks
         self._version = 0
@@ -162,8 +162,8 @@ class Fill:
         """
         size = (await self._jobs.size()).size
         if self._plan.dry_run:
-            self.found.messages = size if self._plan.limit is None else min(size, self._plan.limit)
-            return self.found
+            self.result.messages = size if self._plan.limit is None else min(size, self._plan.limit)
+            return self.result
         await self._begin()
         try:
             await self._move_all(size)
@@ -171,28 +171,32 @@ class Fill:
             if self._aside:
                 await self._jobs.release(list(self._aside.values()))
         await self._place.link.apply([(Check(self._place.filled, self._version), Delete(self._place.filled))])
-        self.found.remaining = (await self._jobs.size()).size
-        return self.found
+        self.result.remaining = (await self._jobs.size()).size
+        return self.result
 
     async def _move_all(self, size: int) -> None:
+        """Claims and moves messages until the limit is reached, or until no message can be claimed.
+
+        Before it gives up, it waits up to ``patience`` seconds for messages that others have claimed.
+        """
         waited = 0.0
         while room := self._room:
             began = self._ticks()
-            claimed = await self._jobs.receive(room, ttl=CLAIM, wait=LOOK if waited else 0)
+            claimed = await self._jobs.receive(room, ttl=CLAIM_TIMEOUT, wait=WAIT_TIMEOUT if waited else 0)
             if not claimed:
                 # Messages of a killed fill return to the queue shortly after their claims end.
                 counts = await self._jobs.counts()
                 if waited > self._patience or counts.claimed + counts.waiting <= len(self._aside):
                     return
-                waited += LOOK
+                waited += WAIT_TIMEOUT
                 continue
             waited = 0.0
             await self._move(claimed, began)
-            self._told(self.found.messages, max(size, self.found.messages))
+            self._report_progress(self.result.messages, max(size, self.result.messages))
 
     @property
     def _room(self) -> int:
-        return BATCH if self._plan.limit is None else min(BATCH, self._plan.limit - self.found.messages)
+        return BATCH if self._plan.limit is None else min(BATCH, self._plan.limit - self.result.messages)
 
     async def _begin(self) -> None:
         """Acknowledges the messages that an interrupted fill has put, and creates the nodes."""
@@ -203,14 +207,14 @@ class Fill:
         (node,) = await place.link.read([place.filled])
         if node is None:
             raise CoordinationLost("another fill of the same queue has just ended; run it again")
-        progress, self._version = note_of(place.filled, node.data, Progress), node.version
+        progress, self._version = decode_node(place.filled, node.data, Progress), node.version
         source = progress.source
         if source != self._plan.source:
             raise CuratorError(
                 f"A fill of {place.shown!r} from the queue {source.queue!r} of the application {source.app!r} (store "
                 f"{source.service}) was interrupted. Run it again with that queue first."
             )
-        await self._confirm(progress.receipts)
+        await self._acknowledge(progress.receipts)
 
     async def _move(self, claimed: list[Claimed], began: float) -> None:
         """Moves messages whose claim was requested at ``began``, a time of the monotonic clock."""
@@ -219,7 +223,7 @@ class Fill:
         room = self._plan.node_limit
         later: list[Claimed] = []
         for claim in claimed:
-            create = self._item(claim)
+            create = self._make_item(claim)
             if create is None:
                 await self._put_aside(claim)
                 continue
@@ -233,28 +237,33 @@ class Fill:
         if later:
             await self._jobs.release(later)
         if moved:
-            await self._put(creates, moved, began)
+            await self._create_items(creates, moved, began)
 
-    def _item(self, one: Claimed) -> Create | None:
-        message = one.message
+    def _make_item(self, claimed: Claimed) -> Create | None:
+        """Returns the creation of an item; counts the message as left and returns None if it does not fit."""
+        message = claimed.message
         try:
             prefix = prefix_of(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
         except InvalidArgument as error:
-            self._leave(message.id, str(error))
+            self._skip(message.id, str(error))
             return None
         body = body_of(message)
         data = RECIPES[self._plan.recipe].data(body)
         # The transaction writes the receipt as well.
         if len(data) + 2 * OVERHEAD + 1024 + len(self._place.path) > self._plan.node_limit:
-            self._leave(message.id, f"has {len(body)} bytes, too many for a node; see --node-limit")
+            self._skip(message.id, f"has {len(body)} bytes, too many for a node; see --node-limit")
             return None
         return Create(self._place.child(prefix), data, sequence=True)
 
-    async def _put(self, creates: list[Create], moved: list[Claimed], began: float) -> None:
+    async def _create_items(self, creates: list[Create], moved: list[Claimed], began: float) -> None:
+        """Creates items and records their receipts in one transaction, then acknowledges the messages.
+
+        Releases the messages instead if their claims might end before that.
+        """
         place, receipts = self._place, tuple(one.receipt for one in moved)
         progress = SetData(place.filled, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version)
         for _ in attempts("the queue"):
-            if self._ticks() - began > CLAIM - SPARE - place.link.timeout:
+            if self._ticks() - began > CLAIM_TIMEOUT - MIN_CLAIM_MARGIN - place.link.timeout:
                 await self._jobs.release(moved)
                 return
             (outcome,) = await place.link.apply([(progress, *creates)])
@@ -267,19 +276,19 @@ class Fill:
             if outcome.why is not RejectionReason.NO_NODE:
                 raise CuratorError(f"ZooKeeper did not create an item in {place.shown!r}: {outcome.why.value}")
             await make(place.link, [place.path])
-        await self._confirm(receipts)
-        self.found.messages += len(moved)
+        await self._acknowledge(receipts)
+        self.result.messages += len(moved)
 
-    async def _confirm(self, receipts: tuple[str, ...]) -> None:
+    async def _acknowledge(self, receipts: tuple[str, ...]) -> None:
         if receipts:
-            self.found.twice += len(await self._jobs.ack(receipts))
+            self.result.twice += len(await self._jobs.ack(receipts))
 
-    async def _put_aside(self, one: Claimed) -> None:
-        self._aside[one.message.id] = one
-        await self._jobs.renew([one], ASIDE)
+    async def _put_aside(self, claimed: Claimed) -> None:
+        self._aside[claimed.message.id] = claimed
+        await self._jobs.renew([claimed], ASIDE_TIMEOUT)
 
-    def _leave(self, name: str, reason: str) -> None:
+    def _skip(self, name: str, reason: str) -> None:
         if name not in self._aside:
-            self.found.left += 1
-            if len(self.found.samples) < SAMPLES:
-                self.found.samples.append(Left(name, reason))
+            self.result.left += 1
+            if len(self.result.samples) < SAMPLES:
+                self.result.samples.append(Left(name, reason))

@@ -33,7 +33,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from qdo.coordination.changes import lacks_parent
 from qdo.coordination.tree import Create, Delete, Link, Rejection
 from qdo.coordination.tree import State as LinkState
-from qdo.curator.bridge import TRY_AGAIN, ensure, insist, lent, not_created, run, within
+from qdo.curator.bridge import RETRY_INTERVAL, ensure, lent, not_created, retry_until_answered, run, within
 from qdo.curator.options import check_path
 from qdo.errors import CoordinationError, InvalidArgument, SessionLost
 from qdo.tasks import Signal, cancel, start
@@ -144,9 +144,9 @@ class LeaderElection:
         self._link: Link | None = None
         self._node = ""
         self._withdrawals: set[asyncio.Task[None]] = set()
-        self._standing: asyncio.Task[None] | None = None
+        self._contending: asyncio.Task[None] | None = None
         self._states: queue.SimpleQueue[LeaderState] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._notify, name=f"election {path}", daemon=True)
+        self._thread = threading.Thread(target=self._call_listeners, name=f"election {path}", daemon=True)
 
     @property
     def state(self) -> LeaderState:
@@ -205,7 +205,7 @@ class LeaderElection:
         """
         return run(within(ANSWER, self._participants()))
 
-    def _notify(self) -> None:
+    def _call_listeners(self) -> None:
         state: LeaderState = "waiting"
         while state != "closed":
             state = self._states.get()
@@ -217,7 +217,7 @@ class LeaderElection:
 
     async def _participants(self) -> tuple[Participant, ...]:
         async with lent(self.client) as link:
-            names = await self._in_turn(link)
+            names = await self._list_contenders(link)
             nodes = zip(names, await link.read(f"{self.path}/{name}" for name in names), strict=True)
         contenders = [(name, node.data.decode("utf-8", "replace")) for name, node in nodes if node is not None]
         return tuple(Participant(text, not index, name) for index, (name, text) in enumerate(contenders))
@@ -227,7 +227,7 @@ class LeaderElection:
             raise InvalidArgument(f"The election at {self.path} was started before. Make another one.")
         self._state = "waiting"
         self._thread.start()
-        self._standing = asyncio.create_task(self._stand_again_and_again())
+        self._contending = asyncio.create_task(self._contend_forever())
 
     async def _wait(self, seconds: float | None) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -237,36 +237,37 @@ class LeaderElection:
         return self.leading
 
     async def _close(self) -> None:
-        self._become("closed")
-        if self._standing is not None:
-            await cancel(self._standing)
+        self._set_state("closed")
+        if self._contending is not None:
+            await cancel(self._contending)
         if self._withdrawals:
             await asyncio.wait(self._withdrawals, timeout=CLOSING)
 
-    def _become(self, state: LeaderState) -> None:
+    def _set_state(self, state: LeaderState) -> None:
+        """Changes the state and passes it to the listeners, unless it is the same or the election is closed."""
         if self._state not in {state, "closed"}:
             self._state = state
             self._states.put(state)
             self._news.notify()
 
-    def _hear(self, state: LinkState) -> None:
+    def _on_link_state(self, state: LinkState) -> None:
         if state == "suspended" and self._state == "leading":
-            self._become("suspended")
+            self._set_state("suspended")
         if state == "lost":
-            self._become("waiting")
+            self._set_state("waiting")
         self._news.notify()
 
-    async def _stand_again_and_again(self) -> None:
+    async def _contend_forever(self) -> None:
         while True:
             # Curator's mark for a node whose creation may be repeated after a lost answer.
             prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"
             try:
                 async with lent(self.client) as link:
-                    self._link, link.on_state, link.on_watch = link, self._hear, lambda _: self._news.notify()
+                    self._link, link.on_state, link.on_watch = link, self._on_link_state, lambda _: self._news.notify()
                     try:
-                        await self._stand(link, prefix)
+                        await self._contend(link, prefix)
                     finally:
-                        self._become("waiting")
+                        self._set_state("waiting")
                         start(self._withdraw(prefix), self._withdrawals)
             except SessionLost:
                 """The next session begins with a new node."""
@@ -274,36 +275,36 @@ class LeaderElection:
                 log.warning("retrying the election at %s: %r", self.path, error)
             if self._withdrawals:
                 await asyncio.wait(self._withdrawals)
-            await asyncio.sleep(TRY_AGAIN)
+            await asyncio.sleep(RETRY_INTERVAL)
 
-    async def _stand(self, link: Link, prefix: str) -> None:
+    async def _contend(self, link: Link, prefix: str) -> None:
         """Creates a node, waits for the lead and keeps it; returns when the node is gone.
 
         Raises:
             CoordinationError: ZooKeeper refused. Not CoordinationLost: the node keeps its place without a connection.
         """
-        node = await insist(link, partial(self._enter, link, prefix))
+        node = await retry_until_answered(link, partial(self._enter, link, prefix))
         while True:
             news = self._news.next
-            names = await insist(link, partial(self._in_turn, link))
+            names = await retry_until_answered(link, partial(self._list_contenders, link))
             if node not in names:
                 return
             # It watches the node before its own, or its own if that is the first.
             before = names[max(0, names.index(node) - 1)]
-            (watched,) = await insist(link, partial(link.read, [f"{self.path}/{before}"], watch=True))
+            (watched,) = await retry_until_answered(link, partial(link.read, [f"{self.path}/{before}"], watch=True))
             if watched is None:
                 continue
             if before == node and watched.session != link.session:
                 return
             if before == node and not news.is_set() and link.state == "connected":
                 self._node = node
-                self._become("leading")
+                self._set_state("leading")
             await news.wait()
 
     async def _enter(self, link: Link, prefix: str) -> str:
         """Creates a node, unless an earlier attempt did and its answer was lost; returns its name."""
         create = Create(f"{self.path}/{prefix}", self.name.encode(), ephemeral=True, sequence=True)
-        while not (mine := [name for name in await self._in_turn(link) if name.startswith(prefix)]):
+        while not (mine := [name for name in await self._list_contenders(link) if name.startswith(prefix)]):
             (outcome,) = await link.apply([(create,)])
             if lacks_parent(outcome):
                 await ensure(link, [self.path])
@@ -311,7 +312,7 @@ class LeaderElection:
                 raise not_created(self.path, outcome)
         return mine[0]
 
-    async def _in_turn(self, link: Link) -> list[str]:
+    async def _list_contenders(self, link: Link) -> list[str]:
         (names,) = await link.children([self.path])
         return in_turn(names or (), self._recipe)
 
@@ -320,13 +321,13 @@ class LeaderElection:
         for _ in range(2):  # A request sent when the session ended may be applied in the next one.
             try:
                 async with lent(self.client) as link:
-                    await insist(link, partial(self._remove, link, prefix))
+                    await retry_until_answered(link, partial(self._remove_nodes, link, prefix))
             except CoordinationError as error:
                 reason = error
             else:
                 return
         log.info("the node of a contender at %s stays until its session ends: %r", self.path, reason)
 
-    async def _remove(self, link: Link, prefix: str) -> None:
-        names = [name for name in await self._in_turn(link) if name.startswith(prefix)]
+    async def _remove_nodes(self, link: Link, prefix: str) -> None:
+        names = [name for name in await self._list_contenders(link) if name.startswith(prefix)]
         await link.apply((Delete(f"{self.path}/{name}"),) for name in names)

@@ -73,26 +73,29 @@ class Lifecycle:
     def __init__(self, name: str, heard: Callable[[Event], None] | None = None) -> None:
         self.changed = Signal()
         self._name = name
-        self._heard = heard
+        self._on_event = heard
         self.state: State = "latent"
 
-    def happened(self, event: Event) -> bool:
-        """Changes the state, in the event loop; returns False if the event changes nothing."""
+    def handle(self, event: Event) -> bool:
+        """Applies an event, in the event loop; returns False if it changes nothing.
+
+        Notifies tasks of a new state, and calls ``heard`` unless the event is ``start`` or ``close``.
+        """
         after = TRANSITIONS.get((self.state, event))
         if after is None:
             return False
         self.state = after
         self.changed.notify()
-        if self._heard is not None and event not in {"start", "close"}:
+        if self._on_event is not None and event not in {"start", "close"}:
             try:
-                self._heard(event)
+                self._on_event(event)
             except Exception:
                 log.exception("the function on_state failed for %r", event)
         return True
 
-    def hear(self, state: LinkState) -> None:
+    def on_link_state(self, state: LinkState) -> None:
         events: Mapping[str, Event] = {"connected": "reconnected", "suspended": "suspended", "lost": "lost"}
-        self.happened(events[state])
+        self.handle(events[state])
 
     def require(self) -> None:
         """Raises QueueStopped unless the queue is started or suspended."""

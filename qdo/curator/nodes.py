@@ -46,12 +46,12 @@ from typing import Final, NamedTuple
 
 from qdo.errors import BadItem, InvalidArgument
 
-LEAST_PRIORITY = -(2**31)
-MOST_PRIORITY = 2**31 - 1
-MOST_EPOCH = 2**63 - 1
+MIN_PRIORITY = -(2**31)
+MAX_PRIORITY = 2**31 - 1
+MAX_EPOCH = 2**63 - 1
 FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 """Characters that ZooKeeper does not allow in names, including all beyond 16 bits."""
-LONGEST_ID = 1024
+MAX_ID_LENGTH = 1024
 """Max characters of an id. Curator has no limit; ZooKeeper limits the whole request."""
 
 _BITS = 2**32
@@ -83,7 +83,7 @@ class Child(NamedTuple):
 
     def rank(self) -> tuple[int, int, int]:
         """Returns a sort key: the order in which nodes of one queue are taken, even when sequences are negative."""
-        priority = LEAST_PRIORITY - 1 if self.priority is None else self.priority
+        priority = MIN_PRIORITY - 1 if self.priority is None else self.priority
         return priority, self.epoch, self.sequence % _BITS
 
 
@@ -115,12 +115,12 @@ class Names:
             return None
         parts = match.groupdict()
         priority = int(parts["priority"], 16) if parts.get("priority") else None
-        if priority is not None and priority > MOST_PRIORITY:
+        if priority is not None and priority > MAX_PRIORITY:
             priority -= _BITS
         epoch = int(parts["epoch"], 16) if parts.get("epoch") else 0
         prefix = name[: match.start("sequence")]
         return Child(
-            name, prefix, int(parts["sequence"]), priority, epoch if epoch <= MOST_EPOCH else 0, parts.get("id")
+            name, prefix, int(parts["sequence"]), priority, epoch if epoch <= MAX_EPOCH else 0, parts.get("id")
         )
 
     def in_order(self, names: Iterable[str]) -> list[Child]:
@@ -161,10 +161,8 @@ class PriorityNames(Names):
             >>> PRIORITY.prefix(-1)
             'queue-0FFFFFFFF'
         """
-        if not _is(int, priority) or not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
-            raise InvalidArgument(
-                f"a priority is a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}, not {priority}"
-            )
+        if not _is(int, priority) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+            raise InvalidArgument(f"a priority is a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, not {priority}")
         return f"{self._item}{'1' if priority >= 0 else '0'}{priority % _BITS:08X}"
 
 
@@ -176,8 +174,8 @@ class DelayNames(Names):
             >>> DELAY.prefix(1795329600001)
             'queue-|1A201FBAA01|'
         """
-        if not _is(int, epoch) or not 0 < epoch <= MOST_EPOCH:
-            raise InvalidArgument(f"an instant is a whole number of ms since 1970 from 1 to {MOST_EPOCH}, not {epoch}")
+        if not _is(int, epoch) or not 0 < epoch <= MAX_EPOCH:
+            raise InvalidArgument(f"an instant is a whole number of ms since 1970 from 1 to {MAX_EPOCH}, not {epoch}")
         return f"{self._item}|{epoch:08X}|"
 
 
@@ -197,8 +195,8 @@ class IdNames(Names):
         Raises:
             InvalidArgument: The id is empty, too long, or has characters that ZooKeeper does not allow in names.
         """
-        if not _is(str, identifier) or not 0 < len(identifier) <= LONGEST_ID:
-            raise InvalidArgument(f"an id is a text of 1 to {LONGEST_ID} characters, not {str(identifier)[:50]!r}")
+        if not _is(str, identifier) or not 0 < len(identifier) <= MAX_ID_LENGTH:
+            raise InvalidArgument(f"an id is a text of 1 to {MAX_ID_LENGTH} characters, not {str(identifier)[:50]!r}")
         if match := FORBIDDEN.search(identifier):
             raise InvalidArgument(f"ZooKeeper allows no {match[0]!r} in a name; choose another id than {identifier!r}")
         return identifier.replace("/", "_").replace("|", "_")
@@ -226,7 +224,7 @@ OVERHEAD = 5
 """Number of bytes of a node besides its messages and their headers."""
 HEAD = 5
 """Number of bytes before each message: the opcode and the length."""
-AROUND = 1024
+REQUEST_OVERHEAD = 1024
 """Max bytes of a request besides paths and data."""
 
 _VERSION = struct.Struct(">i")
@@ -280,9 +278,9 @@ def decode(data: bytes) -> list[bytes]:
     return messages
 
 
-def largest(limit: int, path: str, prefix: str) -> int:
+def max_node_bytes(limit: int, path: str, prefix: str) -> int:
     """Returns the max bytes of a node that can be put, and put back by its consumers.
 
     ``limit`` is the max bytes of a request at the servers, ``jute.maxbuffer``.
     """
-    return limit - AROUND - 8 * len(f"{path}/{prefix}".encode())
+    return limit - REQUEST_OVERHEAD - 8 * len(f"{path}/{prefix}".encode())

@@ -20,9 +20,9 @@ ErrorMode: TypeAlias = Literal["requeue", "delete"]
 
 NODE_LIMIT = 0xFFFFF
 """Max bytes of a request at a ZooKeeper server, unless ``jute.maxbuffer`` is set."""
-LEAST_LIMIT = 16 * 1024
+MIN_NODE_LIMIT = 16 * 1024
 FOREVER = Retry(attempts=0, base=1.0, cap=60.0)
-MOST_THREADS = 64
+MAX_THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -150,22 +150,22 @@ class QueueOptions(Generic[T]):
 
     def __post_init__(self) -> None:
         check_path("path", self.path)
-        self._check_taking()
+        self._check_delivery()
         if self.consumer is not None and not callable(self.consumer):
             raise InvalidArgument(f"consumer is a function of a message, or None, not {self.consumer!r}")
         if self.error_mode not in get_args(ErrorMode):
             raise InvalidArgument(f"error_mode is {' or '.join(get_args(ErrorMode))}, not {self.error_mode!r}")
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise InvalidArgument(f"threads is a number from 1 to {MOST_THREADS}, not {self.threads}")
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise InvalidArgument(f"threads is a number from 1 to {MAX_THREADS}, not {self.threads}")
         if self.max_items is not None and self.max_items < 1:
             raise InvalidArgument(f"max_items is a number above 0, not {self.max_items}")
-        if self.node_limit < LEAST_LIMIT:
-            raise InvalidArgument(f"node_limit is a number of bytes from {LEAST_LIMIT} up, not {self.node_limit}")
+        if self.node_limit < MIN_NODE_LIMIT:
+            raise InvalidArgument(f"node_limit is a number of bytes from {MIN_NODE_LIMIT} up, not {self.node_limit}")
         for name, value in (("final_flush", self.final_flush), ("answer_timeout", self.answer_timeout)):
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidArgument(f"{name} is a number of seconds, not {value}")
 
-    def _check_taking(self) -> None:
+    def _check_delivery(self) -> None:
         if self.lock_path is not None:
             check_path("lock_path", self.lock_path)
             if self.lock_path == self.path:

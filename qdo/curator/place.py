@@ -41,16 +41,16 @@ class QueuePlace(NamedTuple):
     @property
     def drained(self) -> str:
         """Path of the parent of a drain's staged nodes."""
-        return self._beside("drain")
+        return self._sibling_path("drain")
 
     @property
     def filled(self) -> str:
         """Path of the node with the receipts that a fill has to acknowledge."""
-        return self._beside("fill")
+        return self._sibling_path("fill")
 
-    def _beside(self, what: str) -> str:
+    def _sibling_path(self, job: str) -> str:
         parent, _, name = self.path.rpartition("/")
-        return f"{parent}/qdo-{what}-{name}"
+        return f"{parent}/qdo-{job}-{name}"
 
     def child(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -69,7 +69,7 @@ class QueuePlace(NamedTuple):
         return await self.link.read([self.child(name) for name in names])
 
 
-def note_of(path: str, data: bytes, kind: type[T]) -> T:
+def decode_node(path: str, data: bytes, kind: type[T]) -> T:
     """Decodes a node that a drain or a fill has written beside a queue; raises CuratorError if that fails."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
@@ -106,7 +106,7 @@ async def open_place(url: str, path: str, *, session_timeout: float | None = Non
 
 PREVIEW = 100
 """Max characters of a message that are shown."""
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """Max messages of a node that are shown; a node of a megabyte may hold 200,000."""
 
 
@@ -180,7 +180,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
         window = children[start : min(limit, start + WINDOW)]
         nodes = await place.read([child.name for child in window])
         first += [
-            _peeked(names, child, node, locked=child.name in held)
+            _peeked_item(names, child, node, locked=child.name in held)
             for child, node in zip(window, nodes, strict=True)
             if node is not None
         ]
@@ -193,7 +193,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
     )
 
 
-def _peeked(names: Names, child: Child, node: NodeData, *, locked: bool) -> PeekedItem:
+def _peeked_item(names: Names, child: Child, node: NodeData, *, locked: bool) -> PeekedItem:
     error, messages = "", list[bytes]()
     try:
         messages = names.messages(node.data)
@@ -208,6 +208,6 @@ def _peeked(names: Names, child: Child, node: NodeData, *, locked: bool) -> Peek
         locked=locked,
         bytes=len(node.data),
         count=len(messages),
-        messages=[body[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW] for body in messages[:MOST_SHOWN]],
+        messages=[body[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW] for body in messages[:MAX_SHOWN]],
         error=error,
     )

@@ -10,25 +10,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from qdo.coordination.tree import MOST_BYTES, MOST_OPERATIONS, Create, Link, Rejection, size
+from qdo.coordination.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link, Rejection, size
 from qdo.curator.bridge import append, count, not_created, run, soon, within
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.nodes import AROUND
+from qdo.curator.nodes import REQUEST_OVERHEAD
 from qdo.curator.options import QueueOptions
 from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
 from qdo.tasks import start
 
-MOST_PENDING = 10_000
+MAX_PENDING = 10_000
 """Max background puts that are not answered yet."""
-MOST_PENDING_BYTES = 32 * 1024 * 1024
+MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Max bytes of the background puts that are not answered yet."""
-AT_ONCE = 2
+MAX_TRANSACTIONS = 2
 """Max concurrent transactions. Later puts wait, and are sent together in the next one."""
-MOST_FAILURES = 100
+MAX_FAILURES = 100
 """Max failed background puts whose messages are kept for the next flush; further failures are only counted."""
 TRUST = 10
 """Ratio of the room in a queue to the puts after which its nodes are counted again."""
-LOOK_AGAIN = 0.1
+COUNT_INTERVAL = 0.1
 """Interval between two counts of a full queue, in seconds."""
 
 
@@ -64,7 +64,7 @@ class Puts:
         self._link = link
         self._path = options.path
         self._options = options
-        self._at_once = min(MOST_BYTES, options.node_limit - AROUND)
+        self._max_batch_bytes = min(MAX_BUNDLE_BYTES, options.node_limit - REQUEST_OVERHEAD)
         self._report = report
         self._changed = threading.Condition()
         """Guards the attributes below, except ``_tasks`` and ``_room``."""
@@ -89,13 +89,13 @@ class Puts:
         self._lifecycle.require()
         until = None if timeout is None else time.monotonic() + timeout
         most = self._options.max_items
-        if most is not None and not run(self._found_room(most, until)):
+        if most is not None and not run(self._wait_for_room(most, until)):
             return False
         if not self._options.in_background:
             run(within(self._options.answer_timeout, append(self._link, self._path, prefix, data)))
             return True
         with self._changed:
-            while self._full(len(data)):
+            while self._is_full(len(data)):
                 remaining_seconds = None if until is None else until - time.monotonic()
                 if remaining_seconds is not None and remaining_seconds <= 0:
                     return False
@@ -129,10 +129,11 @@ class Puts:
     def send(self) -> None:
         """Sends waiting puts, in order, while transactions are allowed. Call it in the event loop."""
         self._sending = False
-        while len(self._tasks) < AT_ONCE and self._link.state != "suspended" and (batch := self._next()):
-            start(self._store(batch), self._tasks).add_done_callback(lambda _: self.send())
+        while len(self._tasks) < MAX_TRANSACTIONS and self._link.state != "suspended" and (batch := self._pop_batch()):
+            start(self._send_batch(batch), self._tasks).add_done_callback(lambda _: self.send())
 
     async def stored(self) -> None:
+        """Waits until every background put is answered, successfully or not."""
         while self._pending:
             await self._lifecycle.changed.next.wait()
 
@@ -141,15 +142,19 @@ class Puts:
         with self._changed:
             self._changed.notify_all()
 
-    def _full(self, size: int) -> bool:
-        return self._pending >= MOST_PENDING or (self._pending > 0 and self._pending_bytes + size > MOST_PENDING_BYTES)
+    def _is_full(self, size: int) -> bool:
+        return self._pending >= MAX_PENDING or (self._pending > 0 and self._pending_bytes + size > MAX_PENDING_BYTES)
 
-    async def _found_room(self, most: int, until: float | None) -> bool:
+    async def _wait_for_room(self, max_items: int, until: float | None) -> bool:
+        """Waits for room in the queue and takes one place; returns False at the time ``until``.
+
+        Counts the nodes again only when the room found by the last count is used up.
+        """
         while self._room <= 0:
             nodes = await within(self._options.answer_timeout, count(self._link, self._path))
-            self._room = -(-(most - nodes - self._pending) // TRUST)
+            self._room = -(-(max_items - nodes - self._pending) // TRUST)
             if self._room <= 0:
-                pause = LOOK_AGAIN if until is None else min(LOOK_AGAIN, until - time.monotonic())
+                pause = COUNT_INTERVAL if until is None else min(COUNT_INTERVAL, until - time.monotonic())
                 if pause <= 0:
                     return False
                 await asyncio.sleep(pause)
@@ -157,18 +162,18 @@ class Puts:
         self._room -= 1
         return True
 
-    def _next(self) -> list[Put]:
+    def _pop_batch(self) -> list[Put]:
         batch: list[Put] = []
         with self._changed:
-            room = self._at_once
-            while self._waiting and len(batch) < MOST_OPERATIONS:
+            room = self._max_batch_bytes
+            while self._waiting and len(batch) < MAX_OPERATIONS:
                 room -= size((self._waiting[0].create,))
                 if batch and room < 0:
                     break
                 batch.append(self._waiting.popleft())
         return batch
 
-    async def _store(self, batch: list[Put]) -> None:
+    async def _send_batch(self, batch: list[Put]) -> None:
         error: QdoError | None = None
         try:
             if self._link.state == "lost":
@@ -178,9 +183,10 @@ class Puts:
                 raise not_created(self._path, outcome)
         except QdoError as failed:
             error = failed
-        self._settle(batch, error)
+        self._record_outcome(batch, error)
 
-    def _settle(self, batch: list[Put], error: QdoError | None) -> None:
+    def _record_outcome(self, batch: list[Put], error: QdoError | None) -> None:
+        """Ends the puts of a batch; with an error, reports a PutFailed for each and keeps it for the next flush."""
         failures: list[tuple[int, PutFailed]] = []
         with self._changed:
             self._pending -= len(batch)
@@ -192,7 +198,7 @@ class Puts:
                     failure.__cause__ = error
                     failures.append((put.number, failure))
                 self._failed += len(failures)
-                self._failures += failures[: MOST_FAILURES - len(self._failures)]
+                self._failures += failures[: MAX_FAILURES - len(self._failures)]
             self._changed.notify_all()
         self._lifecycle.changed.notify()
         for _, failure in failures:

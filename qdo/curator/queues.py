@@ -18,7 +18,7 @@ from qdo.curator.backlog import Backlog
 from qdo.curator.bridge import count, ensure, lent, run, within
 from qdo.curator.consumption import Consumption
 from qdo.curator.lifecycle import Lifecycle, State
-from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, Names, largest
+from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, Names, max_node_bytes
 from qdo.curator.options import QueueOptions
 from qdo.curator.puts import Puts
 from qdo.errors import CuratorError, InvalidArgument, QdoError
@@ -52,7 +52,7 @@ class CuratorQueue(Generic[T]):
         self._refresh = refresh
         self._lifecycle = Lifecycle(options.path, options.on_state)
         self._token = f"consumer-{uuid.uuid4().hex}"
-        self._turning = asyncio.Lock()
+        self._transition_lock = asyncio.Lock()
         self._running: Running | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -132,7 +132,7 @@ class CuratorQueue(Generic[T]):
 
     async def _start(self) -> None:
         options = self._options
-        async with self._turning:
+        async with self._transition_lock:
             if self.state != "latent":
                 raise InvalidArgument(f"queue {self.path} was started before; build another one")
             if not options.client.connected:
@@ -149,14 +149,14 @@ class CuratorQueue(Generic[T]):
                 await link.close()
                 raise
             self._running = running
-            link.on_state = partial(self._turn, running)
-            self._lifecycle.happened("start")
-            self._lifecycle.hear(link.state)
+            link.on_state = partial(self._on_link_state, running)
+            self._lifecycle.handle("start")
+            self._lifecycle.on_link_state(link.state)
             if running.consumption is not None:
                 link.on_watch = running.consumption.changed
                 running.consumption.start()
                 if options.election is not None:
-                    options.election.listen(running.consumption.look_again)
+                    options.election.listen(running.consumption.wake)
 
     async def _prepare(self, running: Running) -> None:
         await running.link.open()
@@ -169,8 +169,8 @@ class CuratorQueue(Generic[T]):
             return await count(link, self.path)
 
     async def _close(self) -> None:
-        async with self._turning:
-            if self._lifecycle.happened("close") and self._running is not None:
+        async with self._transition_lock:
+            if self._lifecycle.handle("close") and self._running is not None:
                 self._running.puts.wake()
                 start(self._retire(self._running), self._tasks)
 
@@ -178,14 +178,14 @@ class CuratorQueue(Generic[T]):
         if running.consumption is not None:
             await running.consumption.end()
             if self._options.election is not None:
-                self._options.election.unlisten(running.consumption.look_again)
+                self._options.election.unlisten(running.consumption.wake)
         await running.puts.stored()
         await running.link.close()
 
-    def _turn(self, running: Running, state: LinkState) -> None:
+    def _on_link_state(self, running: Running, state: LinkState) -> None:
         if running.consumption is not None:
-            running.consumption.heard(state)
-        self._lifecycle.hear(state)
+            running.consumption.on_link_state(state)
+        self._lifecycle.on_link_state(state)
         running.puts.wake()
         running.puts.send()
 
@@ -193,7 +193,7 @@ class CuratorQueue(Generic[T]):
         self._lifecycle.require()
         kept: list[T] = []
         data = self._options.serializer.write(
-            _kept(messages, kept), largest(self._options.node_limit, self.path, prefix)
+            _record_consumed(messages, kept), max_node_bytes(self._options.node_limit, self.path, prefix)
         )
         assert self._running is not None  # noqa: S101 - it was started
         return self._running.puts.put(prefix, kept, data, timeout)
@@ -207,7 +207,7 @@ class CuratorQueue(Generic[T]):
                 log.exception("the function on_error failed")
 
 
-def _kept(messages: Iterable[T], into: list[T]) -> Iterator[T]:
+def _record_consumed(messages: Iterable[T], into: list[T]) -> Iterator[T]:
     """Yields messages, of which there may be infinitely many, and appends those consumed to ``into``."""
     for message in messages:
         into.append(message)

@@ -9,10 +9,10 @@ from typing import Any
 from qdo.coordination.tree import Delete, Link, Rejection
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.bridge import append, ensure, run
-from qdo.curator.nodes import SIMPLE, largest
-from qdo.curator.options import LEAST_LIMIT, NODE_LIMIT, check_path
+from qdo.curator.nodes import SIMPLE, max_node_bytes
+from qdo.curator.options import MIN_NODE_LIMIT, NODE_LIMIT, check_path
 from qdo.errors import InvalidArgument
-from qdo.tasks import Signal, happens
+from qdo.tasks import Signal, wait_for_event
 
 WAIT = 60.0
 """Interval after which a queue is listed again without a change reported by the watch, in seconds."""
@@ -50,11 +50,11 @@ class SimpleDistributedQueue:
 
     def __init__(self, client: Any, path: str, *, node_limit: int = NODE_LIMIT) -> None:  # noqa: ANN401 - kazoo has no types
         check_path("path", path)
-        if node_limit < LEAST_LIMIT:
-            raise InvalidArgument(f"node_limit is a number of bytes from {LEAST_LIMIT} up, not {node_limit}")
+        if node_limit < MIN_NODE_LIMIT:
+            raise InvalidArgument(f"node_limit is a number of bytes from {MIN_NODE_LIMIT} up, not {node_limit}")
         self._client = client
         self._path = path
-        self._largest = largest(node_limit, path, SIMPLE.prefix())
+        self._max_bytes = max_node_bytes(node_limit, path, SIMPLE.prefix())
         self._link: Link | None = None
         self._names: deque[str] = deque()
         self._changes = Signal()
@@ -67,16 +67,16 @@ class SimpleDistributedQueue:
             CoordinationLost: The message may have been stored or not.
             CoordinationError: The message was not stored.
         """
-        if len(data) > self._largest:
+        if len(data) > self._max_bytes:
             raise InvalidArgument(
-                f"a message of {len(data):,} bytes is too large for ZooKeeper, {self._largest:,} fit. Send a smaller "
+                f"a message of {len(data):,} bytes is too large for ZooKeeper, {self._max_bytes:,} fit. Send a smaller "
                 "one, or raise jute.maxbuffer on the servers and node_limit here"
             )
         run(self._offer(data))
 
     def peek(self) -> bytes | None:
         """Returns the first message without removing it, or None if the queue is empty. Raises CoordinationError."""
-        return run(self._first(remove=False))
+        return run(self._read_first(remove=False))
 
     def element(self) -> bytes:
         """Returns the first message without removing it.
@@ -85,7 +85,7 @@ class SimpleDistributedQueue:
             LookupError: The queue is empty.
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        return self._some(self.peek())
+        return self._require_message(self.peek())
 
     def remove(self) -> bytes:
         """Removes and returns the first message.
@@ -95,7 +95,7 @@ class SimpleDistributedQueue:
             CoordinationLost: A message may have been removed.
             CoordinationError: No message was removed.
         """
-        return self._some(self.poll())
+        return self._require_message(self.poll())
 
     def poll(self, timeout: float = 0.0) -> bytes | None:
         """Removes and returns the first message.
@@ -111,24 +111,24 @@ class SimpleDistributedQueue:
             CoordinationError: No message was removed.
         """
         if timeout <= 0:
-            return run(self._first(remove=True))
-        return run(self._wait(timeout))
+            return run(self._read_first(remove=True))
+        return run(self._poll(timeout))
 
     def take(self) -> bytes:
         """Removes and returns the first message; waits for one without limit. Raises as :meth:`poll` does."""
-        while (data := run(self._wait(WAIT))) is None:
+        while (data := run(self._poll(WAIT))) is None:
             pass
         return data
 
-    def _some(self, data: bytes | None) -> bytes:
+    def _require_message(self, data: bytes | None) -> bytes:
         if data is None:
             raise LookupError(f"queue {self._path} is empty")
         return data
 
     async def _offer(self, data: bytes) -> None:
-        await append(await self._connected(), self._path, SIMPLE.prefix(), data)
+        await append(await self._open_link(), self._path, SIMPLE.prefix(), data)
 
-    async def _connected(self) -> Link:
+    async def _open_link(self) -> Link:
         if self._link is None or self._link.state == "lost":
             self._link = BorrowedLink(self._client)
             self._link.on_watch = lambda _: self._changes.notify()
@@ -136,26 +136,26 @@ class SimpleDistributedQueue:
         await self._link.open()
         return self._link
 
-    async def _wait(self, seconds: float) -> bytes | None:
+    async def _poll(self, seconds: float) -> bytes | None:
         until = time.monotonic() + seconds
         while True:
             change = self._changes.next
-            data = await self._first(remove=True, watch=True)
+            data = await self._read_first(remove=True, watch=True)
             remaining_seconds = until - time.monotonic()
             if data is not None or remaining_seconds <= 0:
                 return data
-            await happens(change, remaining_seconds)
+            await wait_for_event(change, remaining_seconds)
 
-    async def _first(self, *, remove: bool, watch: bool = False) -> bytes | None:
+    async def _read_first(self, *, remove: bool, watch: bool = False) -> bytes | None:
         """Returns the first message, or None if the queue is empty.
 
         Lists the queue only when the last list is used up: new messages come after all listed ones.
         """
-        link = await self._connected()
+        link = await self._open_link()
         while True:
             while self._names:
                 name = self._names[0]
-                data = await self._get(link, name, remove=remove)
+                data = await self._read_node(link, name, remove=remove)
                 if (data is None or remove) and name in self._names:  # unless another call has removed it
                     self._names.remove(name)
                 if data is not None:
@@ -168,7 +168,8 @@ class SimpleDistributedQueue:
             if not self._names:
                 return None
 
-    async def _get(self, link: Link, name: str, *, remove: bool) -> bytes | None:
+    async def _read_node(self, link: Link, name: str, *, remove: bool) -> bytes | None:
+        """Returns a node's data and, with ``remove``, deletes the node; returns None if it is gone already."""
         path = f"{self._path}/{name}"
         (node,) = await link.read([path])
         if node is None or (remove and isinstance((await link.apply([(Delete(path),)]))[0], Rejection)):

@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 
 from qdo.coordination.tree import Applied, Check, Create, Delete, Link, Operation, Rejection, RejectionReason
-from qdo.curator.bridge import ensure, insist
-from qdo.curator.nodes import Child, largest
+from qdo.curator.bridge import ensure, retry_until_answered
+from qdo.curator.nodes import Child, max_node_bytes
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
 
@@ -51,12 +51,12 @@ class Taker:
             CoordinationLost: The node may have been taken or not. Another call shows which.
             SessionLost: The session has ended.
         """
-        (node,) = await self._link.read([self._item(child)])
+        (node,) = await self._link.read([self._item_path(child)])
         return Untaken.GONE if node is None else node.data
 
     async def secure(self, child: Child) -> Untaken | None:
         """Deletes a node that was read, for a taker that is not recoverable; returns why it was not taken, or None."""
-        (outcome,) = await self._link.apply([(Delete(self._item(child)),)])
+        (outcome,) = await self._link.apply([(Delete(self._item_path(child)),)])
         return Untaken.GONE if isinstance(outcome, Rejection) else None
 
     async def release(self, child: Child) -> None:
@@ -69,7 +69,7 @@ class Taker:
             SessionLost: The node was not removed. Another consumer will take it again.
         """
 
-    def _item(self, child: Child) -> str:
+    def _item_path(self, child: Child) -> str:
         return f"{self._path}/{child.name}"
 
 
@@ -105,15 +105,15 @@ class LockingTaker(Taker):
 
     async def leave(self) -> None:
         with suppress(CoordinationError):  # else it ends with the session
-            await insist(self._link, lambda: self._link.apply([(Delete(self._fence.path),)]))
+            await retry_until_answered(self._link, lambda: self._link.apply([(Delete(self._fence.path),)]))
 
     async def take(self, child: Child) -> bytes | Untaken:
-        lock = Create(self._lock(child), self._token, ephemeral=True)
+        lock = Create(self._path_of_lock(child), self._token, ephemeral=True)
         (outcome,), data = await asyncio.gather(
-            self._link.apply([(self._fence, Check(self._item(child)), lock)]), super().take(child)
+            self._link.apply([(self._fence, Check(self._item_path(child)), lock)]), super().take(child)
         )
         if isinstance(outcome, Rejection):
-            return await self._refused(outcome)
+            return await self._explain_rejection(outcome)
         if data is Untaken.GONE:
             await self.release(child)
         return data
@@ -123,21 +123,21 @@ class LockingTaker(Taker):
 
         This consumer holds it if the answer to its request was lost.
         """
-        (node,) = await self._link.read([self._lock(child)], watch=True)
+        (node,) = await self._link.read([self._path_of_lock(child)], watch=True)
         return None if node is None else node.data == self._token
 
     async def resume(self, child: Child) -> bytes | Untaken:
         """Returns the data of a node that this consumer has already locked; raises SessionLost."""
-        data = await insist(self._link, partial(super().take, child))
+        data = await retry_until_answered(self._link, partial(super().take, child))
         if data is Untaken.GONE:
             await self.release(child)
         return data
 
     async def finish(self, child: Child) -> None:
-        await self._end(child, Delete(self._item(child)))
+        await self._apply_and_unlock(child, Delete(self._item_path(child)))
 
     async def release(self, child: Child) -> None:
-        await self._end(child)
+        await self._apply_and_unlock(child)
 
     async def put_back(self, child: Child) -> str | None:
         """Moves a node behind all nodes with the same prefix: of the queue, or of its priority, epoch or id.
@@ -148,18 +148,22 @@ class LockingTaker(Taker):
         Raises:
             SessionLost: The node was not moved. Another consumer will take it again.
         """
-        data = await insist(self._link, partial(super().take, child))
-        if isinstance(data, Untaken) or len(data) > largest(self._limit, self._path, child.prefix):
+        data = await retry_until_answered(self._link, partial(super().take, child))
+        if isinstance(data, Untaken) or len(data) > max_node_bytes(self._limit, self._path, child.prefix):
             await self.release(child)
             return None
         again = Create(f"{self._path}/{child.prefix}", data, sequence=True)
-        created = await self._end(child, Delete(self._item(child)), again)
+        created = await self._apply_and_unlock(child, Delete(self._item_path(child)), again)
         return created[0].rpartition("/")[2] if created else None
 
-    def _lock(self, child: Child) -> str:
+    def _path_of_lock(self, child: Child) -> str:
         return f"{self._lock_path}/{child.name}"
 
-    async def _refused(self, refusal: Rejection) -> Untaken:
+    async def _explain_rejection(self, refusal: Rejection) -> Untaken:
+        """Returns why a node was not taken; raises SessionLost if the fence is gone.
+
+        Creates a missing lock path again and raises CoordinationLost.
+        """
         if refusal.at == 0:
             raise SessionLost("the consumer's session has ended")
         if refusal.at == 1:
@@ -169,7 +173,7 @@ class LockingTaker(Taker):
         await ensure(self._link, [self._lock_path])
         raise CoordinationLost(f"the lock node {self._lock_path} was missing; it was created again")
 
-    async def _end(self, child: Child, *wanted: Operation) -> tuple[str, ...]:
+    async def _apply_and_unlock(self, child: Child, *operations: Operation) -> tuple[str, ...]:
         """Applies operations to a locked node and removes its lock, in one transaction. Repeats it until answered.
 
         A request may have been applied although its answer was lost. Then the node is gone at the next attempt, and
@@ -178,17 +182,17 @@ class LockingTaker(Taker):
         Returns:
             The paths of created nodes.
         """
-        lock = Delete(self._lock(child))
-        rest: tuple[Operation, ...] = (*wanted, lock)
+        lock = Delete(self._path_of_lock(child))
+        rest: tuple[Operation, ...] = (*operations, lock)
         while rest:
-            (outcome,) = await insist(self._link, partial(self._link.apply, [(self._fence, *rest)]))
+            (outcome,) = await retry_until_answered(self._link, partial(self._link.apply, [(self._fence, *rest)]))
             if isinstance(outcome, Applied):
                 return outcome.created
             if outcome.at == 0:
                 raise SessionLost("the consumer's session has ended")
             if rest[outcome.at - 1] is not lock:
                 rest = (lock,)
-            elif len(wanted) == 1:
+            elif len(operations) == 1:
                 rest = rest[:-1]  # the lock was removed by hand; the message was handled nevertheless
             else:
                 rest = ()

@@ -282,13 +282,13 @@ class Jobs:
             NotAllowed: The credential lacks ``admin`` or ``send`` for the queues.
             InvalidRequest: A cron expression or time zone is invalid.
         """
-        return put_schedules(self.client, self._schedules())
+        return put_schedules(self.client, self._make_schedules())
 
     async def aput_schedules(self) -> list[Schedule]:
         """Async variant of :meth:`put_schedules`."""
-        return await put_schedules_async(self.async_client, self._schedules())
+        return await put_schedules_async(self.async_client, self._make_schedules())
 
-    def _schedules(self) -> list[TaskSchedule]:
+    def _make_schedules(self) -> list[TaskSchedule]:
         return [
             TaskSchedule(task.name, task.queue, task.timetable, task.call().body)
             for task in self._tasks.values()
@@ -319,7 +319,7 @@ class Jobs:
         await keep_queues(client, self._queues.values())
 
     async def _keep_schedules(self, client: AsyncClient) -> None:
-        await keep_schedules(client, self.queues, self._schedules())
+        await keep_schedules(client, self.queues, self._make_schedules())
 
     @contextmanager
     def using(self, client: Client, async_client: AsyncClient | None = None) -> Iterator[None]:

@@ -21,7 +21,7 @@ from qdo.worker.rights import until_answered
 from queuey.client import Backoff, ClientError, InvalidRequest, NotAllowed, QueueExists, QueueNotFound
 from queuey.client.calls.claim_calls import names_of
 from queuey.client.calls.queue_calls import checked_options
-from queuey.client.lookup import look_up
+from queuey.client.lookup import find_queues
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient, Client
@@ -139,10 +139,10 @@ def job_queues(
     for name, chosen in own.items():
         if not isinstance(chosen, Mapping):
             raise InvalidArgument(f"queue {name}: options {chosen!r} are not a mapping such as {{'ttl': 3600}}")
-    return {name: JobQueue(name, _checked(name, {**shared, **own.get(name, {})})) for name in names_of(queues)}
+    return {name: JobQueue(name, _check_options(name, {**shared, **own.get(name, {})})) for name in names_of(queues)}
 
 
-def _checked(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
     accepted = JobQueueOptions.__annotations__
     if unknown := sorted(values.keys() - accepted):
         raise InvalidArgument(f"queue {queue} has no option {', '.join(unknown)}. Options are {', '.join(accepted)}")
@@ -214,19 +214,19 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
     """Creates and updates the queues of a worker's tasks as soon as the service responds. Logs refusals."""
     for queue in queues:
         try:
-            await until_answered(lambda queue=queue: _keep(client, queue))  # type: ignore[misc]
+            await until_answered(lambda queue=queue: _keep_queue(client, queue))  # type: ignore[misc]
         except ClientError as error:
             text = "queue %s could not be created or updated with this program's options (%s): %s"
             logger.error(text, queue.name, _texts(queue.options), error)  # noqa: TRY400 - says it all
 
 
-async def _keep(client: AsyncClient, queue: JobQueue) -> None:
-    lookup = await look_up(client, [queue.name])
+async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
+    lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
     if row is not None:
         await _update(client, queue, queue.differing(row))
     elif not await _create(client, queue) and queue.name in lookup.absent:
-        await _keep(client, queue)  # Another program has just created the queue.
+        await _keep_queue(client, queue)  # Another program has just created the queue.
 
 
 async def _create(client: AsyncClient, queue: JobQueue) -> bool:
@@ -251,17 +251,17 @@ async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, 
         try:
             await client.update_queue(queue.name, **{name: queue.options[name]})
         except NotAllowed:
-            _warn(_NOT_CHANGED, queue, differing)
+            _warn_of_difference(_NOT_CHANGED, queue, differing)
             return
         except InvalidRequest as error:
             logger.error(_REFUSED, queue.name, name, text, error)  # noqa: TRY400 - says it all
         else:
             logger.info("queue %s now has %s", queue.name, text)
     if unlike := {name: value for name, value in differing.items() if value}:
-        _warn(_DIFFERS, queue, unlike)
+        _warn_of_difference(_DIFFERS, queue, unlike)
 
 
-def _warn(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
+def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
     named = {name: queue.options[name] for name in differing}
     fixed = {name for name in named if name == "kind" or (name == "partitions" and named[name] < differing[name])}
     changing = {name: value for name, value in named.items() if name not in fixed}

@@ -100,13 +100,13 @@ class TaskSchedule(NamedTuple):
     def name(self) -> str:
         return _name(self.queue, self.task)
 
-    def stands(self, found: Schedule) -> bool:
+    def matches(self, found: Schedule) -> bool:
         """Returns whether a schedule of the service matches this one, paused or not."""
         timetable = Timetable(found.cron, found.timezone, found.every, found.missed)
         message = {"body": msgspec.json.decode(self.body), "content_type": "application/json"}
         return (found.queue, timetable, found.message) == (self.queue, self.timetable, message)
 
-    def wanted(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Returns the fields of the schedule to put, without ``paused``, which only operators set."""
         return {"queue": self.queue, "message": Outgoing(json=self.body), **self.timetable._asdict()}
 
@@ -122,9 +122,9 @@ def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedu
             schedule = client.schedules.get(task.name)
         except NotFound:
             schedule = None
-        if schedule is None or not task.stands(schedule):
+        if schedule is None or not task.matches(schedule):
             try:
-                schedule = client.schedules.put(task.name, **task.wanted())
+                schedule = client.schedules.put(task.name, **task.fields())
             except _REFUSALS as error:
                 refusals.append(error)
                 continue
@@ -141,9 +141,9 @@ async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule
             schedule = await client.schedules.get(task.name)
         except NotFound:
             schedule = None
-        if schedule is None or not task.stands(schedule):
+        if schedule is None or not task.matches(schedule):
             try:
-                schedule = await client.schedules.put(task.name, **task.wanted())
+                schedule = await client.schedules.put(task.name, **task.fields())
             except _REFUSALS as error:
                 refusals.append(error)
                 continue
@@ -162,7 +162,7 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: l
     while True:
         try:
             await put_schedules_async(client, wanted)
-            left_over = _left_over(await client.schedules.list(), queues, {task.name for task in wanted})
+            left_over = _find_left_over(await client.schedules.list(), queues, {task.name for task in wanted})
         except NotAllowed as error:
             if wanted:
                 logger.warning(_NOT_ALLOWED, _names(wanted), error)
@@ -181,7 +181,7 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: l
             return
 
 
-def _left_over(schedules: Iterable[Schedule], queues: Collection[str], wanted: set[str]) -> list[str]:
+def _find_left_over(schedules: Iterable[Schedule], queues: Collection[str], wanted: set[str]) -> list[str]:
     ours = [s for s in schedules if s.queue in queues and s.name.startswith(_name(s.queue, ""))]
     return [schedule.name for schedule in ours if schedule.name not in wanted]
 

@@ -140,7 +140,7 @@ class Task(Generic[P, R, S]):
             body = msgspec.json.encode(Invocation(self.name, list(bound.args), bound.kwargs))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             for name, value in bound.arguments.items():
-                _check(self, name, value)  # raises an error that names the argument
+                _check_is_json(self, name, value)  # raises an error that names the argument
             raise InvalidArgument(f"task {self.name}: {error}") from error
         try:
             received = self.bound(msgspec.json.decode(body, type=Invocation)).arguments
@@ -346,6 +346,7 @@ async def send_call_async(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -
 
 
 def many(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]], list[TaskCall]]:
+    """Returns the messages by queue, and the unique calls, which have to be sent one by one."""
     messages: dict[str, list[Outgoing]] = {}
     unique = []
     for call in calls:
@@ -356,7 +357,7 @@ def many(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]], list[Tas
     return messages, unique
 
 
-def _check(task: Task[Any, Any, Any], name: str, value: object) -> None:
+def _check_is_json(task: Task[Any, Any, Any], name: str, value: object) -> None:
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:

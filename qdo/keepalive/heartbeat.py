@@ -20,7 +20,7 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-from qdo.keepalive.vitals import BEGINNING, READY, Vitals, ignore_signals, now
+from qdo.keepalive.vitals import READY, START_TIMEOUT, Vitals, ignore_signals, now
 
 RETRY = 0.2
 """Interval between two attempts while the service does not answer, in seconds."""
@@ -46,7 +46,7 @@ class HeartbeatProcess:
             self._vitals = Vitals.begin(limit)
             undo.callback(self._vitals.close)
             self._line = undo.enter_context(self._vitals.start("qdo.keepalive.heartbeat"))
-            self._line.settimeout(BEGINNING)
+            self._line.settimeout(START_TIMEOUT)
             self._send_access()
             if self._line.recv(len(READY)) != READY:
                 raise ConnectionResetError("the helper process ended at once")
@@ -61,7 +61,7 @@ class HeartbeatProcess:
     def record_end(self, end: float) -> None:
         """Records an answered heartbeat of the program itself: the session lasts until ``end``."""
         self._vitals.beat()
-        self._vitals.heard(end - self._session)
+        self._vitals.record_answer(end - self._session)
 
     def use(self, access: dict[str, Any]) -> None:
         access = access | {"session": self._session}
@@ -92,10 +92,11 @@ def main(program: str, vitals: str, line: str) -> None:
                     return
                 access = json.loads(text)
             elif now() >= begin + session / 2 and shared.running and not shared.lapsed:
-                _send(shared, access)
+                _send_heartbeat(shared, access)
 
 
-def _send(shared: Vitals, access: dict[str, Any]) -> None:
+def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
+    """Sends a heartbeat to the first server that answers, and records the session's new end."""
     session = access["session"]
     for url in access["urls"]:
         sent = now()
@@ -103,13 +104,13 @@ def _send(shared: Vitals, access: dict[str, Any]) -> None:
         if remaining <= 0:
             return
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
-            answered = _ask(url, access, min(remaining, session / 4))
+            answered = _request_heartbeat(url, access, min(remaining, session / 4))
             if now() < (shared.last_heard or 0.0) + session:
-                shared.heard(sent + answered - session)
+                shared.record_answer(sent + answered - session)
             return
 
 
-def _ask(url: str, access: dict[str, Any], seconds: float) -> float:
+def _request_heartbeat(url: str, access: dict[str, Any], seconds: float) -> float:
     parts = urlsplit(url)
     assert parts.hostname is not None  # noqa: S101 - the client has used it
     if parts.scheme == "https":

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qdo.keepalive.vitals import BEGINNING, READY, Vitals, ignore_signals, now
+from qdo.keepalive.vitals import READY, START_TIMEOUT, Vitals, ignore_signals, now
 
 HEAD = struct.Struct(">iii")
 """The length of a packet, and two numbers. In the server's first packet they are its version and the timeout in ms; in
@@ -91,11 +91,11 @@ class PacketHeads:
 
 PING = struct.pack(">iii", 8, -2, 11)
 PIECE = 65_536
-BEATS = 3
+PINGS_PER_SESSION = 3
 """Number of pings per session timeout."""
-IMPATIENT = 1.0
+CHECK_INTERVAL = 1.0
 """Interval between two checks before the session begins, in seconds."""
-AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Encryption:
 
 
 def begin(
-    vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None, patience: float = BEGINNING
+    vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None, patience: float = START_TIMEOUT
 ) -> socket.socket:
     """Starts a relay between this program and its server; returns the socket to use now.
 
@@ -145,7 +145,7 @@ def begin(
     with server:
         channel = vitals.start(__name__, host, give=(server.fileno(),))
     try:
-        channel.settimeout(BEGINNING)
+        channel.settimeout(START_TIMEOUT)
         channel.sendall(json.dumps([encryption and vars(encryption), patience], default=_absolute).encode() + b"\n")
         reply = channel.recv(PIECE)
     except BaseException:
@@ -173,22 +173,26 @@ class Relay:
         self._out: dict[socket.socket, bytearray] = {program: bytearray(), server: bytearray()}
         self._exchange = Exchange()
         self._timeout: float | None = None
-        self._said = now()
+        self._last_sent = now()
 
     def run(self) -> None:
         """Runs until either socket is closed, or the server is heard only after the session timeout."""
         while True:
             self._ping_if_idle()
             readable, writable = self._wait()
-            if self._program in readable and not self._request():
+            if self._program in readable and not self._forward_requests():
                 return
-            if self._server in readable and not self._answer():
+            if self._server in readable and not self._forward_answers():
                 return
             for end in writable:
                 self._send(end)
 
     def _wait(self) -> tuple[list[socket.socket], list[socket.socket]]:
-        wait = IMPATIENT if self._timeout is None else max(0.0, self._said + self._timeout / BEATS - now())
+        wait = (
+            CHECK_INTERVAL
+            if self._timeout is None
+            else max(0.0, self._last_sent + self._timeout / PINGS_PER_SESSION - now())
+        )
         poll = select.poll()
         for end, data in self._out.items():
             poll.register(end, select.POLLIN | (select.POLLOUT if data else 0))
@@ -197,14 +201,16 @@ class Relay:
         return readable, [e for e in self._out if events.get(e.fileno(), 0) & select.POLLOUT]
 
     def _ping_if_idle(self) -> None:
-        if self._timeout is None or now() - self._said < self._timeout / BEATS:
+        """Sends a ping if nothing was sent for a while, unless the program no longer runs."""
+        if self._timeout is None or now() - self._last_sent < self._timeout / PINGS_PER_SESSION:
             return
-        self._said = now()
+        self._last_sent = now()
         if self._vitals.running:
             self._out[self._server] += PING
             self._send(self._server)
 
-    def _request(self) -> bool:
+    def _forward_requests(self) -> bool:
+        """Forwards complete requests only; returns False when the program has closed its socket."""
         data = self._receive(self._program)
         if data is None:
             return False
@@ -218,11 +224,12 @@ class Relay:
         if end:
             self._out[self._server] += self._requests[:end]
             del self._requests[:end]
-            self._said = now()
+            self._last_sent = now()
             self._send(self._server)
         return True
 
-    def _answer(self) -> bool:
+    def _forward_answers(self) -> bool:
+        """Forwards answers; returns False if the server has closed, or has answered after the session timeout."""
         data = self._receive(self._server)
         if data is None:
             return False
@@ -238,7 +245,7 @@ class Relay:
             return True  # a timeout of 0 means that the session has ended: the program reads that and closes
         self._timeout, before = self._exchange.timeout, self._vitals.last_heard or answered
         lapsed = now() - before > self._timeout
-        self._vitals.heard(max(answered, before), lapsed=lapsed)
+        self._vitals.record_answer(max(answered, before), lapsed=lapsed)
         return not lapsed
 
     @staticmethod
@@ -248,7 +255,7 @@ class Relay:
         try:
             while data := end.recv(PIECE):
                 received += data
-        except AGAIN:
+        except WOULD_BLOCK:
             return bytes(received)
         except OSError:
             """Return the data that came before; the next call gets the error again."""
@@ -263,7 +270,7 @@ class Relay:
                 if end is self._server:
                     self._exchange.sent(data[:count], instant)
                 del data[:count]
-            except AGAIN:
+            except WOULD_BLOCK:
                 return
             except OSError:
                 data.clear()
@@ -272,7 +279,7 @@ class Relay:
 def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
     ignore_signals()
     with socket.socket(fileno=int(line)) as channel, socket.socket(fileno=int(server)) as connection:
-        channel.settimeout(BEGINNING)
+        channel.settimeout(START_TIMEOUT)
         with channel.makefile("rb") as lines:
             settings = lines.readline()
         if not settings:

@@ -20,7 +20,7 @@ CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that keeps running while the machine sleeps, is the same in all processes, and cannot be set."""
 READY = b"+"
 """Sent by the helper process when it is ready."""
-BEGINNING = 10.0
+START_TIMEOUT = 10.0
 """Timeout for the start of the helper process, in seconds."""
 STOPPED = "Tt"
 """States of a process that a signal or a debugger has stopped."""
@@ -89,7 +89,7 @@ class Vitals:
 
     # Used by the helper process
 
-    def heard(self, instant: float, *, lapsed: bool = False) -> None:
+    def record_answer(self, instant: float, *, lapsed: bool = False) -> None:
         """Records that the service answered. ``lapsed`` (it answered too late) is final."""
         if lapsed:
             self._numbers[_LAPSED] = True

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from qdo.errors import InvalidArgument, MissingRights
 from qdo.partitions import Partition, Queue
-from qdo.tasks import cancel, happens, start
+from qdo.tasks import cancel, start, wait_for_event
 from qdo.worker.failure import (
     DeadLetterIt,
     Failure,
@@ -39,7 +39,7 @@ from qdo.worker.failure import (
 )
 from qdo.worker.rights import PAUSES, until_answered
 from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, is_stopped, outcome, too_long
-from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
+from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, this_process
 from queuey.client.lookup import rights_for
@@ -55,7 +55,7 @@ INTERVAL_POLLS = 0.5
 """Min interval between the starts of claim requests that return no messages, in seconds."""
 INTERVAL_STATES = 1.0
 """Interval between requests that set states, in seconds."""
-INTERVAL_AGAIN = 1.0
+INTERRUPTED_DELAY_SECONDS = 1.0
 """Interval until a message whose handler was interrupted is delivered again, in seconds."""
 
 
@@ -161,7 +161,7 @@ class ClaimSource:
                 self._failures, self._refused = 0, None
                 if not claimed:  # Limits the rate if the service does not hold claim requests open.
                     pause = begun + INTERVAL_POLLS - asyncio.get_running_loop().time()
-                    await happens(self._handling.stop_requested, max(0.0, pause))
+                    await wait_for_event(self._handling.stop_requested, max(0.0, pause))
         except ClientError as error:
             await self._pause_after(error)
         finally:
@@ -174,6 +174,7 @@ class ClaimSource:
         return self._runner.slots - len(self._running) - len(self._leaked)
 
     async def _pause_after(self, error: ClientError) -> None:
+        """Waits after a failed claim. Permanent refusals, except of missing queues, count as ``refused``."""
         self._failures += 1
         loop = asyncio.get_running_loop()
         if error.temporary:
@@ -186,7 +187,7 @@ class ClaimSource:
             if not isinstance(error, QueueNotFound):
                 self._refused = self._refused or loop.time()
             pause = REFUSED_PAUSE
-        await happens(self._handling.stop_requested, pause)
+        await wait_for_event(self._handling.stop_requested, pause)
 
     def wake(self) -> None:
         """Does nothing: a waiting claim request already serves all free handlers."""
@@ -196,7 +197,7 @@ class ClaimSource:
     def _dispatch(self) -> None:
         while self._waiting and not self._stopping and (free := self._free) > 0:
             share = min(self._batch_size.messages, -(-len(self._waiting) // free))
-            self._begin(self._take_run(share))
+            self._start_run(self._take_run(share))
 
     def _take_run(self, most: int) -> list[AsyncJob]:
         """Returns jobs with the same partition and delivery number, or a single job that was delivered before."""
@@ -219,7 +220,7 @@ class ClaimSource:
             self._in_background(self._jobs.leave(cancelled))
         return [job for job in jobs if job not in lost and job not in cancelled]
 
-    def _begin(self, jobs: list[AsyncJob]) -> None:
+    def _start_run(self, jobs: list[AsyncJob]) -> None:
         if not jobs:
             return
         run = MessageRun([job.message for job in jobs], jobs[0].deliveries)
@@ -228,18 +229,19 @@ class ClaimSource:
         self._running[run] = jobs
         self._metrics.in_flight = len(self._running)
         future = self._runner.start(run, self._place(jobs[0]))
-        future.add_done_callback(partial(self._ended, run))
+        future.add_done_callback(partial(self._on_run_end, run))
 
     def _place(self, job: AsyncJob) -> Delivery:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
-    def _ended(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+    def _on_run_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         try:
-            self._settle(run, outcome(run, future, self._settings.stalled_after))
+            self._settle_run(run, outcome(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
-            self._handling.broken(error)
+            self._handling.end_after_error(error)
 
-    def _settle(self, run: MessageRun, ran: RunResult) -> None:
+    def _settle_run(self, run: MessageRun, ran: RunResult) -> None:
+        """Acknowledges the handled jobs, treats the failed one, and puts the rest back before the waiting ones."""
         self._leaked.pop(run, None)
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
@@ -252,11 +254,11 @@ class ClaimSource:
             self._acknowledge_handled(run, jobs, before, ran.handled)
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
-                self._failed(rest.pop(0), failure, run.new_state())
+                self._handle_failure(rest.pop(0), failure, run.new_state())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
             elif rest and (state := run.new_state()) is not None:
-                self._in_background(self._pass_on(rest[0], state))
+                self._in_background(self._send_state(rest[0], state))
             self._waiting.extendleft(reversed(rest))
         self._dispatch()
         self._update_quiet()
@@ -269,6 +271,7 @@ class ClaimSource:
         self._acknowledge(jobs[first:last])
 
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
+        """Acknowledges jobs. Those whose claims have expired are acknowledged again if they are claimed again."""
         for job in takewhile(lambda job: job.lost, jobs):
             self._overdue.append(_key(job))
             self._handling.count_message("overdue", job.queue, job.message)
@@ -276,28 +279,29 @@ class ClaimSource:
             logger.warning(text, job, self._handling.call_of(job.message) or "the handler")
         self._jobs.finish(jobs)
 
-    def _failed(self, job: AsyncJob, failure: Failure, said: tuple[int, bytes] | None) -> None:
+    def _handle_failure(self, job: AsyncJob, failure: Failure, state: tuple[int, bytes] | None) -> None:
+        """Retries, skips or buries a job, or ends the worker. A cancelled job is not retried."""
         handling, place, message = self._handling, self._place(job), job.message
         retry = self._retry_of(message, failure) or TaskRetry()
         settings = self._settings
         if retry.attempts is not None:
             settings = replace(settings, retry=replace(settings.retry, attempts=retry.attempts))
-        decision = handling.decided(settings, place, message, failure)
+        decision = handling.decide_failure(settings, place, message, failure)
         match decision:
             case StopTheWorker():
-                job.held_claim.delay_if_left = INTERVAL_AGAIN
-                self._in_background(self._leave(job, said))
+                job.held_claim.delay_if_left = INTERRUPTED_DELAY_SECONDS
+                self._in_background(self._leave(job, state))
                 handling.end(decision, failure)
             case RetryLater() | DeadLetterIt() if job.cancelled:
                 text = "attempt %d failed, and is not retried because the job is cancelled: %s"
                 handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
-                self._in_background(self._release(job, failure, said=said))
+                self._in_background(self._release(job, failure, state=state))
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
                 handling.retrying(place, message, failure, delay or 0.0)
                 text = "attempt %d failed, the job will be delivered again: %s"
                 handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
-                self._in_background(self._release(job, failure, delay, said=said))
+                self._in_background(self._release(job, failure, delay, state=state))
             case SkipMessage():
                 handling.given_up(place, message, failure, "skipped")
                 self._acknowledge([job])
@@ -305,14 +309,14 @@ class ClaimSource:
                 text = "given up after %d attempts, the job becomes a dead letter: %s"
                 handling.report(logging.ERROR, place, message, failure, text, job.deliveries)
                 handling.given_up(place, message, failure, "dead")
-                self._in_background(self._release(job, failure, retry=False, said=said))
+                self._in_background(self._release(job, failure, retry=False, state=state))
 
-    async def _pass_on(self, job: AsyncJob, said: tuple[int, bytes] | None) -> None:
-        if said is not None:
-            await self._set_states([(None, job.claimed, said[1])])
+    async def _send_state(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:
+        if state is not None:
+            await self._set_states([(None, job.claimed, state[1])])
 
-    async def _leave(self, job: AsyncJob, said: tuple[int, bytes] | None) -> None:
-        await self._pass_on(job, said)
+    async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:
+        await self._send_state(job, state)
         await self._jobs.leave([job])
 
     async def _release(
@@ -322,9 +326,9 @@ class ClaimSource:
         delay: float | None = None,
         *,
         retry: bool = True,
-        said: tuple[int, bytes] | None = None,
+        state: tuple[int, bytes] | None = None,
     ) -> None:
-        await self._pass_on(job, said)
+        await self._send_state(job, state)
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
         except ClientError as error:
@@ -335,27 +339,27 @@ class ClaimSource:
 
     # Beside
 
-    def beside(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._watch_runs(), self._pass_on_states()]
+    def background_tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._watch_runs(), self._send_states()]
 
     async def _watch_runs(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            self._look_at_runs(loop.time())
+            self._check_runs(loop.time())
             end_if_handlers_hang(self._handling)
-            note_refusal(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
+            end_if_refused(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
-    async def _pass_on_states(self) -> None:
+    async def _send_states(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
-            self._pass_on_cancellations()
+            self._ask_cancelled_to_stop()
             latest = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
             states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in latest if state is not None]
             if states:
                 await self._set_states(states)
 
-    def _pass_on_cancellations(self) -> None:
+    def _ask_cancelled_to_stop(self) -> None:
         """Asks the handlers of cancelled jobs to stop. Renewals of claims report the cancellations."""
         for run, jobs in self._running.items():
             for index, job in enumerate(jobs):
@@ -379,7 +383,8 @@ class ClaimSource:
                 if run is not None and isinstance(error, ClientError) and error.temporary:
                     run.state_seen = None
 
-    def _look_at_runs(self, now: float) -> None:
+    def _check_runs(self, now: float) -> None:
+        """Acknowledges jobs of active runs that are handled, and stops handlers that take too long."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
             age = age_of(run, self._place(jobs[0]).partition, now, self._handling.call_of)
@@ -388,10 +393,10 @@ class ClaimSource:
             self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)
             self._finished[run] = handled
             if age >= self._settings.stalled_after and run.handled < len(jobs):
-                self._stalled(run, jobs, age)
+                self._stop_stalled(run, jobs, age)
         self._metrics.oldest = max(ages)
 
-    def _stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
+    def _stop_stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
         """Stops a run that takes too long. If that is impossible, its message is released for another worker."""
         if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
@@ -400,7 +405,7 @@ class ClaimSource:
         self._finished.pop(run, None)
         self._leaked[run] = None
         self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._failed(jobs[run.handled], too_long(self._settings.stalled_after), run.new_state())
+        self._handle_failure(jobs[run.handled], too_long(self._settings.stalled_after), run.new_state())
         self._dispatch()
         self._handling.changed()
 
@@ -419,20 +424,20 @@ class ClaimSource:
         await self._jobs.leave(waiting)
         self._quiet.clear()
         self._update_quiet()
-        finished = await happens(self._quiet, patience)
+        finished = await wait_for_event(self._quiet, patience)
         if not finished:
             names = sorted({str(self._place(jobs[0]).partition) for jobs in self._running.values()})
             logger.warning("messages were not finished in time, so some will be handled again: %s", ", ".join(names))
         return finished and not self._leaked
 
     async def until_ended(self, deadline: float) -> None:
-        await happens(self._quiet, deadline - asyncio.get_running_loop().time())
+        await wait_for_event(self._quiet, deadline - asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         self._stopping = True
         unfinished = [jobs[run.handled :] for run, jobs in self._running.items()]
         for begun, *_ in filter(None, unfinished):
-            begun.held_claim.delay_if_left = INTERVAL_AGAIN
+            begun.held_claim.delay_if_left = INTERRUPTED_DELAY_SECONDS
         await self._jobs.leave([*self._waiting, *chain.from_iterable(unfinished)])
         await self._jobs.settle()
         await cancel(*self._settling, *self._preparing)

@@ -46,13 +46,13 @@ class CrashSuspicion:
     def __init__(self, found: CommittedOffset, first: Message, watch: int, attempts: int) -> None:
         self._found = found.note
         self._single = found.note is not None and (found.note.last or found.note.until == first.id)
-        self._left = watch if found.held or found.note is not None else 0
+        self._remaining = watch if found.held or found.note is not None else 0
         self._attempts = attempts
         self._begun: Sequence[Message] = ()
 
     @property
     def over(self) -> bool:
-        return self._left <= 0
+        return self._remaining <= 0
 
     def suspected(self, message: Message) -> bool:
         """Returns whether a message may have been in flight when a session that recorded it was lost."""
@@ -79,9 +79,10 @@ class CrashSuspicion:
         return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.last(messages[0]))
 
     def handled(self, messages: int) -> None:
-        self._left -= messages
+        self._remaining -= messages
 
     def ended(self) -> HandlingNote | None:
+        """Returns the note to record after a run, or None if the watch is over."""
         if self.over:
             return None
         if not self._begun or self.suspected(self._begun[0]):

@@ -15,9 +15,9 @@ from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError
-from qdo.partitions import Partition, some
+from qdo.partitions import Partition, joined_first
 from qdo.settings import key_by
-from qdo.tasks import happens
+from qdo.tasks import wait_for_event
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
 from qdo.worker.failure import (
     DeadLetterIt,
@@ -32,18 +32,18 @@ from qdo.worker.failure import (
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
 from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, is_stopped, outcome, too_long
-from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, note_refusal
+from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import ClientError, Message
 
 logger = logging.getLogger("qdo.worker")
 
-_HELD_RUNS = 5
+_MAX_HELD_BATCHES = 5
 """Max batches held in memory. Beyond that only one message per free handler is fetched."""
 _PAUSE_SECONDS = 0.5
 """Interval before a partition continues after a handling note could not be recorded, in seconds."""
 _NOTING_SECONDS = 2.0
 """Timeout to record the handling notes before partitions are released, in seconds."""
-_HAND_BACK = 0.8
+_FINISHING_RATIO = 0.8
 """Ratio of ``revoke_timeout`` for finishing running messages; the rest is for the commit."""
 _RECORDING_SECONDS = 5.0
 """Timeout to record progress when the worker ends, after the time for finishing messages, in seconds."""
@@ -105,14 +105,14 @@ class Dispatcher(PartitionListener):
 
     async def take(self) -> bool:
         self.dispatch()
-        most = self.room
+        most = self.capacity
         if not most:
             return False
         try:
             batches = await self._consumer.poll(most, None, skip=self.busy)
         except ClientError as error:
             logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - the message is enough
-            await happens(self._handling.stop_requested, REFUSED_PAUSE)
+            await wait_for_event(self._handling.stop_requested, REFUSED_PAUSE)
             return True
         for partition, messages in batches:
             self.feed(partition, messages)
@@ -123,12 +123,12 @@ class Dispatcher(PartitionListener):
     def wake(self) -> None:
         self._consumer.wake()
 
-    def beside(self) -> list[Coroutine[Any, Any, None]]:
+    def background_tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [self._watch_runs(), self._measure_lag()] if self._handling.lag_shown else [self._watch_runs()]
 
     async def drain(self, patience: float) -> bool:
         self._drained = asyncio.get_running_loop().time() + patience
-        self._shut(self._counting())  # revoke follows for each
+        self._close_works(self._works_in_force())  # revoke follows for each
         await self._consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
         return self._finished
 
@@ -144,11 +144,11 @@ class Dispatcher(PartitionListener):
     async def _watch_runs(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            self.note_progress()
+            self.record_progress()
             end_if_handlers_hang(self._handling)
             self._metrics.owned = len(self._consumer.assignment)
             self._metrics.unseen = len(self._consumer.unseen)
-            note_refusal(self._handling, self._consumer.refused)
+            end_if_refused(self._handling, self._consumer.refused)
 
     async def _measure_lag(self) -> None:
         while True:
@@ -162,28 +162,28 @@ class Dispatcher(PartitionListener):
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         self._finished = self._finished or self._drained is None
-        self._moved("assigned", rows)
+        self._log_move("assigned", rows)
 
     async def revoke(self, row: OwnedPartition) -> None:
         begun, seconds = asyncio.get_running_loop().time(), self._consumer.settings.revoke_timeout
-        finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
+        finishing, recording = begun + seconds * _FINISHING_RATIO, begun + seconds * (1 + _FINISHING_RATIO) / 2
         if self._drained is not None:
             finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
         if not await self.finish([row], finishing):
-            self._leave_unfinished()
+            self._mark_drain_unfinished()
         try:
             if row.pending_offset is not None:
                 async with asyncio.timeout_at(recording):
                     await self._consumer.ownership.flush([row], recording)
         except (TimeoutError, QdoError):
             logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - expected
-            self._leave_unfinished()
-        self._moved("revoked", [row])
+            self._mark_drain_unfinished()
+        self._log_move("revoked", [row])
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
         if self.discard(rows) or any(row.pending_offset is not None for row in rows):
             self._finished = False
-        self._moved("lost", rows)
+        self._log_move("lost", rows)
 
     def suspended(self) -> None:
         logger.warning("the coordination service cannot be reached: no more messages are started")
@@ -198,22 +198,24 @@ class Dispatcher(PartitionListener):
         self._changed()
 
     def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:  # noqa: ARG002 - the fact counts
-        self._metrics.note("commits")
+        self._metrics.increment("commits")
 
     def not_recorded(self, error: Exception) -> None:
-        self._metrics.note("commit_failures")
+        self._metrics.increment("commit_failures")
         if not isinstance(error, CoordinationLost):
-            self._leave_unfinished()
+            self._mark_drain_unfinished()
 
-    def _leave_unfinished(self) -> None:
+    def _mark_drain_unfinished(self) -> None:
         if self._drained is not None:
             self._finished = False
 
-    def _moved(self, how: str, rows: Collection[OwnedPartition]) -> None:
+    def _log_move(self, how: str, rows: Collection[OwnedPartition]) -> None:
         gone = {row.partition for row in rows}
         names = sorted(map(str, gone))
         text = "%d partition%s %s: %s"
-        logger.info(text, len(names), "s" * (len(names) != 1), how, some(gone, _MAX_SHOWN), extra={"partitions": names})
+        logger.info(
+            text, len(names), "s" * (len(names) != 1), how, joined_first(gone, _MAX_SHOWN), extra={"partitions": names}
+        )
         self._metrics.moved(how, len(rows))
         if how == "assigned":
             self._metrics.owned = len(self._consumer.assignment)
@@ -224,12 +226,12 @@ class Dispatcher(PartitionListener):
     # Handling
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Number of messages to fetch now; 0 if all handlers are busy or messages are waiting."""
         free = self._runner.slots - self._running
         if free <= 0 or self._halted or self._runnable:
             return 0
-        return max(free, min(self._batch_size.messages * free, _HELD_RUNS * self._settings.batch - self._held))
+        return max(free, min(self._batch_size.messages * free, _MAX_HELD_BATCHES * self._settings.batch - self._held))
 
     def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
         work = self._works.get(partition)
@@ -239,13 +241,13 @@ class Dispatcher(PartitionListener):
                 return
             offset = self._hung.take_over(partition, row.claimed)
             suspicion = CrashSuspicion(offset, messages[0], settings.commit_messages, settings.retry.attempts)
-            work = PartitionWork(row, OrderedQueue(), self._handlers_ended, None if suspicion.over else suspicion)
+            work = PartitionWork(row, OrderedQueue(), self._on_handlers_end, None if suspicion.over else suspicion)
             self._works[partition] = work
         if self._key is not None and work.suspicion is None and not work.partition_queue.count:
             work.partition_queue = KeyedQueue(self._key, self._settings.parallel, self._settings.window)
         work.partition_queue.add(messages)
         self._held += len(messages)
-        self._queue(work)
+        self._enqueue(work)
 
     def dispatch(self) -> None:
         """Starts runs while there are free handlers and the ownership of partitions is certain."""
@@ -253,18 +255,18 @@ class Dispatcher(PartitionListener):
             if self._exclusive is not None:
                 return
             work = self._runnable[0]
-            if work.alone:
-                if any(other.runs for other in self._counting()):
+            if work.must_run_alone:
+                if any(other.runs for other in self._works_in_force()):
                     return  # nothing else starts until this work can run alone
                 self._exclusive = work
             self._runnable.popleft()
             work.queued = False
             run = work.take(self._batch_size.messages)
             if run is not None:
-                self._begin(work, run)
-                self._queue(work)
+                self._start_run(work, run)
+                self._enqueue(work)
 
-    def note_progress(self) -> None:
+    def record_progress(self) -> None:
         """Records the progress of active runs before they end, and stops handlers that take too long.
 
         With keys, progress is recorded only at the end of a run. Handlers that do not return are logged after a minute,
@@ -276,14 +278,14 @@ class Dispatcher(PartitionListener):
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
             if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):
-                self._stalled(work, run, age)
+                self._stop_stalled(work, run, age)
         if self._key is not None:
             return
         for work, run in runs:
             if run.handled and not work.discarded:
-                self._note(work, run.messages[run.handled - 1].id, 0)
+                self._record_offset(work, run.messages[run.handled - 1].id, 0)
 
-    def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
+    def _stop_stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
         """Stops a handler that takes too long. If that is impossible, hands its partition over to another worker.
 
         The attempt counts as failed in both cases. If the partition is being released or was lost, other messages may
@@ -304,6 +306,7 @@ class Dispatcher(PartitionListener):
         self._changed()
 
     def _count_hung(self, work: PartitionWork, run: MessageRun) -> None:
+        """Reports an attempt that cannot be stopped as failed, once."""
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         if not self._hung.add(work.partition, HandlingNote(message.id, run.attempt, last=True)):
             return
@@ -313,6 +316,7 @@ class Dispatcher(PartitionListener):
         self._handling.failed(place, message, failure)
 
     async def _hand_over(self, work: PartitionWork) -> None:
+        """Records the hanging attempt, discards the partition's results, and rejoins the group."""
         attempt = self._hung.notes[work.partition]
         self._settle_active_runs(work)
         try:
@@ -328,8 +332,8 @@ class Dispatcher(PartitionListener):
 
         Returns False if messages were not finished. Their results are discarded.
         """
-        works = self._counting(rows)
-        self._shut(works)
+        works = self._works_in_force(rows)
+        self._close_works(works)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await asyncio.gather(*(self._finish(work, deadline) for work in works))
@@ -356,7 +360,7 @@ class Dispatcher(PartitionListener):
 
     def discard(self, rows: Collection[OwnedPartition]) -> bool:
         """Discards the results of partitions from now on. Returns whether messages will be handled again."""
-        works = self._counting(rows)
+        works = self._works_in_force(rows)
         unfinished = any(work.unfinished for work in works)
         self._remove(works)
         self._readmit(rows)
@@ -377,7 +381,7 @@ class Dispatcher(PartitionListener):
             if not work.quiet:
                 self._leaked[work] = None
 
-    def _shut(self, works: Iterable[PartitionWork]) -> None:
+    def _close_works(self, works: Iterable[PartitionWork]) -> None:
         for work in works:
             work.close()
             self._update_busy(work.partition)
@@ -389,18 +393,19 @@ class Dispatcher(PartitionListener):
         has_gaps = not self._halted and work.fill(deadline)
         self._held -= before - work.partition_queue.count  # without the dropped messages
         if has_gaps:
-            self._queue(work)
+            self._enqueue(work)
             self.dispatch()
             await work.until_quiet()
 
     def _settle_active_runs(self, work: PartitionWork) -> None:
+        """Records the progress of active runs. Their later results are discarded."""
         for run in work.runs:
             if run.settled:
                 continue
             before = work.partition_queue.count
             work.partition_queue.settle(run, run.handled)
             run.settled = True
-            self._grown(work, before)
+            self._count_done(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
         """Discards results of partitions from now on. Partitions with messages in flight stay busy until these end."""
@@ -408,7 +413,7 @@ class Dispatcher(PartitionListener):
             if work.discarded:
                 continue
             self._held -= work.partition_queue.count
-            work.cancel()
+            work.discard()
             if self._exclusive is work:
                 self._exclusive = None
             self._update_busy(work.partition)
@@ -420,7 +425,7 @@ class Dispatcher(PartitionListener):
             self.dispatch()
             self._changed()
 
-    def _handlers_ended(self, work: PartitionWork) -> None:
+    def _on_handlers_end(self, work: PartitionWork) -> None:
         """Accepts messages of a lost partition again. A handed-over one has to be assigned again first."""
         self._leaked.pop(work, None)
         if work.state == "lost" and self._works.get(work.partition) is work:
@@ -435,7 +440,7 @@ class Dispatcher(PartitionListener):
     def _runs(self) -> list[tuple[PartitionWork, MessageRun]]:
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
-    def _counting(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
+    def _works_in_force(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
         chosen = None if rows is None else set(rows)
         works = self._works.values()
         return [work for work in works if not work.discarded and (chosen is None or work.row in chosen)]
@@ -447,18 +452,18 @@ class Dispatcher(PartitionListener):
         else:
             self.busy.add(partition)
 
-    def _queue(self, work: PartitionWork) -> None:
+    def _enqueue(self, work: PartitionWork) -> None:
         if work.open and not work.queued:
             work.queued = True
             self._runnable.append(work)
         self._update_busy(work.partition)
 
-    def _go_on(self, work: PartitionWork) -> None:
-        self._queue(work)
+    def _resume(self, work: PartitionWork) -> None:
+        self._enqueue(work)
         self.dispatch()
         self._changed()
 
-    def _begin(self, work: PartitionWork, run: MessageRun) -> None:
+    def _start_run(self, work: PartitionWork, run: MessageRun) -> None:
         run.since = asyncio.get_running_loop().time()
         self._running += 1
         self._metrics.in_flight = self._running
@@ -467,9 +472,10 @@ class Dispatcher(PartitionListener):
             future = self._runner.start(run, Delivery(work.partition, run.attempt))
         else:
             future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run))
-        future.add_done_callback(partial(self._ended, work, run))
+        future.add_done_callback(partial(self._on_run_end, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
+        """Runs messages between two notes. Fails the first one if workers were lost in all its attempts."""
         if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # the message has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin(run.messages), RunResult(0)
@@ -481,7 +487,7 @@ class Dispatcher(PartitionListener):
                 suspicion.handled(ran.handled)
             if (note.last or suspicion.over) and not work.discarded:
                 if ran.handled:
-                    self._note(work, run.messages[ran.handled - 1].id, 0)
+                    self._record_offset(work, run.messages[ran.handled - 1].id, 0)
                 await self._consumer.ownership.note(work.row, suspicion.ended())
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
@@ -491,11 +497,11 @@ class Dispatcher(PartitionListener):
             work.suspicion = None
         return ran
 
-    def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+    def _on_run_end(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         try:
             self._record_result(work, run, outcome(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
-            self._handling.broken(error)
+            self._handling.end_after_error(error)
 
     def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         self._running -= 1
@@ -507,7 +513,7 @@ class Dispatcher(PartitionListener):
         else:
             self._handling.ran_tasks(work.partition.queue.name, run, ran)
         self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
-        self._settle(work, run, ran)
+        self._settle_run(work, run, ran)
         work.update_quiet()
         self.dispatch()
         self._changed()
@@ -526,7 +532,8 @@ class Dispatcher(PartitionListener):
                     if isinstance(result, Exception):
                         logger.warning("the running messages could not be recorded: %s", result)
 
-    def _settle(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+    def _settle_run(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+        """Records the progress of an ended run and treats its failure, unless its work is discarded."""
         failure = ran.failure
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count
@@ -534,28 +541,29 @@ class Dispatcher(PartitionListener):
         if work.discarded:
             self._readmit_lost(work)
             return
-        self._grown(work, before)
+        self._count_done(work, before)
         if failure is not None and held is not None:
-            self._failed(work, held, failure)
+            self._handle_failure(work, held, failure)
         elif failure is not None and failure.effect == "exit":
             # The failure belongs to no message. If a child died after the last message, the effect is "fail".
             self._end(StopTheWorker("error"), failure)
-        self._queue(work)
+        self._enqueue(work)
 
-    def _grown(self, work: PartitionWork, before: int) -> None:
+    def _count_done(self, work: PartitionWork, before: int) -> None:
+        """Schedules the commit of messages done since the queue had ``before`` of them."""
         done = before - work.partition_queue.count
         self._held -= done
         if work.partition_queue.end is not None:
-            self._note(work, work.partition_queue.end, done)
+            self._record_offset(work, work.partition_queue.end, done)
 
-    def _note(self, work: PartitionWork, end: str, done: int) -> None:
+    def _record_offset(self, work: PartitionWork, end: str, done: int) -> None:
         if end != work.recorded:
             work.recorded = end
             self._consumer.ownership.add(work.row, end, done)
 
-    def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
+    def _handle_failure(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         place = Delivery(work.partition, held.attempt)
-        decision = self._handling.decided(self._settings, place, held.message, failure)
+        decision = self._handling.decide_failure(self._settings, place, held.message, failure)
         match decision:
             case StopTheWorker():
                 work.leave(held)
@@ -564,23 +572,23 @@ class Dispatcher(PartitionListener):
                 self._handling.retrying(place, held.message, failure, seconds)
                 text = "attempt %d failed, the next in %.1f s: %s"
                 self._handling.report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
-                work.retry_later(held, seconds, self._go_on)
+                work.retry_later(held, seconds, self._resume)
             case SkipMessage():
-                self._given_up(work, held, failure, "skipped")
+                self._give_up_message(work, held, failure, "skipped")
             case DeadLetterIt():
                 work.dead_letter(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         if await work.publish_dead_letter(self._consumer.client, self._handling, held, failure):
-            self._given_up(work, held, failure, "dead")
-            self._go_on(work)
+            self._give_up_message(work, held, failure, "dead")
+            self._resume(work)
         else:
             work.leave(held)
 
-    def _given_up(
+    def _give_up_message(
         self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
     ) -> None:
         self._handling.given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
         before = work.partition_queue.count
         work.partition_queue.finish(held)
-        self._grown(work, before)
+        self._count_done(work, before)

@@ -92,7 +92,7 @@ class Failure(msgspec.Struct, frozen=True):
         else:
             effect = "exit" if interrupts and isinstance(error, KeyboardInterrupt) else "fail"
         names = [name for base in kind.__mro__[:-1] for name in (base.__qualname__, _full_name(base))]
-        text, trace = _cut(_text(error), _MAX_TEXT_CHARS), _cut(_trace(error), _MAX_TRACE_CHARS)
+        text, trace = _cut(_format_text(error), _MAX_TEXT_CHARS), _cut(_format_trace(error), _MAX_TRACE_CHARS)
         return cls(_full_name(kind), text, trace, tuple(dict.fromkeys(names)), effect)
 
     def __str__(self) -> str:
@@ -157,14 +157,14 @@ def _cut(text: str, most: int) -> str:
     return f"{text[: most // 2]} [{len(text) - most} characters left out] {text[-(most // 2) :]}"
 
 
-def _text(error: BaseException) -> str:
+def _format_text(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - an error whose text fails must not hide the error itself
         return ""
 
 
-def _trace(error: BaseException) -> str:
+def _format_trace(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001 - as above, because the traceback ends with the text
@@ -219,10 +219,11 @@ def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int,
     pause = retry.after(attempt, failure.kinds, draw)
     if pause is not None:
         return RetryLater(pause)
-    return _at_last(settings, queue, draw * retry.longest(attempt))
+    return _decide_last(settings, queue, draw * retry.longest(attempt))
 
 
-def _at_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
+def _decide_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
+    """Returns what happens to a message after its last attempt. Dead letters are skipped unless ``bury_dead``."""
     match settings.on_failure:
         case "retry":
             return RetryLater(pause)

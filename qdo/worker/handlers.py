@@ -268,7 +268,7 @@ class Hooks:
         self._hook_failed = hook_failed
         self._hooks: dict[str, list[Hook]] = {name: [] for name in _NAMES}
         for instance in middleware:
-            hooks = {name: hook for name in _NAMES if (hook := _hook(instance, name)) is not None}
+            hooks = {name: hook for name in _NAMES if (hook := _find_hook(instance, name)) is not None}
             if not hooks and not isinstance(instance, Middleware):
                 raise InvalidArgument(f"{instance!r} has none of the hooks {', '.join(_NAMES)}")
             for name, hook in hooks.items():
@@ -286,7 +286,7 @@ class Hooks:
                 logger.exception("the hook %s of %r failed", name, getattr(hook, "__self__", hook))
 
 
-def _hook(one: object, name: str) -> Hook | None:
+def _find_hook(one: object, name: str) -> Hook | None:
     hook: Any = getattr(one, name, None)
     if hook is None or getattr(hook, "__func__", None) is getattr(Middleware, name):
         return None

@@ -14,10 +14,28 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from qdo.partitions import Partition
-from qdo.worker.executors.in_process import QUICK
+from qdo.worker.executors.in_process import MAX_QUICK_SECONDS
 from qdo.worker.failure import RunResult
 
-BUCKETS = (QUICK, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+BUCKETS = (
+    MAX_QUICK_SECONDS,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 """Upper bounds of the histogram's buckets, in seconds."""
 
 MAX_TASKS = 200
@@ -74,7 +92,7 @@ class WorkerMetrics(Collector):
             self._registry.unregister(self)
 
     def ran(self, queue: str, ran: RunResult, task: str = "") -> None:
-        key = queue, self._shown(task) if task else ""
+        key = queue, self._limit_task_labels(task) if task else ""
         cells = self._cells[key]
         cells[0] += ran.seconds + sum(ran.slow)
         cells[1] += ran.quick
@@ -83,20 +101,21 @@ class WorkerMetrics(Collector):
         self._counts["handled"][key] += ran.handled
 
     def count(self, name: str, queue: str, task: str = "") -> None:
-        self._counts[name][queue, self._shown(task) if task else ""] += 1
+        self._counts[name][queue, self._limit_task_labels(task) if task else ""] += 1
 
-    def _shown(self, task: str) -> str:
+    def _limit_task_labels(self, task: str) -> str:
+        """Returns the task's name, or ``OTHER_TASKS`` if ``MAX_TASKS`` other names are shown."""
         if task not in self._tasks and len(self._tasks) >= MAX_TASKS:
             return OTHER_TASKS
         self._tasks.add(task)
         return task
 
-    def note(self, name: str) -> None:
+    def increment(self, name: str) -> None:
         self._plain[name] += 1
 
     def moved(self, kind: str, partitions: int) -> None:
         self._rebalances[kind] += partitions
-        self.note("rebalances")
+        self.increment("rebalances")
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -107,7 +126,7 @@ class WorkerMetrics(Collector):
             for key, count in sorted(self._counts[name].copy().items()):
                 family.add_metric(_labels(key), count)
             yield family
-        yield self._seconds()
+        yield self._make_histogram()
         for name, text in _PLAIN.items():
             yield CounterMetricFamily(f"qdo_{name}", text, value=self._plain[name])
         moves = CounterMetricFamily("qdo_rebalanced_partitions", "Partitions that moved.", labels=("how",))
@@ -127,7 +146,7 @@ class WorkerMetrics(Collector):
             lag.add_metric((partition.queue.name, str(partition.number)), count)
         yield lag
 
-    def _seconds(self) -> Metric:
+    def _make_histogram(self) -> Metric:
         family = HistogramMetricFamily(
             "qdo_handler_seconds", "Time that handled messages spent in the handler.", labels=_LABELS
         )

@@ -38,7 +38,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import HandlingNote
 from qdo.settings import Key
-from qdo.tasks import happens
+from qdo.tasks import wait_for_event
 from qdo.worker.crash_suspicion import CrashSuspicion
 from qdo.worker.failure import Failure
 from qdo.worker.runs import Delivery, MessageRun
@@ -70,7 +70,7 @@ class OrderedQueue:
 
     def __init__(self) -> None:
         self._messages: Sequence[Message] = ()
-        self._at = 0
+        self._next_index = 0
         self._running = False
         self._held = False
         self._attempt = 1
@@ -78,26 +78,26 @@ class OrderedQueue:
 
     @property
     def count(self) -> int:
-        return len(self._messages) - self._at
+        return len(self._messages) - self._next_index
 
     @property
     def waiting(self) -> bool:
         """Whether there are messages that are not done."""
-        return self._at < len(self._messages)
+        return self._next_index < len(self._messages)
 
     @property
     def full(self) -> bool:
         """Whether adding more messages now would only use memory."""
-        return self._at < len(self._messages)
+        return self._next_index < len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
-        self._messages = [*self._messages[self._at :], *messages] if self.full else messages
-        self._at = 0
+        self._messages = [*self._messages[self._next_index :], *messages] if self.full else messages
+        self._next_index = 0
 
     @property
     def first(self) -> Message | None:
         """The next message, or None if no message may be handled now."""
-        return None if self._running or self._held or not self.full else self._messages[self._at]
+        return None if self._running or self._held or not self.full else self._messages[self._next_index]
 
     def take(self, most: int) -> MessageRun | None:
         """Returns a run of up to ``most`` messages, or None if no message may be handled now."""
@@ -106,9 +106,9 @@ class OrderedQueue:
         self._running = True
         if self._attempt > 1:
             most = 1
-        if self._at == 0 and most >= len(self._messages):
+        if self._next_index == 0 and most >= len(self._messages):
             return MessageRun(self._messages, self._attempt)
-        return MessageRun(self._messages[self._at : self._at + most], self._attempt)
+        return MessageRun(self._messages[self._next_index : self._next_index + most], self._attempt)
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool = False) -> FailedMessage | None:
         """Ends a run whose first ``handled`` messages are done. With ``failed`` holds the next one and returns it."""
@@ -120,7 +120,7 @@ class OrderedQueue:
         self._held = True
         return FailedMessage(run.messages[handled], run.attempt)
 
-    def again(self, held: FailedMessage) -> None:
+    def retry(self, held: FailedMessage) -> None:
         self._held = False
         self._attempt = held.attempt + 1
 
@@ -137,13 +137,13 @@ class OrderedQueue:
         Called when no message is running, and again whenever a message is left. Returns the ids of the messages that
         remain to be handled.
         """
-        self._messages = self._messages[: self._at]
+        self._messages = self._messages[: self._next_index]
         return set()
 
     def _advance(self, count: int) -> None:
-        self._at += count
+        self._next_index += count
         self._attempt = 1
-        self.end = self._messages[self._at - 1].id
+        self.end = self._messages[self._next_index - 1].id
 
 
 class KeyedQueue:
@@ -239,10 +239,10 @@ class KeyedQueue:
         self._waiting += len(rest)
         for key in run.keys:
             if held is None or key != held.key:
-                self._freed(key)
+                self._release_key(key)
         return held
 
-    def again(self, held: FailedMessage) -> None:
+    def retry(self, held: FailedMessage) -> None:
         """Queues a held message for its next attempt, before all waiting messages."""
         self._chains[held.key].appendleft(held.message)
         self._waiting += 1
@@ -252,7 +252,7 @@ class KeyedQueue:
     def finish(self, held: FailedMessage) -> None:
         self._prefix.done(held.message.id)
         self._attempts.pop(held.key, None)
-        self._freed(held.key)
+        self._release_key(held.key)
 
     def leave(self, held: FailedMessage) -> None:
         self._left.add(held.message.id)
@@ -277,7 +277,7 @@ class KeyedQueue:
                 taken.append(chain.popleft())
         return taken, keys
 
-    def _freed(self, key: Hashable) -> None:
+    def _release_key(self, key: Hashable) -> None:
         if self._chains[key]:
             self._ready.append(key)
         else:
@@ -311,6 +311,7 @@ class ContiguousOffset:
         self._order.extend(ids)
 
     def done(self, identifier: str) -> None:
+        """Marks a message as done, and moves ``end`` up to the first unfinished message."""
         order, done = self._order, self._done
         done.add(identifier)
         while order and order[0] in done:
@@ -405,7 +406,7 @@ class PartitionWork:
         return not self.quiet or self.partition_queue.done_behind
 
     @property
-    def alone(self) -> bool:
+    def must_run_alone(self) -> bool:
         """Whether the next message must run alone in this worker."""
         first = None if self.suspicion is None else self.partition_queue.first
         return self.suspicion is not None and first is not None and self.open and self.suspicion.last(first)
@@ -415,6 +416,7 @@ class PartitionWork:
         return None if self.suspicion is None else self.suspicion.ended()
 
     def take(self, most: int) -> MessageRun | None:
+        """Returns the next run, or None if the work is closed or nothing may run. A suspected message runs alone."""
         suspicion = self.suspicion
         if suspicion is not None and (first := self.partition_queue.first) is not None:
             most = 1 if suspicion.suspected(first) else most
@@ -438,7 +440,7 @@ class PartitionWork:
 
         def again() -> None:
             del self._timers[timer]
-            self.partition_queue.again(held)
+            self.partition_queue.retry(held)
             ready(self)
 
         timer = asyncio.get_running_loop().call_later(seconds, again)
@@ -455,7 +457,7 @@ class PartitionWork:
         """Registers a task that publishes a dead letter. Its message counts as in flight."""
         self._dead_letters.add(task)
         self._quiet.clear()
-        task.add_done_callback(self._buried)
+        task.add_done_callback(self._dead_letter_done)
 
     async def publish_dead_letter(
         self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
@@ -468,7 +470,7 @@ class PartitionWork:
             try:
                 target = await deadletters.bury(client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl)
             except Exception as error:  # noqa: BLE001 - no error may lose the message
-                handling.metrics.note("dead_letter_failures")
+                handling.metrics.increment("dead_letter_failures")
                 pause = _DEAD_PAUSES.pause(failures, 1.0)
                 text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
                 handling.report(logging.ERROR, place, held.message, failure, text, error, pause)
@@ -514,7 +516,8 @@ class PartitionWork:
             del self._timers[timer]
         return self.partition_queue.waiting or bool(self._timers)
 
-    def cancel(self) -> None:
+    def discard(self) -> None:
+        """Discards results, and cancels retries and dead letters. Running handlers go on."""
         self.close()
         self.state = "lost" if self.handing_over is None else "handed over"
         for timer in self._timers:
@@ -529,13 +532,14 @@ class PartitionWork:
 
     async def pause(self, seconds: float) -> bool:
         """Waits. Returns False as soon as the work is closed."""
-        return not await happens(self._closing, seconds)
+        return not await wait_for_event(self._closing, seconds)
 
-    def _buried(self, task: asyncio.Task[None]) -> None:
+    def _dead_letter_done(self, task: asyncio.Task[None]) -> None:
         self._dead_letters.discard(task)
         self.update_quiet()
 
     def update_quiet(self) -> None:
+        """Ends :meth:`until_quiet` if no message is in flight, and then calls ``ended`` for discarded work."""
         if self.state == "filling" and (self.partition_queue.waiting or self._timers):
             return
         if not self.runs and not self._dead_letters:

@@ -18,7 +18,7 @@ from qdo.errors import MissingRights
 from qdo.settings import WorkerSettings
 from queuey.client import ClientError, NotFound, RetryPolicy
 from queuey.client.deadletters import holds_dead, queue_for
-from queuey.client.lookup import look_up, rights_for
+from queuey.client.lookup import find_queues, rights_for
 
 logger = logging.getLogger("qdo.worker")
 
@@ -47,24 +47,24 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
         ClientError: The service refused to look up the rights.
     """
     names = consumer.wanted.names
-    if missing := await until_answered(lambda: _missing(consumer, settings, names)):
+    if missing := await until_answered(lambda: _find_missing(consumer, settings, names)):
         raise MissingRights(
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_texts(missing)}. "
-            f"Give it these rights (docs/access.md), or change the options{_way_out(missing)}"
+            f"Give it these rights (docs/access.md), or change the options{_describe_way_out(missing)}"
         )
     if consumer.in_service_group and names:  # With ZooKeeper the leader logs this.
-        lookup = await until_answered(lambda: look_up(consumer.client, names))
+        lookup = await until_answered(lambda: find_queues(consumer.client, names))
         if lookup.absent:
             logger.warning("queues that do not exist: %s", ", ".join(sorted(lookup.absent)))
-    matching = await until_answered(lambda: _matching(consumer))
-    if missing := await until_answered(lambda: _missing(consumer, settings, matching - names)):
+    matching = await until_answered(lambda: _find_matching_names(consumer))
+    if missing := await until_answered(lambda: _find_missing(consumer, settings, matching - names)):
         logger.warning(
             "the credential lacks rights for queues that match patterns: %s. Unreadable queues are left to others",
             _texts(missing),
         )
 
 
-def _way_out(missing: list[Need]) -> str:
+def _describe_way_out(missing: list[Need]) -> str:
     return ", or use --coordination zookeeper://…" if any(need[2] == GROUP for need in missing) else ""
 
 
@@ -93,17 +93,18 @@ def _text(need: Need) -> str:
     return f"{what} ({option})" if option else what
 
 
-async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]) -> list[Need]:
+async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]) -> list[Need]:
+    """Returns the rights that the credential lacks. For a missing queue these are only admin and send."""
     client = consumer.client
     claims = GROUP if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
-    needs = _needs(sorted(names), settings, claims)
+    needs = _list_needs(sorted(names), settings, claims)
     try:
         rights = await rights_for(client, {name for name, _, _ in needs})
     except NotFound:
         logger.warning("the service is older than this program, so the worker's rights are not checked")
         return []
     lacking = [need for need in needs if need[1] not in rights[need[0]]]
-    lookup = await look_up(client, {name for name, action, _ in lacking if action != "send"})
+    lookup = await find_queues(client, {name for name, action, _ in lacking if action != "send"})
     # A missing queue needs admin, to create it. Other rights may be granted when it is created.
     return [
         (name, action, option)
@@ -112,15 +113,15 @@ async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: Abs
     ]
 
 
-async def _matching(consumer: AsyncConsumer) -> set[str]:
+async def _find_matching_names(consumer: AsyncConsumer) -> set[str]:
     subscription, names = consumer.wanted, set[str]()
     for prefix in subscription.literal_prefixes():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)
-        names |= {queue.name for queue in page.queues if subscription.wants(queue.name)}
+        names |= {queue.name for queue in page.queues if subscription.matches_name(queue.name)}
     return set(sorted(names)[:MAX_NAMES])
 
 
-def _needs(names: list[str], settings: WorkerSettings, claims: str) -> list[Need]:
+def _list_needs(names: list[str], settings: WorkerSettings, claims: str) -> list[Need]:
     """Returns the rights that a worker needs. ``claims`` is the option that needs the right to claim, or empty."""
     needs: dict[Need, None] = {}
     for name in names:

@@ -66,8 +66,8 @@ class MessageRun:
         handled: Number of messages handled so far.
         seen: ``handled`` at the last check.
         since: When ``handled`` last changed, by the loop's clock.
-        told: Seconds without progress when the last warning was logged.
-        tell: Called when the run should end, for executors that cannot check ``halt``.
+        last_logged_age: Seconds without progress when the last warning was logged.
+        notify_halt: Called when the run should end, for executors that cannot check ``halt``.
         begun: Whether a handler has started on the run.
         cancelled: Whether its executor has cancelled the run.
         abandoned: ``handled`` when a message exceeded its time, or None if no message did.
@@ -76,15 +76,33 @@ class MessageRun:
         state: The last state that the handler has set, in any thread: the index of its message, and JSON.
         state_seen: The last state that was passed on.
         to_stop: The indexes of messages whose handlers are asked to stop.
-        tell_to_stop: Called with each index of ``to_stop``, for executors that cannot check it.
+        notify_stop: Called with each index of ``to_stop``, for executors that cannot check it.
         keeps_results: Whether to keep the handler's return values as results.
         results: Results by the indexes of their messages.
     """
 
     __slots__ = (
-        "abandoned", "accepted", "attempt", "begun", "cancelled", "halt", "handled", "keeps_results", "keys", "leaked",
-        "messages", "results", "seen", "settled", "since", "state", "state_seen", "tell", "tell_to_stop", "to_stop",
-        "told",
+        "abandoned",
+        "accepted",
+        "attempt",
+        "begun",
+        "cancelled",
+        "halt",
+        "handled",
+        "keeps_results",
+        "keys",
+        "last_logged_age",
+        "leaked",
+        "messages",
+        "notify_halt",
+        "notify_stop",
+        "results",
+        "seen",
+        "settled",
+        "since",
+        "state",
+        "state_seen",
+        "to_stop",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
@@ -93,13 +111,13 @@ class MessageRun:
         self.keys = keys
         self.halt = self.begun = self.leaked = self.settled = self.cancelled = False
         self.handled = self.seen = 0
-        self.since = self.told = 0.0
-        self.tell: Callable[[], None] | None = None
+        self.since = self.last_logged_age = 0.0
+        self.notify_halt: Callable[[], None] | None = None
         self.abandoned: int | None = None
         self.state: tuple[int, bytes] | None = None
         self.state_seen: tuple[int, bytes] | None = None
         self.to_stop: frozenset[int] = frozenset()
-        self.tell_to_stop: Callable[[int], None] | None = None
+        self.notify_stop: Callable[[int], None] | None = None
         self.keeps_results = False
         self.results: dict[int, JobResult] = {}
 
@@ -122,8 +140,8 @@ class MessageRun:
 
     def ask_to_stop(self, number: int) -> None:
         self.to_stop = self.to_stop | {number}
-        if self.tell_to_stop is not None:
-            self.tell_to_stop(number)
+        if self.notify_stop is not None:
+            self.notify_stop(number)
 
     def set_state(self, state: bytes) -> None:
         self.state = self.handled, state
@@ -139,8 +157,8 @@ class MessageRun:
 
     def stop(self) -> None:
         self.halt = True
-        if self.tell is not None:
-            self.tell()
+        if self.notify_halt is not None:
+            self.notify_halt()
 
 
 class Executor(Protocol):
@@ -192,6 +210,7 @@ class BatchSize:
 
     @property
     def messages(self) -> int:
+        """Max messages of the next run, by the mean time of a message so far."""
         if self._mean is None:
             return min(self._first, self._most)
         if self._mean * self._most <= self._seconds:
@@ -220,10 +239,10 @@ _LONG = 60.0
 def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -> float:
     """Returns the seconds since a run made progress, as far as checks have seen it. Logs a long one."""
     if run.handled != run.seen or not run.begun:
-        run.seen, run.since, run.told = run.handled, now, 0.0
+        run.seen, run.since, run.last_logged_age = run.handled, now, 0.0
     age = now - run.since
-    if age >= max(_LONG, 2 * run.told) and run.seen < len(run.messages):
-        run.told = age
+    if age >= max(_LONG, 2 * run.last_logged_age) and run.seen < len(run.messages):
+        run.last_logged_age = age
         message = run.messages[run.seen]
         fields = {"queue": partition.queue.name, "partition": partition.number, "message_id": message.id}
         text = "a handler has been running with %smessage %s of %s for %.0f s"
@@ -254,16 +273,16 @@ def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) ->
     A run that was stopped at its limit has failed.
     """
     if future.cancelled():
-        return _stopped(run, RunResult(0), limit)
+        return _mark_stopped(run, RunResult(0), limit)
     error = future.exception()
     if error is None:
-        return _stopped(run, future.result(), limit)
+        return _mark_stopped(run, future.result(), limit)
     logger.critical("messages were not handled because of an internal error", exc_info=error)
     failure = Failure.of(error)
     return RunResult(0, Failure(failure.kind, failure.text, failure.trace, failure.kinds, "exit"))
 
 
-def _stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
+def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
     if run.abandoned == ran.handled and ran.failure is None:
         return ran._replace(failure=too_long(limit))
     return ran

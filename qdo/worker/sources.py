@@ -66,7 +66,7 @@ class Handling(NamedTuple):
     call_of: CallOf = calls_nothing
     names_of: Callable[[Sequence[Message]], list[str]] | None = None
 
-    def decided(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
+    def decide_failure(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
         """Returns what to do with a message after a failed attempt. Counts the failure and calls the hooks."""
         decision = decide(settings, place.partition.queue.name, failure, place.attempt, random())  # noqa: S311 - spreads load
         if not isinstance(decision, StopTheWorker) or decision.why == "message":
@@ -124,16 +124,17 @@ class Handling(NamedTuple):
         self.hooks.call("retrying", message, place, failure, seconds)
 
     def given_up(self, place: Delivery, message: Message, failure: Failure, how: Literal["dead", "skipped"]) -> None:
+        """Counts a message that is skipped or becomes a dead letter, and calls the hook ``dead`` in both cases."""
         self.count_message(how, place.partition.queue.name, message)
         self.hooks.call("dead", message, place, failure)
 
-    def broken(self, error: BaseException) -> None:
+    def end_after_error(self, error: BaseException) -> None:
         """Ends the worker after an internal error in a callback, which the loop would only log."""
         logger.critical("the worker ends because of an internal error", exc_info=error)
         self.end(StopTheWorker("error"), Failure.of(error))
 
 
-def note_refusal(handling: Handling, seconds: float) -> None:
+def end_if_refused(handling: Handling, seconds: float) -> None:
     """Ends the worker if the service has refused its credential for ``stalled_after`` seconds."""
     handling.metrics.refused = seconds
     if seconds >= handling.settings.stalled_after:
@@ -170,7 +171,7 @@ class Source(Protocol):
     def wake(self) -> None:
         """Ends the wait of :meth:`take`."""
 
-    def beside(self) -> list[Coroutine[Any, Any, None]]:
+    def background_tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Returns the background tasks. They run until they are cancelled."""
 
     async def drain(self, patience: float) -> bool:

@@ -112,8 +112,8 @@ class Worker:
         self.metrics = WorkerMetrics(registry)
         self._changed = asyncio.Event()
         self._stop_requested = asyncio.Event()
-        self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
-        seconds = _seconds(self.settings, consumer)
+        self._hooks = Hooks(middleware, lambda _: self.metrics.increment("hook_failures"))
+        seconds = _max_run_seconds(self.settings, consumer)
         resolved = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
         task_of = getattr(resolved, "task_of", lambda _message: None)
         self._runner = _runner(self.settings, seconds, handler, resolved, task_of, context, self._hooks, process_setup)
@@ -184,11 +184,11 @@ class Worker:
             self._stop_requested.set()
         if isinstance(self._runner, TaskExecutor):
             self._runner.interrupts = not signals and threading.current_thread() is threading.main_thread()
-        with _signals(self._signalled, self._end_process) if signals else nullcontext():
+        with _handle_signals(self._on_signal, self._end_process) if signals else nullcontext():
             try:
                 await self._runner.open()
                 try:
-                    await self._belong()
+                    await self._run_in_group()
                 finally:
                     await self._runner.close()
             finally:
@@ -241,14 +241,14 @@ class Worker:
 
     # -- the central loop
 
-    async def _belong(self) -> None:
+    async def _run_in_group(self) -> None:
         joined = False
         try:
-            joined = await self._joined()
+            joined = await self._join()
             if joined:
                 self._hooks.call("started", self)
-                async with self._beside():
-                    await self._work()
+                async with self._run_background_tasks():
+                    await self._take_until_stopped()
         except BaseException:
             self._code = ExitCode.FAILED
             raise
@@ -257,7 +257,7 @@ class Worker:
             if joined:
                 self._hooks.call("stopped", self)
 
-    async def _joined(self) -> bool:
+    async def _join(self) -> bool:
         loop = asyncio.get_running_loop()
         joining, stopping = loop.create_task(self._source.start()), loop.create_task(self._stop_requested.wait())
         try:
@@ -269,7 +269,7 @@ class Worker:
         finally:
             await cancel(joining, stopping)
 
-    async def _work(self) -> None:
+    async def _take_until_stopped(self) -> None:
         patience = 0.0
         try:
             while not self._stopping:
@@ -281,6 +281,7 @@ class Worker:
             await self._drain(patience)
 
     async def _drain(self, patience: float) -> None:
+        """Finishes messages within ``patience`` seconds, then gives up the handlers and changes the exit code."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
@@ -291,20 +292,20 @@ class Worker:
             await self._source.until_ended(loop.time() + patience)
 
     @asynccontextmanager
-    async def _beside(self) -> AsyncIterator[None]:
+    async def _run_background_tasks(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(work) for work in self._source.beside()]
+        tasks = [loop.create_task(work) for work in self._source.background_tasks()]
         for task in tasks:
-            task.add_done_callback(self._beside_ended)
+            task.add_done_callback(self._background_task_ended)
         try:
             yield
         finally:
             await cancel(*tasks)
 
-    def _beside_ended(self, task: asyncio.Task[None]) -> None:
+    def _background_task_ended(self, task: asyncio.Task[None]) -> None:
         """Ends the worker after an error in a background task, because progress is not recorded without it."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._handling.broken(error)
+            self._handling.end_after_error(error)
 
     # -- what other parts report
 
@@ -317,7 +318,7 @@ class Worker:
         self._code = self._code or _CODES[end.why]
         self._stop()
 
-    def _signalled(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if not self._stopping:
             logger.info("%s: draining", signal.Signals(number).name)
             self._stop()
@@ -331,10 +332,10 @@ class Worker:
 
 
 @contextmanager
-def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> Iterator[None]:
-    """Handles SIGTERM and SIGINT: calls ``told`` in the loop at each, and ``told_again`` at a second one.
+def _handle_signals(on_first: Callable[[int], None], on_second: Callable[[int], None]) -> Iterator[None]:
+    """Handles SIGTERM and SIGINT: calls ``on_first`` in the loop at each, and ``on_second`` at a second one.
 
-    ``told_again`` is called at once in the main thread, because a handler may be blocking the loop.
+    ``on_second`` is called at once in the main thread, because a handler may be blocking the loop.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -345,10 +346,10 @@ def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> 
         nonlocal first
         first = first or monotonic()
         if monotonic() - first > _TOGETHER_SECONDS:
-            told_again(number)
+            on_second(number)
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, told, number)
+        loop.add_signal_handler(number, on_first, number)
         signal.signal(number, at_signal)
     try:
         yield
@@ -359,7 +360,7 @@ def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> 
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> float:
+def _max_run_seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> float:
     """Returns the seconds after which a run ends, even before its last message.
 
     With a group this is at most the session timeout. So a worker that was suspended longer than its session starts no
@@ -374,15 +375,16 @@ def _runner(
     settings: WorkerSettings,
     seconds: float,
     handler: Handler | HasHandler | str,
-    found: Any,  # noqa: ANN401 - is judged here
+    resolved: Any,  # noqa: ANN401 - is judged here
     task_of: handlers.TaskOf,
     context: Context | str | None,
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
 ) -> Executor:
+    """Checks the handler and returns its executor; raises InvalidArgument if threads would need a time limit."""
     factory = handlers.load_context(context) if isinstance(context, str) else context
-    handlers.check_handler(found)
-    limited, tasks, found = getattr(found, "needs_processes", ""), found, handlers.traced(found)
+    handlers.check_handler(resolved)
+    limited, tasks, resolved = getattr(resolved, "needs_processes", ""), resolved, handlers.traced(resolved)
     if factory is not None:
         handlers.check_context(factory)
     if settings.processes:
@@ -396,10 +398,10 @@ def _runner(
         raise InvalidArgument(f"plain functions with a timeout: {limited}: {text}")
     if getattr(tasks, "is_mixed", False):
         threads = ThreadExecutor(handlers.traced(tasks.call_plain, tasks), None, settings.threads, seconds, hooks)
-        shared = found, factory, settings.tasks, seconds, hooks
+        shared = resolved, factory, settings.tasks, seconds, hooks
         return MixedExecutor(*shared, limit=settings.time_limit, threads=threads, task_of=task_of)
-    if is_async(found):
-        return TaskExecutor(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
+    if is_async(resolved):
+        return TaskExecutor(resolved, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:
         raise InvalidArgument("a thread cannot be stopped: a time limit for a plain handler needs processes")
-    return ThreadExecutor(found, factory, settings.threads, seconds, hooks)
+    return ThreadExecutor(resolved, factory, settings.threads, seconds, hooks)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import MOST_ABOVE
+from queuey.claims.state import MAX_ABOVE
 
 JobStanding = Literal["claimed", "waiting", "delayed", "removed", "done", "refused"]
 """Status of a message after an action.
@@ -14,9 +14,9 @@ JobStanding = Literal["claimed", "waiting", "delayed", "removed", "done", "refus
 ``claimed``: a worker has it. ``waiting``: the next poll may receive it. ``delayed``: it is not due, and nothing was
 changed. ``removed``: the action ended it. ``done``: it was done before. ``refused``: the partition remembers too many
 messages, or the queue keeps keys or is a dedup queue."""
-MAX_KNOWN_WITH_EARLY = MOST_ABOVE // 2
+MAX_KNOWN_WITH_EARLY = MAX_ABOVE // 2
 """Max messages outstanding or done above the cursor for a message to be delivered early. An early message is remembered
-until it is due, and a partition that remembers ``MOST_ABOVE`` messages is not read any further."""
+until it is due, and a partition that remembers ``MAX_ABOVE`` messages is not read any further."""
 _ENDED: dict[ReceiptStatus, JobStanding] = {ReceiptStatus.DONE: "removed", ReceiptStatus.REFUSED: "refused"}
 
 

@@ -25,7 +25,7 @@ from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.partitions import by_key
 
-MOST_UNCONFIRMED = 20_000
+MAX_UNCONFIRMED = 20_000
 """Max covers with representatives above the cursor. With more, polls read more slowly."""
 
 StoredCover = tuple[bytes, int]
@@ -125,9 +125,13 @@ class Covers:
         for digest, representative, held in changes.made:
             self._add(digest, Cover(representative, changes.until, tuple(held), number), cursor)
         if changes.stored is not None:
-            self._store(number, *changes.stored)
+            self._move_to_store(number, *changes.stored)
 
     def _add(self, digest: bytes, cover: Cover, cursor: Position) -> None:
+        """Adds a cover.
+
+        It takes over the copies of an earlier cover of the same digest, and its ``until`` if that is higher.
+        """
         before = self._remove(digest)
         if before is not None:
             # Clocks differ, so a later delivery may have chosen a lower bound.
@@ -150,7 +154,8 @@ class Covers:
             self.unconfirmed.pop(cover.representative, None)
         return cover
 
-    def _store(self, number: int, made_by: int, confirmed: Position) -> None:
+    def _move_to_store(self, number: int, made_by: int, confirmed: Position) -> None:
+        """Removes the covers that the store has now; see :meth:`storable`."""
         for digest in [digest for digest, _ in self.storable(confirmed, made_by)]:
             cover = self._remove(digest)
             if cover is not None:
@@ -194,6 +199,7 @@ class Covers:
 
     @classmethod
     def decode(cls, found: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
+        """Restores covers from a snapshot made after entry ``number``."""
         covers = cls()
         for digest, representative, until, held, made_by in found:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
@@ -244,13 +250,15 @@ class CoverDraft:
         self.withdrawn: dict[bytes, None] = {}
 
     def is_duplicate(self, message: Message) -> bool:
-        return self._hider(message.position, self._digest(message)) is not None
+        return self._find_representative(message.position, self._find_digest(message)) is not None
 
     def deliver(self, message: Message) -> None:
-        digest = self._digest(message)
+        """Makes a message the representative of its body: undelivered copies below ``until`` become duplicates."""
+        digest = self._find_digest(message)
         self._made[digest] = Cover(message.position, self.until, (), 0)
 
     def hold(self, most: int) -> int:
+        """Adds to the new covers at most ``most`` copies that the scan has read above ``until``. Returns how many."""
         copies: dict[bytes, list[Position]] = {}
         count = 0
         for position, digest in self._copies.hidden.items() if self._made else ():
@@ -290,9 +298,10 @@ class CoverDraft:
     def hider(self, position: Position) -> Position | None:
         """Returns the representative of a duplicate, or None if the message is not known to be one."""
         digest = self._copies.hidden.get(position)
-        return None if digest is None else self._hider(position, digest)
+        return None if digest is None else self._find_representative(position, digest)
 
-    def _hider(self, position: Position, digest: bytes) -> Position | None:
+    def _find_representative(self, position: Position, digest: bytes) -> Position | None:
+        """Returns the representative of the cover that hides a message; ``ids.FIRST`` for a cover in the store."""
         if position[0] < self._copies.stored.get(digest, 0):
             # Stored covers have representatives below the cursor.
             return ids.FIRST
@@ -301,7 +310,7 @@ class CoverDraft:
                 return cover.representative
         return None
 
-    def _digest(self, message: Message) -> bytes:
+    def _find_digest(self, message: Message) -> bytes:
         digest = self._copies.digests.get(message.position)
         return digest_of(message.body, message.meta) if digest is None else digest
 
@@ -318,6 +327,7 @@ class CoverDraft:
         return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
 
     def made(self, cursor: Position) -> list[CoverMade]:
+        """Returns the new covers that are still needed after the cursor has moved to ``cursor``."""
         above = ids.following(cursor)
         return [
             (digest, cover.representative, list(cover.held))

@@ -16,11 +16,11 @@ from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import LATEST_END, MOST_ABOVE, MOST_OUTSTANDING, ClaimTiming, LastDelivery, State
+from queuey.claims.state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, LastDelivery, State
 from queuey.ids import Position
 from queuey.messages import Message, bytes_at_most, rendered_bytes
 
-MOST_IDS = 1000
+MAX_ENTRY_IDS = 1000
 """Max ids in one entry."""
 
 Delay = float | Callable[[ClaimReceipt, int], float]
@@ -84,8 +84,8 @@ class EntryDraft:
         self._taken: frozenset[Position] = frozenset()
         self._cursor = state.cursor
         self._keeps = state.keeps
-        self._new = 0
-        self._released_all = False
+        self._new_outstanding = 0
+        self._releases_all = False
         self._cancels: dict[Position, None] = {}
         self.records_ends = False
         """True if the queue keeps results, so the ends of unacknowledged messages are recorded too."""
@@ -97,12 +97,13 @@ class EntryDraft:
     # Receipts
 
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+        """Makes messages done. Refuses undelivered ones while the partition remembers too many done messages."""
         state, settlements = self._state, []
         for receipt in receipts:
             position = receipt.ticks, receipt.low
             status = self._status(receipt, position)
             if status is ReceiptStatus.DONE:
-                if position not in state.outstanding and len(state.above) + len(self._finals) >= MOST_ABOVE:
+                if position not in state.outstanding and len(state.above) + len(self._finals) >= MAX_ABOVE:
                     status = ReceiptStatus.REFUSED
                 else:
                     self._renewals.pop(position, None)
@@ -116,12 +117,9 @@ class EntryDraft:
     def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Extends claims to at least ``ttl`` seconds from now. If a message is not claimed, a claim begins.
 
-        No claim begins
-
-        * for an id in the future, because such a message may not exist;
-        * for an undelivered message of a queue that keeps keys, because its key is not known;
-        * in an ordered queue, while another caller has a message of the same key;
-        * if the limits leave no place for it.
+        No claim begins for an id in the future, because such a message may not exist; for an undelivered message of a
+        queue that keeps keys, because its key is not known; in an ordered queue, while another caller has a message of
+        the same key; or if the limits leave no place for it.
         """
         settlements = []
         expires = self.now + round(ttl * 1000)
@@ -134,35 +132,39 @@ class EntryDraft:
                     status = ReceiptStatus.FINAL
                 elif self._has_another(position) or not (self._places is None or self._places.has_one_for(position)):
                     status = ReceiptStatus.SUPERSEDED
-                elif self._may_claim(position):
+                elif self._try_reserve(position):
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED
             settlements.append(Settlement(receipt, status, until / 1000, position in self._state.cancelled))
         return settlements
 
-    def _may_claim(self, position: Position) -> bool:
+    def _try_reserve(self, position: Position) -> bool:
         outstanding = self._state.outstanding
         if position in outstanding or position in self._renewals:
             return True
-        if len(outstanding) + self._new >= MOST_OUTSTANDING:
+        if len(outstanding) + self._new_outstanding >= MAX_OUTSTANDING:
             return False
-        self._new += 1
+        self._new_outstanding += 1
         return True
 
     def _has_another(self, position: Position) -> bool:
-        return self._waiting is not None and has_another(self._state, position, self.is_ended_here, self._may_again)
+        return self._waiting is not None and has_another(self._state, position, self.is_ended_here, self._may_redeliver)
 
     def is_live(self, position: Position) -> bool:
         if self.is_ended_here(position) or position in self._releases:
             return False
         is_renewed = self._renewals.get(position, 0) >= self.expired
-        return is_renewed or (not self._released_all and self._state.is_live(position, self.expired))
+        return is_renewed or (not self._releases_all and self._state.is_live(position, self.expired))
 
     def _renew(self, position: Position, expires: int) -> int:
+        """Records that a claim lasts until ``expires`` or its present expiry, the later of both. Returns that time."""
         claim = self._state.outstanding.get(position)
         ended = (
-            claim is None or claim.expires > expires + LATEST_END or position in self._releases or self._released_all
+            claim is None
+            or claim.expires > expires + MAX_CLAIM_MILLISECONDS
+            or position in self._releases
+            or self._releases_all
         )
         before = 0 if ended or claim is None else claim.expires
         until = max(before, expires, self._renewals.get(position, 0))
@@ -212,8 +214,8 @@ class EntryDraft:
     def release_all(self) -> None:
         """Ends every claim, except those that later calls on this draft make or renew."""
         if self._places is not None:
-            self._changed.update(self._renewals, () if self._released_all else self._state.outstanding)
-        self._released_all = True
+            self._changed.update(self._renewals, () if self._releases_all else self._state.outstanding)
+        self._releases_all = True
         self._renewals.clear()
         self._releases.clear()
 
@@ -228,13 +230,12 @@ class EntryDraft:
     def begin_ended(self, position: Position, most: int) -> bool:
         """Records a message that is not due as delivered with an expired claim, so that the next poll delivers it.
 
-        Returns:
-            False if the partition remembers ``most`` messages, or the queue keeps keys or is a dedup queue.
+        Returns False if the partition remembers ``most`` messages, or the queue keeps keys or is a dedup queue.
         """
-        is_full = len(self._state.above) + len(self._state.outstanding) + self._new >= most
+        is_full = len(self._state.above) + len(self._state.outstanding) + self._new_outstanding >= most
         if is_full or self._key_of is not None or self._covers is not None:  # Copies would hold the cursor.
             return False
-        self._new += position not in self._renewals
+        self._new_outstanding += position not in self._renewals
         self._renewals[position] = 1
         self.size += 1
         return True
@@ -248,6 +249,7 @@ class EntryDraft:
         return [Settlement(receipt, self._status(receipt, receipt.position)) for receipt in receipts]
 
     def _status(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
+        """Returns ``ReceiptStatus.DONE`` if a request with this receipt may be carried out; changes nothing."""
         number = receipt.number
         claim = self._state.outstanding.get(position)
         if position in self._superseded or (number and position in self._state.superseded):
@@ -289,30 +291,32 @@ class EntryDraft:
         self.size += 1
 
     def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
+        """Makes messages dead letters whose claims have ended; skips messages that the entry changes already."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._make_dead_letter(position, target)
 
     def _make_dead_letter(self, position: Position, target: str) -> None:
         self._outs[position] = target
-        self._note_lapse(position)
+        self._record_lapse(position)
         self.size += 1
 
-    def keep(self) -> None:
+    def keep_expired(self) -> None:
         """Marks the log so that reads for claims include expired messages from now on."""
         self.size += not self._keeps
         self._keeps = True
 
     def expire(self, ended: EndedMessages, target: str) -> None:
         """Makes expired messages dead letters in the queue ``target``, up to the limits of the entry and the outbox."""
-        room = min(MOST_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
+        room = min(MAX_ENTRY_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
         for position in may_expire(self._state, ended, self._is_touched, self.expired, room):
             if not self._end_cancelled(position):
                 self._make_dead_letter(position, target)
                 if self._covers is not None:
                     self._covers.withdraw(position)
 
-    def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
+    def dead_letter_claimed(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
+        """Makes outstanding messages dead letters at the request of their workers; cancelled ones become done."""
         settlements = []
         for receipt in receipts:
             position = receipt.position
@@ -344,17 +348,17 @@ class EntryDraft:
             fresh: Messages of a scan. Messages that the state has by now are skipped.
             most: Max deliveries of a message; 0: no limit.
         """
-        candidates, order = self._deliverable(polls, again, fresh, most)
+        candidates, order = self._find_deliverable(polls, again, fresh, most)
         free = None if self._places is None else self._places.free()
         is_plain = order is None and free is None and self._covers is None
         index = 0
         for caller, poll in enumerate(polls):
             chosen: list[Message] = []
             weight, first = 0, index
-            may_give = None if is_plain else self._choice(order, free, poll, caller)
+            may_give = None if is_plain else self._make_filter(order, free, poll, caller)
             # Usually all messages fit, and an upper bound of their size is cheaper to compute than the size.
             fits = may_give is None and bytes_at_most(candidates[index : index + poll.limit]) < poll.max_bytes
-            limit = min(poll.limit, MOST_IDS - self.size) if poll.ttl else poll.limit
+            limit = min(poll.limit, MAX_ENTRY_IDS - self.size) if poll.ttl else poll.limit
             while index < len(candidates) and len(chosen) < limit and weight < poll.max_bytes:
                 message = candidates[index]
                 index += 1
@@ -362,22 +366,23 @@ class EntryDraft:
                     weight += 0 if fits else rendered_bytes(message.body, message.meta)
                     chosen.append(message)
                     if poll.ttl and self._covers is not None:
-                        self._cover(message)
+                        self._make_cover(message)
             poll.given = chosen
             if not poll.ttl:
                 index = first
             elif chosen:
                 self._claim(poll)
         if self._covers is not None:
-            self.size += self._covers.hold(MOST_IDS - self.size)
+            self.size += self._covers.hold(MAX_ENTRY_IDS - self.size)
 
-    def _deliverable(
+    def _find_deliverable(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int
     ) -> tuple[list[Message], OrderCheck | None]:
+        """Returns the messages that polls may receive, in order, and in an ordered queue the check of their order."""
         if self._waiting is not None:
-            fresh = self._in_time(fresh, done=any(poll.ttl for poll in polls))
-        room = MOST_OUTSTANDING - len(self._state.outstanding) - self._new
-        messages = [message for message in again if self._may_again(message.position, most)] if again else []
+            fresh = self._unexpired(fresh, done=any(poll.ttl for poll in polls))
+        room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
+        messages = [message for message in again if self._may_redeliver(message.position, most)] if again else []
         positions = [(message.ticks, message.low) for message in fresh]
         new = self._state.unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
@@ -385,7 +390,7 @@ class EntryDraft:
         if self._waiting is None:
             return messages, None
         messages.sort(key=lambda message: message.position)
-        return messages, OrderCheck(self._state, self._waiting, self.is_ended_here, self._may_again)
+        return messages, OrderCheck(self._state, self._waiting, self.is_ended_here, self._may_redeliver)
 
     def _claim(self, poll: Poll) -> None:
         positions = [(message.ticks, message.low) for message in poll.given]
@@ -393,42 +398,43 @@ class EntryDraft:
         self.size += len(positions)
         for position in positions:
             if position in self._state.outstanding:
-                self._note_lapse(position)
+                self._record_lapse(position)
         if self._key_of is not None:
             self.keys.append(list(map(self._key_of, poll.given)))
         self.groups.append((self.now + round(poll.ttl * 1000), positions))
         self.workers.append(poll.worker)
 
-    def _choice(
+    def _make_filter(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
+        """Returns the test that a message must pass for this poll, or None if it may have any message."""
         choice = None if self._covers is None else self._is_first_copy
         if order is not None:
-            choice = partial((order if poll.ttl else order.aside()).allows, caller)
-        return choice if free is None else partial((free if poll.ttl else free.aside()).allows, choice)
+            choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
+        return choice if free is None else partial((free if poll.ttl else free.copy_for_peek()).try_take, choice)
 
     def is_ended_here(self, position: Position) -> bool:
         return position in self._finals or position in self._outs or position in self._superseded
 
-    def _in_time(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
+    def _unexpired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
         """Returns the messages that have not expired for any process. With ``done`` the others become done.
 
-        Clocks differ: another process may already have skipped an expired message and delivered the next one of the
-        key.
+        Clocks differ: another process may have skipped an expired message already and delivered its key's next one.
         """
         latest = self.latest()[0]
-        late = [message for message in fresh if message.expires <= latest and self._is_new(message.position)]
-        for message in late[: max(0, MOST_IDS - self.size)] if done and not self._keeps else ():
+        late = [message for message in fresh if message.expires <= latest and self._is_undelivered(message.position)]
+        for message in late[: max(0, MAX_ENTRY_IDS - self.size)] if done and not self._keeps else ():
             self._finals[message.position] = None
             self.size += 1
         return [message for message in fresh if message.expires > latest]
 
-    def _note_lapse(self, position: Position) -> None:
+    def _record_lapse(self, position: Position) -> None:
         last = self._state.outstanding.get(position)
         if last is not None and last.expires and position not in self._state.resting:
             self.lapsed[position] = last
 
-    def _cover(self, message: Message) -> None:
+    def _make_cover(self, message: Message) -> None:
+        """Makes a cover for a message that was never delivered, in a dedup queue."""
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
@@ -439,13 +445,13 @@ class EntryDraft:
             return True
         return not self._covers.is_duplicate(message)
 
-    def _may_again(self, position: Position, most: int = 0) -> bool:
+    def _may_redeliver(self, position: Position, most: int = 0) -> bool:
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_touched(position):
             return False
         return not most or self._state.outstanding[position].deliveries < most
 
-    def _is_new(self, position: Position) -> bool:
+    def _is_undelivered(self, position: Position) -> bool:
         return not self._state.is_known(position) and not self._is_touched(position)
 
     def _is_touched(self, position: Position) -> bool:
@@ -470,23 +476,23 @@ class EntryDraft:
         returned = MoveStep(move, returned=state.chunk)
         self._move = returned if last is None else MoveStep(move, moved=state.chunk, last=last)
 
-    def may_take(self, move: int) -> bool:
+    def may_move(self, move: int) -> bool:
         """Returns whether a move may take messages or end: it has not ended and has no chunk under way."""
         state = self._state.move
         if state is None or state.number < move:
             return state is None or not state.chunk
         return state.number == move and not state.ended and (not state.chunk or self._move is not None)
 
-    def take(self, move: int, messages: Iterable[Message]) -> list[Position]:
+    def add_to_move(self, move: int, messages: Iterable[Message]) -> list[Position]:
         """Adds messages to a move's chunk unless they are claimed or done, and returns the positions added.
 
         In a dedup queue their copies become done, like the copies of a delivered message.
         """
         taken = []
         for message in messages:
-            if self._may_again(message.position) or self._is_new(message.position):
+            if self._may_redeliver(message.position) or self._is_undelivered(message.position):
                 taken.append(message.position)
-                self._cover(message)
+                self._make_cover(message)
         if taken:
             self._move = replace(self._move or MoveStep(move), taken=taken)
             self._taken = frozenset(taken)
@@ -512,11 +518,11 @@ class EntryDraft:
             How many positions of ``seen`` the cursor passes; in queues that keep keys, how many positions of
             ``State.above``.
         """
-        present = () if self._covers is None else self._covers.confirm(bound, seen, self._is_left)
+        present = () if self._covers is None else self._covers.confirm(bound, seen, self._is_unfinished)
         undelivered = self._state.unknown(seen[: bisect_left(seen, bound)])
         undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken, self._outs)
         for position in sorted(undelivered):
-            if not self._is_done_copy(position, present) or (delete and self.size >= MOST_IDS):
+            if not self._is_done_copy(position, present) or (delete and self.size >= MAX_ENTRY_IDS):
                 bound = position
                 break
             self.size += 1
@@ -528,7 +534,7 @@ class EntryDraft:
             return sum(position < bound for position in self._state.above)
         return bisect_left(seen, bound)
 
-    def _is_left(self, position: Position) -> bool:
+    def _is_unfinished(self, position: Position) -> bool:
         return position in self._state.outstanding and position not in self._finals
 
     def _is_done_copy(self, position: Position, there: Collection[Position]) -> bool:
@@ -541,7 +547,7 @@ class EntryDraft:
     @property
     def changes(self) -> bool:
         """True if the entry changes more than the cursor."""
-        return bool(self.size) or self._released_all or self.withdraws
+        return bool(self.size) or self._releases_all or self.withdraws
 
     @property
     def withdraws(self) -> bool:
@@ -584,7 +590,7 @@ class EntryDraft:
             snapshot=snapshot,
             outs=[(p, to, claimed[p].deliveries if p in claimed else 0) for p, to in outs.items()] if outs else [],
             sent=self._sent,
-            release_all=self._released_all,
+            release_all=self._releases_all,
             superseded=list(self._superseded),
             move=self._move,
             covers=covers,

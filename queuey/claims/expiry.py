@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from queuey.claims.state import MOST_ABOVE, State
+from queuey.claims.state import MAX_ABOVE, State
 from queuey.ids import LAST, TICKS_PER_SECOND, Position
 from queuey.messages import KEPT_SECONDS, Message
 
@@ -40,6 +40,7 @@ class EndedMessages(msgspec.Struct):
     first_live: Position = LAST
 
     def saw_live(self, messages: Sequence[Message]) -> None:
+        """Lowers ``first_live`` to the first of some undelivered messages, which are in order."""
         if messages:
             self.first_live = min(self.first_live, messages[0].position)
 
@@ -87,7 +88,7 @@ def may_expire(
 ) -> Iterator[Position]:
     """Yields the expired messages that the next entry makes dead letters.
 
-    If ``MOST_ABOVE`` messages above the cursor are done, only messages that the cursor can pass are yielded.
+    If ``MAX_ABOVE`` messages above the cursor are done, only messages that the cursor can pass are yielded.
 
     Args:
         state: The state after the last entry.
@@ -96,7 +97,7 @@ def may_expire(
         expired: Claims with an expiry below this are over (milliseconds since 1970).
         room: Max messages to yield.
     """
-    upper = ended.first_live if len(state.above) >= MOST_ABOVE else LAST
+    upper = ended.first_live if len(state.above) >= MAX_ABOVE else LAST
     for position in ended.due:
         if room <= 0:
             return

@@ -24,7 +24,7 @@ from queuey.ids import FIRST, Position
 from queuey.messages import Message
 from queuey.partitions import key_digest
 
-MOST_WAITING = 20_000
+MAX_WAITING = 20_000
 """Max waiting messages of a partition in memory. With more, the process reads on only after deliveries."""
 
 
@@ -63,15 +63,18 @@ class Waiting:
             self._keys.pop(position, None)
 
     def sweep(self, state: State) -> None:
+        """Removes all messages that were delivered or are done."""
         self.drop([position for position in self._keys if state.is_known(position)])
         for key in list(self._by_key):
-            self._first(key, state)
+            self._trim_to_first(key, state)
 
     def of(self, key: int, state: State) -> Iterator[Position]:
+        """Returns an iterator of the waiting messages of a key, ascending."""
         keys = self._keys
         return (position for position in self._by_key.get(key, ()) if position in keys and not state.is_known(position))
 
     def count(self, key: int) -> int:
+        """Returns the number of waiting messages of a key, perhaps including some that were delivered since."""
         return len(self._by_key.get(key, ()))
 
     def ascending(self, state: State) -> Iterator[Position]:
@@ -95,11 +98,12 @@ class Waiting:
             most: Max messages.
         """
         free_keys = {key: count for key in self._by_key if (count := free(key)) > 0}
-        firsts = ((first, key) for key in free_keys if (first := self._first(key, state)) is not None)
+        firsts = ((first, key) for key in free_keys if (first := self._trim_to_first(key, state)) is not None)
         runs = (islice(self.of(key, state), min(most, free_keys[key])) for _, key in nsmallest(most, firsts))
         return list(islice(merge(*runs), most))
 
-    def _first(self, key: int, state: State) -> Position | None:
+    def _trim_to_first(self, key: int, state: State) -> Position | None:
+        """Returns the first waiting message of a key, and removes delivered ones before it."""
         positions = self._by_key[key]
         while positions:
             if positions[0] in self._keys and not state.is_known(positions[0]):
@@ -110,6 +114,7 @@ class Waiting:
 
 
 def freed_by(state: State, done: Collection[Position]) -> set[int]:
+    """Returns the busy keys that would have no outstanding message any more if these messages were done."""
     done_by_key: defaultdict[int, set[Position]] = defaultdict(set)
     for position in done:
         claim = state.outstanding.get(position)
@@ -213,13 +218,13 @@ class OrderCheck:
         self._is_free = is_free
         self._turns: dict[int, _Turn] = {}
 
-    def aside(self) -> OrderCheck:
+    def copy_for_peek(self) -> OrderCheck:
         """Returns a check for a poll without claims. Its deliveries do not count for other callers."""
         check = OrderCheck(self._state, self._waiting, self._is_done, self._is_free)
         check._turns = {key: _Turn(iter(()), None) for key, turn in self._turns.items() if turn.caller is not None}
         return check
 
-    def allows(self, caller: int, message: Message) -> bool:
+    def try_deliver(self, caller: int, message: Message) -> bool:
         """Returns whether a caller may receive a message, and if so counts it as delivered.
 
         All messages for one caller must be checked before the first one for the next caller.
@@ -235,6 +240,7 @@ class OrderCheck:
         return True
 
     def _begin(self, key: int) -> _Turn:
+        """Returns the turn of a key: first its outstanding messages, then the waiting ones; empty if one is claimed."""
         busy = [position for position in self._state.busy.get(key, ()) if not self._is_done(position)]
         if not all(map(self._is_free, busy)):
             return _Turn(iter(()), None)

@@ -37,6 +37,7 @@ def limits_of(queue: Queue, partition: int) -> ClaimLimits | None:
 
 
 def limited_key_of(message: Message) -> int:
+    """Returns the digest of a message's key, or 0 if it has no key: then the limit per key does not apply."""
     meta = message.meta
     return 0 if meta is None or meta.key is None else key_digest(meta.key) or 1
 
@@ -86,21 +87,24 @@ class Places:
         return self._of_all() + live > 0 and (claim is None or self._of_key(claim.key) + live > 0)
 
     def free(self) -> FreePlaces:
+        """Returns the present free places. Deliveries take them from the result, not from this object."""
         return FreePlaces(self._of_all(), self._of_key if self._limits.per_key else None)
 
     def _of_all(self) -> int:
+        """Returns how many places the limit of the partition leaves."""
         if not self._limits.total:
             return NO_LIMIT
-        self._count()
+        self._recount_changed()
         return self._limits.total - self._live() - self._added[None]
 
     def _of_key(self, key: int) -> int:
+        """Returns how many places the limit per key leaves, whatever the limit of the partition is."""
         if not key or not self._limits.per_key:
             return NO_LIMIT
-        self._count()
+        self._recount_changed()
         return self._limits.per_key - self._live_of(key) - self._added[key]
 
-    def _count(self) -> None:
+    def _recount_changed(self) -> None:
         while self._changed:
             position = self._changed.pop()
             claim = self._state.outstanding.get(position)
@@ -125,13 +129,13 @@ class FreePlaces:
         self._of_key = of_key
         self._free: dict[int, int] = {}
 
-    def aside(self) -> FreePlaces:
+    def copy_for_peek(self) -> FreePlaces:
         """Returns a copy for a poll without claims, which takes no place from other callers."""
         places = FreePlaces(self._total, self._of_key)
         places._free = dict(self._free)
         return places
 
-    def allows(self, choice: Callable[[Message], bool] | None, message: Message) -> bool:
+    def try_take(self, choice: Callable[[Message], bool] | None, message: Message) -> bool:
         """Takes a place for a message if one is free and ``choice`` allows the message. Returns whether it did."""
         if self._total <= 0:
             return False
@@ -171,12 +175,14 @@ class LikelyPlaces:
         self.of_all = limits.total - state.live(expired) + len(live) if limits.total else NO_LIMIT
 
     def of_key(self, key: int) -> int:
+        """Returns how many messages of a key the next entry can probably deliver, after those already given."""
         if key not in self._free:
             live = self._state.live_of(self._expired, key)
             self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
         return self._free[key]
 
     def give(self, messages: Iterable[Message]) -> None:
+        """Takes a place of its key for each message."""
         for message in messages:
             key = limited_key_of(message)
             self._free[key] = self.of_key(key) - 1

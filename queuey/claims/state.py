@@ -30,18 +30,18 @@ from queuey.claims.covers import Covers, Encoded
 from queuey.claims.entries import FORMAT, KEEPING, Entry, MoveStep, UnknownFormat, format_of, require_known
 from queuey.ids import FIRST, Position
 
-LATEST_END = 46_800_000
+MAX_CLAIM_MILLISECONDS = 46_800_000
 """Max milliseconds until the expiry of a claim made now: claims last at most 12 hours, and clocks differ by less than
 one hour. A claim with a later expiry was made while a clock was ahead, and counts as over."""
-MOST_OUTSTANDING = 20_000
+MAX_OUTSTANDING = 20_000
 """Max messages of a partition that are claimed or wait to be delivered again."""
-MOST_ABOVE = 20_000
+MAX_ABOVE = 20_000
 """Max messages above the cursor that are remembered as done. With more, polls read more slowly."""
-MOST_SUPERSEDED = 20_000
+MAX_SUPERSEDED = 20_000
 """Max superseded messages that a partition remembers: as many as can be claimed at the same time."""
-SUPERSEDED_FOR = 86_400_000
+SUPERSEDED_MAX_AGE = 86_400_000
 """Max milliseconds for which a superseded message is remembered: twice the longest claim."""
-MOST_UNDELETED = 20_000
+MAX_PENDING_DELETES = 20_000
 """Max messages of a partition that wait to be deleted from the store."""
 
 _NO_POSITIONS: set[Position] = set()
@@ -49,7 +49,7 @@ _NO_POSITIONS: set[Position] = set()
 _ID_WEIGHT = 250
 _COVER_WEIGHT = 500
 _WEIGHT = 5300
-_STALE = 100
+_MAX_STALE_EXPIRIES = 100
 """Number of outdated expiries that the heap may have, beside one for each outstanding message, before a rebuild."""
 
 
@@ -202,7 +202,7 @@ class State:
         self.vacated = 0
         self.keeps = False
         self.cancelled = _NO_POSITIONS
-        self._forget_from = 0
+        self._next_prune = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
         self._last_expiry = 0
@@ -217,12 +217,14 @@ class State:
         return position <= self.cursor or position in self.outstanding or position in self.above
 
     def unknown(self, positions: Collection[Position]) -> set[Position]:
+        """Returns the positions for which :meth:`is_known` is false."""
         unknown = set(positions).difference(self.above).difference(self.outstanding)
         if unknown and min(unknown) <= self.cursor:
             return {position for position in unknown if position > self.cursor}
         return unknown
 
     def is_known_for_good(self, position: Position) -> bool:
+        """Returns whether a message is done or the cursor has passed it, even if it is still outstanding."""
         return position <= self.cursor or position in self.above
 
     @property
@@ -248,12 +250,12 @@ class State:
         self.number = number
         self.keeps = self.keeps or entry.format == KEEPING
         if entry.outs or entry.sent or entry.deleted or entry.delete or entry.move is not None:
-            self._apply_tasks(number, entry)
+            self._apply_departures(number, entry)
         for position in entry.finals:
             self._finish(position)
         if entry.superseded:
             self.withdrawn = number
-            self._take_away([position for position in entry.superseded if position in self.outstanding], entry.at)
+            self._finish_leaving([position for position in entry.superseded if position in self.outstanding], entry.at)
         for position in self.outstanding if entry.release_all else entry.releases:
             self._release(position)
         if entry.renewals:
@@ -262,27 +264,29 @@ class State:
             self._claim_all(entry)
         if entry.cancels:
             self.cancelled = self.cancelled | (self.outstanding.keys() & entry.cancels)
-        self._pass(number, entry)
-        if self.superseded and (entry.at > self._forget_from or len(self.superseded) > MOST_SUPERSEDED):
-            self._forget(entry.at)
+        self._advance_cursor(number, entry)
+        if self.superseded and (entry.at > self._next_prune or len(self.superseded) > MAX_SUPERSEDED):
+            self._prune_superseded(entry.at)
         self.snapshot = max(self.snapshot, entry.snapshot)
 
-    def _apply_tasks(self, number: int, entry: Entry) -> None:
+    def _apply_departures(self, number: int, entry: Entry) -> None:
+        """Applies the entry's step of a move, its dead letters, and its requests for deletion."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
             never_delivered = sum(position not in self.outstanding for position, _, _ in entry.outs)
             self.freed, self.vacated = self.freed + never_delivered, self.vacated + never_delivered
-            self._take_away([position for position, _, _ in entry.outs], entry.at)
+            self._finish_leaving([position for position, _, _ in entry.outs], entry.at)
             self.outbox.update((position, (target, deliveries)) for position, target, deliveries in entry.outs)
         for position in entry.sent:
             self.outbox.pop(position, None)
         if entry.delete and entry.finals:
-            self._demand_deletion(number, entry.finals)
+            self._request_deletion(number, entry.finals)
         if entry.deleted:
             self.pending_deletes = {key: old for key, old in self.pending_deletes.items() if key > entry.deleted}
 
     def _apply_move(self, number: int, step: MoveStep, at: int) -> None:
+        """Ends the chunk under way if the step says so, then begins the step's own chunk."""
         move = self.move
         if move is None or move.number < step.move:
             move = self.move = MoveState(step.move)
@@ -301,7 +305,7 @@ class State:
             claims = [(position, self.outstanding.get(position)) for position in step.taken]
             move.taken = [(position, 0 if claim is None else claim.deliveries) for position, claim in claims]
             move.chunk = number
-            self._take_away(step.taken, at)
+            self._finish_leaving(step.taken, at)
         move.ended = move.ended or step.ended
 
     def _claim_all(self, entry: Entry) -> None:
@@ -309,9 +313,10 @@ class State:
         for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
             self._claim(positions, expires, secret, worker, entry.at)
         for (_, positions), keys in zip(entry.claims, entry.keys, strict=False):
-            self._note_keys(positions, keys)
+            self._record_keys(positions, keys)
 
     def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, now: int) -> None:
+        """Counts a delivery of each message and begins its claim. Messages stop resting and being cancelled."""
         outstanding, number = self.outstanding, self.number
         self._last_expiry = max(self._last_expiry, expires)
         for position in positions:
@@ -326,10 +331,10 @@ class State:
             self._ended.pop(position, None)
             self.resting.discard(position)
             heappush(self._expiries, (expires, position))
-        if len(self._expiries) > 2 * len(outstanding) + _STALE:
-            self._index()
+        if len(self._expiries) > 2 * len(outstanding) + _MAX_STALE_EXPIRIES:
+            self._rebuild_expiries()
 
-    def _note_keys(self, positions: list[Position], keys: list[int]) -> None:
+    def _record_keys(self, positions: list[Position], keys: list[int]) -> None:
         for position, key in zip(positions, keys, strict=True):
             claim = self.outstanding[position]
             if key and not claim.key:
@@ -337,6 +342,7 @@ class State:
                 insort(self.busy.setdefault(key, []), position)
 
     def _free_key(self, position: Position, key: int) -> None:
+        """Ends a message's claim on its key, which is no longer busy after the last one."""
         positions = self.busy[key]
         positions.remove(position)
         if not positions:
@@ -344,6 +350,7 @@ class State:
         self.freed += 1
 
     def _finish(self, position: Position) -> None:
+        """Makes a message done and frees its key. The cursor does not move."""
         claim = self.outstanding.pop(position, None)
         if claim is not None:
             self._ended.pop(position, None)
@@ -357,30 +364,33 @@ class State:
             self.above.add(position)
             heappush(self._above_heap, position)
 
-    def _take_away(self, positions: list[Position], at: int) -> None:
+    def _finish_leaving(self, positions: list[Position], at: int) -> None:
+        """Makes messages done, and remembers the outstanding ones as superseded."""
         for position in positions:
             if position in self.outstanding:
                 self.superseded[position] = at
             self._finish(position)
 
-    def _forget(self, at: int) -> None:
+    def _prune_superseded(self, at: int) -> None:
         stale: list[Position] = []
-        surplus = len(self.superseded) - MOST_SUPERSEDED
+        surplus = len(self.superseded) - MAX_SUPERSEDED
         for position, when in self.superseded.items():
-            if len(stale) >= surplus and when >= at - SUPERSEDED_FOR:
-                self._forget_from = when + SUPERSEDED_FOR
+            if len(stale) >= surplus and when >= at - SUPERSEDED_MAX_AGE:
+                self._next_prune = when + SUPERSEDED_MAX_AGE
                 break
             stale.append(position)
         for position in stale:
             del self.superseded[position]
 
-    def _demand_deletion(self, number: int, positions: list[Position]) -> None:
+    def _request_deletion(self, number: int, positions: list[Position]) -> None:
+        """Records messages to delete from the store. If there are too many, the oldest requests are dropped."""
         self.pending_deletes[number] = positions
         count = sum(map(len, self.pending_deletes.values()))
-        while count > MOST_UNDELETED:
+        while count > MAX_PENDING_DELETES:
             count -= len(self.pending_deletes.pop(next(iter(self.pending_deletes))))
 
     def _release(self, position: Position) -> None:
+        """Ends the claim of an outstanding message, so that it may be delivered again. Does nothing without a claim."""
         claim = self.outstanding.get(position)
         if claim is not None and claim.expires:
             claim.expires = 0
@@ -389,6 +399,7 @@ class State:
             self._ended.setdefault(position)
 
     def _renew_all(self, entry: Entry) -> None:
+        """Applies the renewals. A message that is in ``releases`` too was released with a delay, so it rests."""
         delayed = set(entry.releases)
         for expires, positions in entry.renewals:
             for position in positions:
@@ -398,23 +409,25 @@ class State:
                     self.vacated += 1
 
     def _renew(self, position: Position, expires: int, now: int) -> None:
+        """Extends a claim; shortens only one that ends too far ahead. An unknown message becomes outstanding."""
         claim = self.outstanding.get(position)
         self.resting.discard(position)
         if claim is None:
             if self.is_done(position):
                 return
             self.outstanding[position] = LastDelivery(0, 0, expires, renewed=now)
-        elif claim.expires < expires or claim.expires > expires + LATEST_END:
+        elif claim.expires < expires or claim.expires > expires + MAX_CLAIM_MILLISECONDS:
             claim.expires, claim.renewed = expires, now
             self._ended.pop(position, None)
         else:
             return
         self._last_expiry = max(self._last_expiry, expires)
         heappush(self._expiries, (expires, position))
-        if len(self._expiries) > 2 * len(self.outstanding) + _STALE:
-            self._index()
+        if len(self._expiries) > 2 * len(self.outstanding) + _MAX_STALE_EXPIRIES:
+            self._rebuild_expiries()
 
-    def _pass(self, number: int, entry: Entry) -> None:
+    def _advance_cursor(self, number: int, entry: Entry) -> None:
+        """Applies the entry's changes of covers and moves the cursor. Forgets done messages and covers below it."""
         covers, heap = self.covers, self._above_heap
         if entry.covers is not None:
             covers.apply(number, entry.covers, self.cursor)
@@ -425,7 +438,8 @@ class State:
             if covers.by_digest or covers.stored_until:
                 covers.move(self.cursor)
 
-    def _index(self, latest: float = inf) -> None:
+    def _rebuild_expiries(self, latest: float = inf) -> None:
+        """Rebuilds the heap of expiries from the claims that end at ``latest`` or earlier."""
         self._expiries = [(c.expires, position) for position, c in self.outstanding.items() if 0 < c.expires <= latest]
         self._last_expiry = max((expires for expires, _ in self._expiries), default=0)
         heapify(self._expiries)
@@ -437,13 +451,13 @@ class State:
 
         Args:
             expired: Claims with an expiry below this are over (milliseconds since 1970), and so are claims with an
-                expiry more than ``LATEST_END`` above it.
+                expiry more than ``MAX_CLAIM_MILLISECONDS`` above it.
             most: Max messages.
         """
-        if self._last_expiry > (latest := expired + LATEST_END):
+        if self._last_expiry > (latest := expired + MAX_CLAIM_MILLISECONDS):
             late = (position for position, claim in self.outstanding.items() if claim.expires > latest)
             self._ended.update(dict.fromkeys(late))
-            self._index(latest)
+            self._rebuild_expiries(latest)
         outstanding, expiries, ended = self.outstanding, self._expiries, self._ended
         while expiries and expiries[0][0] < expired:
             expires, position = heappop(expiries)
@@ -480,13 +494,18 @@ class State:
         return inf
 
     def has_ended(self, position: Position, expired: int) -> bool:
+        """Returns whether a message is outstanding and its claim is over or was released."""
         claim = self.outstanding.get(position)
-        return claim is not None and not expired <= claim.expires <= expired + LATEST_END
+        return claim is not None and not expired <= claim.expires <= expired + MAX_CLAIM_MILLISECONDS
 
     def is_live(self, position: Position, expired: int) -> bool:
         """Returns whether a worker may have a message: its claim has not ended, and it does not rest."""
         claim = self.outstanding.get(position)
-        return claim is not None and expired <= claim.expires <= expired + LATEST_END and position not in self.resting
+        return (
+            claim is not None
+            and expired <= claim.expires <= expired + MAX_CLAIM_MILLISECONDS
+            and position not in self.resting
+        )
 
     def standing(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
         """Returns the status of an outstanding message: live, released with a delay, or free as its claim has ended."""
@@ -549,7 +568,7 @@ class State:
         state.number = state.snapshot = snapshot.number
         state.cursor = snapshot.cursor
         # An upper bound for the entries before: the counts must never fall below those of an earlier state.
-        state.released = state.freed = state.vacated = MOST_OUTSTANDING * snapshot.number
+        state.released = state.freed = state.vacated = MAX_OUTSTANDING * snapshot.number
         workers = snapshot.workers or [""] * len(snapshot.outstanding)
         state.outstanding = {
             (ticks, low): LastDelivery(number, deliveries, expires, secret, worker)
@@ -565,9 +584,9 @@ class State:
         state.covers = Covers.decode(snapshot.covers, snapshot.stored_until, snapshot.cursor, snapshot.number)
         state._above_heap = snapshot.above
         for position, key in zip(list(state.outstanding), snapshot.keys, strict=False):
-            state._note_keys([position], [key])
+            state._record_keys([position], [key])
         state.resting = set(snapshot.resting)
         state.cancelled = set(snapshot.cancelled) if snapshot.cancelled else _NO_POSITIONS
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
-        state._index()
+        state._rebuild_expiries()
         return state

@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from queuey.api.claims import backlog_text
-from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, note_absence
+from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, report_outage
 from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
 from queuey.terminal.signals import handled
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from queuey.client import Client, Job, JobQueue
     from queuey.client.results import OutstandingJob, Refused
 
-_FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
+_REDELIVERY = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
 
 MAX_REASON_BYTES = 2048
@@ -42,7 +42,7 @@ MAX_STATES, MAX_SHOWN = 100, 60
 STDERR_TIMEOUT = 1.0
 """Timeout for standard error to close after the program has ended, in seconds."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-TOGETHER = 0.1
+SAME_SIGNAL_SECONDS = 0.1
 """Max seconds between signals that count as one: a supervisor may signal both the command and its process group."""
 
 Receipts = Annotated[
@@ -85,13 +85,13 @@ def claim(
     """
     jobs = client.job_queue([queue, *(then or [])])
     if command:
-        _work(jobs, command, limit=limit, ttl=ttl, idle=wait, retry=retry, partitions=partitions)
+        _run_program(jobs, command, limit=limit, ttl=ttl, idle=wait, retry=retry, partitions=partitions)
         return
-    from queuey.client.claims.claiming import LONGEST_WAIT
+    from queuey.client.claims.claiming import MAX_WAIT
 
     end = time.monotonic() + (wait or 0.0)
     while True:
-        remaining = min(max(0.0, end - time.monotonic()), LONGEST_WAIT)
+        remaining = min(max(0.0, end - time.monotonic()), MAX_WAIT)
         claimed = jobs.receive(limit or 1, ttl=ttl, wait=remaining, partitions=partitions)
         if claimed or not remaining:
             break
@@ -100,13 +100,13 @@ def claim(
         text = f"{job.receipt}  {job.deliveries}  {printable(body_text(job.message.body))}"
         output.show(json_fields(job.message) | about, f"{job.queue}  {text}" if then else text)
     if not claimed:
-        output.note("There are no messages to claim now.")
+        output.print_note("There are no messages to claim now.")
 
 
 @on_existing
 def ack(client: Client, queue: Queue, receipt: Receipts = None) -> None:
     """Acknowledge claimed messages: they are not delivered again."""
-    _settle(client.job_queue(queue).ack, receipt, "acknowledged")
+    _end_claims(client.job_queue(queue).ack, receipt, "acknowledged")
 
 
 @on_existing
@@ -122,7 +122,7 @@ def release(
 ) -> None:
     """Release claimed messages: they are delivered again, at once or after a delay."""
     release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry)
-    _settle(release, receipt, "released")
+    _end_claims(release, receipt, "released")
 
 
 @on_existing
@@ -141,7 +141,7 @@ def jobs(
     from queuey.client.results import OutstandingJob
 
     if act is not None:
-        _act(client.job_queue(queue), act, message or [])
+        _cancel_or_retry(client.job_queue(queue), act, message or [])
         return
     backlog = client.job_queue(queue).backlog()
     outstanding = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
@@ -150,28 +150,28 @@ def jobs(
         OutstandingJob,
         outstanding,
         ("message", lambda job: f"{job.partition}:{job.message_id}"),
-        *([("task", _task)] if any(job.task for job in outstanding) else []),
+        *([("task", _task_text)] if any(job.task for job in outstanding) else []),
         ("status", lambda job: job.status or ("claimed" if job.expires else "waiting")),
         "deliveries",
         ("worker", lambda job: job.worker or "-"),
-        ("left", lambda job: _left(job, now)),
-        *([("state", _state)] if any(job.state is not None for job in outstanding) else []),
-        *([("last error", _error)] if any(job.failure is not None for job in outstanding) else []),
+        ("left", lambda job: _remaining_time(job, now)),
+        *([("state", _state_text)] if any(job.state is not None for job in outstanding) else []),
+        *([("last error", _error_text)] if any(job.failure is not None for job in outstanding) else []),
     )
     text = f"{backlog_text(backlog, now)}."
     output.show(msgspec.to_builtins(backlog) | {"jobs": outstanding}, (text, table) if outstanding else text)
 
 
-def _act(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
+def _cancel_or_retry(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
     if not messages:
         text = f"no job to {act} is given: name its id, as printed by queuey send, jobs and peek"
         raise typer.BadParameter(text, param_hint="MESSAGE")
     for message in messages:
         job = jobs.cancel(message) if act == "cancel" else jobs.retry(message)
-        output.show({"message": message, "job": job}, f"{message} {_ACTS[act, job]}")
+        output.show({"message": message, "job": job}, f"{message} {_ACT_RESULTS[act, job]}")
 
 
-_ACTS = {
+_ACT_RESULTS = {
     ("cancel", "removed"): "is removed.",
     ("cancel", "claimed"): "is claimed: its worker is asked to stop, and it is not tried again.",
     ("cancel", "done"): "was done before.",
@@ -181,28 +181,28 @@ _ACTS = {
 }
 
 
-def _state(job: OutstandingJob) -> str:
+def _state_text(job: OutstandingJob) -> str:
     return shortened("" if job.state is None else msgspec.json.encode(job.state).decode(), MAX_SHOWN)
 
 
-def _task(job: OutstandingJob) -> str:
+def _task_text(job: OutstandingJob) -> str:
     return str(ShownCall(job.task, job.arguments)) if job.task else "-"
 
 
-def _error(job: OutstandingJob) -> str:
+def _error_text(job: OutstandingJob) -> str:
     failure = job.failure
     if failure is None:
         return "-"
     return shortened(f"{failure.error}: {failure.text}" if failure.text else failure.error, MAX_SHOWN)
 
 
-def _left(job: OutstandingJob, now: float) -> str:
+def _remaining_time(job: OutstandingJob, now: float) -> str:
     if job.expires is None or job.expires <= now:
         return "-"
     return length(math.ceil(job.expires - now))
 
 
-def _work(
+def _run_program(
     jobs: JobQueue,
     command: list[str],
     *,
@@ -221,7 +221,7 @@ def _work(
 
     program = JobProgram(command)
     remaining, failed = sys.maxsize if limit is None else limit, 0
-    claimed = jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence)
+    claimed = jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=report_outage)
     with handled(program.signalled, STOP_SIGNALS), closing(claimed):
         for job in program.until_stopped(claimed):
             failure, error_output = program.run(job)
@@ -229,13 +229,15 @@ def _work(
                 _acknowledge(job)
             else:
                 failed += 1
-                output.note(f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_FATE}")
+                output.print_note(f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_REDELIVERY}")
                 try:
                     job.release(delay=retry, reason=ProgramFailed(failure, error_output))
                 except ClientError as error:
                     if not (error.temporary or job.lost):
                         raise
-                    output.note(LOST if job.lost else f"The release failed, so its claim has to expire first: {error}")
+                    output.print_note(
+                        LOST if job.lost else f"The release failed, so its claim has to expire first: {error}"
+                    )
             remaining -= 1
             if remaining <= 0:
                 break
@@ -249,13 +251,13 @@ def _acknowledge(job: Job) -> None:
     from queuey.client import ClientError, RetryPolicy, Timing
     from queuey.client.http.attempts import Patience
 
-    patience = Patience(RetryPolicy(), None, Timing(), note_absence)
+    patience = Patience(RetryPolicy(), None, Timing(), report_outage)
     while True:
         try:
             job.ack()
         except ClientError as error:
             if job.lost and not error.temporary:
-                output.note(LOST)
+                output.print_note(LOST)
                 return
             time.sleep(patience.pause_after(error))
         else:
@@ -268,11 +270,11 @@ class ProgramFailed(Exception):
 
     Args:
         failure: How the program ended.
-        said: The end of its standard error.
+        error_output: The end of its standard error.
     """
 
-    def __init__(self, failure: str, said: bytes) -> None:
-        text = said.decode(errors="replace").strip()
+    def __init__(self, failure: str, error_output: bytes) -> None:
+        text = error_output.decode(errors="replace").strip()
         super().__init__(f"it {failure}{f': {text}' if text else ''}")
 
 
@@ -299,13 +301,14 @@ class JobProgram:
         self._stopped_at = 0.0
 
     def signalled(self, number: int, _frame: object) -> None:
+        """Passes the first stop signal on to the program; kills the program at a later second one."""
         now, again = time.monotonic(), bool(self.stopped_by)
-        if again and now - self._stopped_at < TOGETHER:
+        if again and now - self._stopped_at < SAME_SIGNAL_SECONDS:
             return
         if not again:
             self.stopped_by, self._stopped_at = number, now
         if self._process is not None:
-            _send(self._process, signal.SIGKILL if again else number)
+            _send_signal(self._process, signal.SIGKILL if again else number)
         elif self._waits or again:
             self.end_if_stopped()
 
@@ -315,6 +318,7 @@ class JobProgram:
             raise SystemExit(128 + self.stopped_by)
 
     def until_stopped(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Yields jobs. Ends the process with the signal's code before a further job if a signal has come."""
         for job in jobs:
             self._waits = False
             yield job
@@ -336,25 +340,25 @@ class JobProgram:
             process = Popen(self._command, stdin=PIPE, stderr=PIPE, env=env, process_group=0)  # noqa: S603 - as typed
         except OSError as error:
             raise typer.BadParameter(f"it cannot be run: {error}", param_hint="command") from error
-        held.delay_if_left, self._process, said = delay_if_left, process, bytearray()
+        held.delay_if_left, self._process, error_output = delay_if_left, process, bytearray()
         if self.stopped_by:
-            _send(process, self.stopped_by)
-        feeding = threading.Thread(target=_feed, args=(process, body_bytes(job.body)), daemon=True)
-        copying = threading.Thread(target=_pass_on, args=(process, said), daemon=True)
+            _send_signal(process, self.stopped_by)
+        feeding = threading.Thread(target=_write_body, args=(process, body_bytes(job.body)), daemon=True)
+        copying = threading.Thread(target=_copy_stderr, args=(process, error_output), daemon=True)
         feeding.start()
         copying.start()
         code = process.wait()
         self._process = None
         copying.join(STDERR_TIMEOUT)  # A child of the program may keep its standard error open.
-        return _failure(code), bytes(said)
+        return _failure_text(code), bytes(error_output)
 
 
-def _send(program: Popen[bytes], number: int) -> None:
+def _send_signal(program: Popen[bytes], number: int) -> None:
     with suppress(OSError):  # The program has ended, or runs as another user.
         os.killpg(program.pid, number)
 
 
-def _failure(code: int) -> str:
+def _failure_text(code: int) -> str:
     """Returns how a program failed, or an empty text if its exit code was 0."""
     if code >= 0:
         return f"ended with {code}" if code else ""
@@ -362,24 +366,25 @@ def _failure(code: int) -> str:
     return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
-def _feed(program: Popen[bytes], body: bytes) -> None:
+def _write_body(program: Popen[bytes], body: bytes) -> None:
     if program.stdin is not None:
         with suppress(OSError), program.stdin:
             program.stdin.write(body)
 
 
-def _pass_on(program: Popen[bytes], said: bytearray) -> None:
-    """Copies a program's standard error to ours and keeps its end in ``said``."""
+def _copy_stderr(program: Popen[bytes], error_output: bytearray) -> None:
+    """Copies a program's standard error to ours and keeps its end in ``error_output``."""
     if program.stderr is not None:
         with program.stderr as stream:
             while piece := os.read(stream.fileno(), 1 << 16):
                 with suppress(OSError):
                     os.write(2, piece)
-                said += piece
-                del said[:-MAX_REASON_BYTES]
+                error_output += piece
+                del error_output[:-MAX_REASON_BYTES]
 
 
-def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str) -> None:
+def _end_claims(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str) -> None:
+    """Calls ``call`` with the receipts, or with those on standard input. Exits with 1 if any is refused."""
     requested = receipts or sys.stdin.read().split()
     if not requested:
         raise typer.BadParameter("give at least one receipt, as printed by queuey claim", param_hint="receipt")
@@ -388,5 +393,5 @@ def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | No
     output.show({what: done, "refused": [refusal.receipt for refusal in refused]}, f"{plural(done, 'message')} {what}.")
     if refused:
         for refusal in refused:
-            output.note(f"{refusal.receipt}: the claim had expired, and the message was delivered again.")
+            output.print_note(f"{refusal.receipt}: the claim had expired, and the message was delivered again.")
         raise typer.Exit(1)

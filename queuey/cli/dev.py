@@ -17,7 +17,7 @@ from queuey.terminal import output, times
 from queuey.terminal.commands import group, with_json
 
 app = group()
-KEY, KEYS, CONFIG = "dev-key.pem", "dev-keys.json", "queuey-dev.toml"
+KEY_FILE, KEY_SET_FILE, CONFIG_FILE = "dev-key.pem", "dev-keys.json", "queuey-dev.toml"
 AUDIENCE = "queuey-dev"
 
 Directory = Annotated[Path, typer.Option(help="Directory of the issuer's keys and the settings.", file_okay=False)]
@@ -32,13 +32,13 @@ def setup(
     ] = None,
 ) -> None:
     """Create an issuer, and settings with which ``queuey serve`` trusts it. Each user gets an inbox."""
-    path = directory / CONFIG
+    path = directory / CONFIG_FILE
     if path.exists():
         raise SettingsError(f"{path} already exists. Remove it to create another one.")
     directory.mkdir(parents=True, exist_ok=True)
     _make_keys(directory)
     path.write_text(_settings(application, origin or []), "utf-8")
-    output.say(f"Created {path}. Serve with it: queuey serve --config {path}")
+    output.print_line(f"Created {path}. Serve with it: queuey serve --config {path}")
 
 
 @app.command("token")
@@ -67,7 +67,7 @@ def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:
     """
     jwt = _jwt()
     try:
-        key = (directory / KEY).read_text("ascii")
+        key = (directory / KEY_FILE).read_text("ascii")
     except OSError as error:
         raise SettingsError(f"There is no issuer in {directory.absolute()}. Create one: queuey dev setup") from error
     expires = int(time.time()) + seconds
@@ -82,12 +82,14 @@ def _make_keys(directory: Path) -> None:
 
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path = directory / KEY
+    path = directory / KEY_FILE
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(pem)
     public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    (directory / KEYS).write_text(json.dumps({"keys": [{**public, "kid": "dev", "alg": "ES256", "use": "sig"}]}))
+    (directory / KEY_SET_FILE).write_text(
+        json.dumps({"keys": [{**public, "kid": "dev", "alg": "ES256", "use": "sig"}]})
+    )
 
 
 def _settings(application: str, origins: list[str]) -> str:
@@ -96,7 +98,7 @@ def _settings(application: str, origins: list[str]) -> str:
         f"[users.{name}]",
         f"issuer = {json.dumps(DEV_ISSUER)}",
         f"audience = {json.dumps(AUDIENCE)}",
-        f"keys = {json.dumps(KEYS)}",
+        f"keys = {json.dumps(KEY_SET_FILE)}",
         'queues = { "inbox-{user}" = ["read", "delete"] }',
     ]
     if origins:

@@ -40,13 +40,13 @@ def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 
 def _explain_message(client: Client, queue: str, identifier: str) -> None:
     explanation = client.explain(queue, identifier)
     letter = _dead_letter(client, queue, identifier, explanation)
-    passed = _passed(client, queue, explanation)
+    passed = _find_passed(client, queue, explanation)
     place = None if letter is None else {"queue": letter.lies_in, "partition": letter.partition}
-    text = _sentences_of_message(explanation, letter, passed)
+    text = _describe_message(explanation, letter, passed)
     output.show(msgspec.to_builtins(explanation) | {"dead_letter": place, "groups": passed}, text)
 
 
-def _sentences_of_message(found: Explanation, letter: DeadLetter | None, passed: dict[str, bool]) -> Iterator[str]:
+def _describe_message(found: Explanation, letter: DeadLetter | None, passed: dict[str, bool]) -> Iterator[str]:
     state = ("stored, and readable" if found.readable else "stored, not readable yet") if found.stored else "not stored"
     yield (f"Message {found.id} of {time_parsing.iso(float(found.timestamp))}: {state}.")
     several = len({reason.partition for reason in found.reasons if reason.partition is not None}) > 1
@@ -60,7 +60,7 @@ def _sentences_of_message(found: Explanation, letter: DeadLetter | None, passed:
         yield (f"  It is a dead letter in queue {letter.lies_in}: attempts {cause.attempts}, error {cause.error}.")
 
 
-def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> DeadLetter | None:
+def _dead_letter(client: Client, queue: str, identifier: str, explanation: Explanation) -> DeadLetter | None:
     """Finds the message among the dead letters that the caller may read; a dead letter keeps its id."""
     from queuey.client import NotAllowed, NotFound
     from queuey.client.deadletters import queue_for, read_dead_letter
@@ -68,7 +68,7 @@ def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation
     info, dead = client.info(queue), queue_for(queue)
     partition, colon, _ = identifier.rpartition(":")
     numbers = [int(partition)] if colon else range(1, info.partitions + 1)
-    places = [(number, found.id) for number in numbers]
+    places = [(number, explanation.id) for number in numbers]
     with suppress(NotAllowed, NotFound):
         for message in client.get(dead, places):
             letter = read_dead_letter(message, dead)
@@ -77,18 +77,18 @@ def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation
     return None
 
 
-def _passed(client: Client, queue: str, found: Explanation) -> dict[str, bool]:
+def _find_passed(client: Client, queue: str, explanation: Explanation) -> dict[str, bool]:
     """Returns for each consumer group whether its recorded offsets have reached the message."""
-    numbers = {reason.partition for reason in found.reasons if reason.code == "expires" and reason.partition}
-    position = ids.parse_position(found.id)
+    numbers = {reason.partition for reason in explanation.reasons if reason.code == "expires" and reason.partition}
+    position = ids.parse_position(explanation.id)
     passed = {}
-    for group in _groups(client, queue, client.groups(queue)) if numbers else []:
+    for group in _read_offsets(client, queue, client.groups(queue)) if numbers else []:
         offsets = [group.partitions[number].offset for number in numbers]
         passed[group.group] = all(offset is not None and ids.parse_position(offset) >= position for offset in offsets)
     return passed
 
 
-def _groups(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
+def _read_offsets(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
     from queuey.client import GroupNotFound
 
     offsets = []

@@ -53,10 +53,10 @@ class Route(NamedTuple):
             raise BadLine(f"it is not JSON ({error}); --raw sends lines as text") from error
         queue = self.queue
         if self.queue_field is not None:
-            queue = queue.replace(PLACEHOLDER, _field(value, self.queue_field))
+            queue = queue.replace(PLACEHOLDER, _field_text(value, self.queue_field))
         options = dict(self.options)
         if self.key_field is not None:
-            options["key"] = _field(value, self.key_field)
+            options["key"] = _field_text(value, self.key_field)
         # Keep the text verbatim, so that large numbers and the order of keys survive.
         return queue, Outgoing(json=msgspec.Raw(line), **options)
 
@@ -70,15 +70,15 @@ class Buffered(NamedTuple):
 
 
 def batches(
-    lines: Iterable[tuple[int, bytes]], route: Route, *, size: int = 1000, room: int = 4 << 20
+    lines: Iterable[tuple[int, bytes]], route: Route, *, max_messages: int = 1000, max_bytes: int = 4 << 20
 ) -> Iterator[Buffered]:
     """Sorts lines into batches by queue. Each queue's messages keep their order.
 
     Args:
         lines: Pairs of line number and line.
         route: How a line becomes a message.
-        size: Max messages in a batch.
-        room: Max bytes of buffered lines; at that size all of them are yielded.
+        max_messages: Max messages in a batch.
+        max_bytes: Max bytes of lines read since all batches were last yielded; at that size all are yielded again.
 
     Raises:
         BadLine: A line cannot be sent; everything before it has been yielded.
@@ -90,17 +90,17 @@ def batches(
         try:
             queue, message = route.message(line)
         except BadLine as error:
-            yield from _all(held, number - 1)
+            yield from _flush_all(held, number - 1)
             raise BadLine(f"line {number}: {error}") from error
         messages = held.setdefault(queue, [])
         messages.append(message)
         used += len(line)
-        if len(messages) >= size:
+        if len(messages) >= max_messages:
             yield Buffered(queue, held.pop(queue), number)
-        if used >= room:
-            yield from _all(held, number)
+        if used >= max_bytes:
+            yield from _flush_all(held, number)
             used = 0
-    yield from _all(held, number)
+    yield from _flush_all(held, number)
 
 
 def numbered(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -110,13 +110,13 @@ def numbered(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, b
             yield number, line.rstrip(b"\r\n")
 
 
-def _all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:
+def _flush_all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:
     while held:
         queue = next(iter(held))
         yield Buffered(queue, held.pop(queue), number)
 
 
-def _field(value: object, name: str) -> str:
+def _field_text(value: object, name: str) -> str:
     """Returns a field as text; ``a.b`` is field ``b`` of field ``a``."""
     field: object = value
     for key in name.split("."):

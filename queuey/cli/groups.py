@@ -41,18 +41,18 @@ def show(
 ) -> None:
     """Show the members of a group, and the owner of each partition."""
     shown = client.consumer_groups.show(group, lag=lag)
-    output.show(shown, _described(shown))
+    output.show(shown, _describe(shown))
 
 
-def _described(shown: GroupInfo) -> Iterator[output.Block]:
-    members = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in shown.members]
-    where = f" in data centre {shown.centre}" if shown.centre else ""
-    yield f"{shown.group}: {plural(len(members), 'member', 'members')}{where}"
+def _describe(group: GroupInfo) -> Iterator[output.Block]:
+    members = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in group.members]
+    where = f" in data centre {group.centre}" if group.centre else ""
+    yield f"{group.group}: {plural(len(members), 'member', 'members')}{where}"
     yield output.Table(["member", "instance", "state", "since", "session"], members)
-    if shown.unassigned:
-        yield output.ToStderr(f"{shown.unassigned} partitions have no member that may read them.")
-    if shown.hidden_queues:
-        yield output.ToStderr(f"{shown.hidden_queues} queues are not shown: the key may not see them.")
+    if group.unassigned:
+        yield output.ToStderr(f"{group.unassigned} partitions have no member that may read them.")
+    if group.hidden_queues:
+        yield output.ToStderr(f"{group.hidden_queues} queues are not shown: the key may not see them.")
     owned = [
         (
             name,
@@ -64,7 +64,7 @@ def _described(shown: GroupInfo) -> Iterator[output.Block]:
             p.offset,
             p.lag,
         )
-        for name, partitions in shown.queues.items()
+        for name, partitions in group.queues.items()
         for number, p in sorted(partitions.items())
     ]
     yield output.Table(["queue", "partition", "owner", "since", "from", "target", "offset", "lag"], owned)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from queuey.client import Client, ClientError
     from queuey.client.results import Message, Page
 
-PAGE = 1000
+PAGE_SIZE = 1000
 
 Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, verbatim, one per line.")]
 Early = Annotated[
@@ -39,7 +39,7 @@ Ids = Annotated[
 Name = Annotated[str | None, typer.Option(help="Name of a message, instead of ids.")]
 
 
-def _partitions(text: str) -> str:
+def _check_numbers(text: str) -> str:
     for part in () if text.strip() == "*" else text.split(","):
         if not (part.strip().isdecimal() and int(part) > 0):
             raise typer.BadParameter(f"{part!r} is not a partition: use a number from 1, or * for all")
@@ -47,7 +47,7 @@ def _partitions(text: str) -> str:
 
 
 Partitions = Annotated[
-    str, typer.Option("--partitions", "-p", help="* for all, or numbers separated by commas.", callback=_partitions)
+    str, typer.Option("--partitions", "-p", help="* for all, or numbers separated by commas.", callback=_check_numbers)
 ]
 
 
@@ -68,9 +68,9 @@ def read(
     early: Early = False,
 ) -> None:
     """Read messages in time order, all partitions merged; with --json one per line. Removes nothing."""
-    from queuey.client.calls.message_calls import Query, onward
+    from queuey.client.calls.message_calls import Query, next_query
 
-    note_missing(client, queue, partitions)
+    report_missing_partitions(client, queue, partitions)
     bounds = {"since": since, "after": after, "before": before, "until": until}
     options: dict[str, Any] = {name: point for name, point in bounds.items() if point is not None}
     options.update(partitions=partitions, order="descending" if descending else "ascending")
@@ -78,17 +78,17 @@ def read(
     remaining = sys.maxsize if everything else limit
     page = None
     while remaining > 0:
-        page = client.read(queue, limit=min(remaining, PAGE), **options)
+        page = client.read(queue, limit=min(remaining, PAGE_SIZE), **options)
         show(page.messages, raw=raw)
         remaining -= len(page.messages)
-        query = onward(Query(queue=queue, since=options.get("since")), page)
+        query = next_query(Query(queue=queue, since=options.get("since")), page)
         if query is None:
             break
         options["since"] = query.since
     if page is not None and page.more and page.cursor and remaining <= 0:
-        output.note(f"There are more messages: --since {page.cursor}")
+        output.print_note(f"There are more messages: --since {page.cursor}")
     elif page is not None and not descending and not before and not until:
-        _note_later(client, queue, page)
+        _report_unreadable(client, queue, page)
 
 
 @waiting
@@ -97,7 +97,7 @@ def tail(
     queue: Queue,
     partitions: Partitions = "*",
     last: Annotated[
-        int, typer.Option("--last", "-n", min=0, max=PAGE, help="Number of the newest messages to begin with.")
+        int, typer.Option("--last", "-n", min=0, max=PAGE_SIZE, help="Number of the newest messages to begin with.")
     ] = 10,
     since: Annotated[str | None, times.position(f"Begin here instead. {_FORMS}")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
@@ -105,7 +105,7 @@ def tail(
     raw: Raw = False,
 ) -> None:
     """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one per line."""
-    note_missing(client, queue, partitions)
+    report_missing_partitions(client, queue, partitions)
     remaining = sys.maxsize if limit is None else limit
     start = since
     if start is None:
@@ -116,23 +116,23 @@ def tail(
         start = page.horizon
     if remaining <= 0:
         return
-    stream = client.stream([queue], partitions=partitions, since=start, early=early, notice=note_absence)
+    stream = client.stream([queue], partitions=partitions, since=start, early=early, notice=report_outage)
     for streamed in islice(stream, remaining):
         show([streamed.message], raw=raw)
 
 
-def note_missing(client: Client, queue: str, partitions: str) -> None:
+def report_missing_partitions(client: Client, queue: str, partitions: str) -> None:
     if partitions.strip() == "*":
         return
     count = client.info(queue).partitions
     missing = sorted({int(part) for part in partitions.split(",")} - set(range(1, count + 1)))
     if missing:
-        output.note(f"Queue {queue} has {plural(count, 'partition')}. Not found: {', '.join(map(str, missing))}.")
+        output.print_note(f"Queue {queue} has {plural(count, 'partition')}. Not found: {', '.join(map(str, missing))}.")
 
 
-def note_absence(error: ClientError | None) -> None:
+def report_outage(error: ClientError | None) -> None:
     """Prints that the service cannot be reached, or with None that it answers again."""
-    output.note(
+    output.print_note(
         "The service answers again." if error is None else f"The service cannot be reached; waiting for it: {error}"
     )
 
@@ -143,12 +143,12 @@ def show(messages: Iterable[Message], *, raw: bool) -> None:
     elif output.as_json():
         data = b"".join(msgspec.json.encode(json_fields(message)) + b"\n" for message in messages)
     else:
-        data = "".join(f"{_line(message)}\n" for message in messages).encode("utf-8", "replace")
+        data = "".join(f"{_message_line(message)}\n" for message in messages).encode("utf-8", "replace")
     if data:
         output.write(data, json=output.as_json() and not raw)
 
 
-def _line(message: Message) -> str:
+def _message_line(message: Message) -> str:
     moment = time_parsing.iso(message.time.timestamp())
     return f"{moment}  {message.partition:>3}  {message.id}  {printable(body_text(message.body))}"
 
@@ -173,7 +173,8 @@ def json_fields(message: Message) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
-def _note_later(client: Client, queue: str, page: Page) -> None:
+def _report_unreadable(client: Client, queue: str, page: Page) -> None:
+    """Prints when the newest message becomes readable, if messages after the page are not readable yet."""
     info = client.info(queue)
     newest = [ids.parse_position(part.newest) for part in info.partition_info.values() if part.newest is not None]
     if not newest or max(newest) < ids.parse_position(page.horizon):
@@ -181,7 +182,7 @@ def _note_later(client: Client, queue: str, page: Page) -> None:
     readable = ids.ticks_to_seconds(max(newest)[0]) + info.read_delay
     wait = max(0.0, readable - time.time())
     why = f"read delay {time_parsing.length(info.read_delay)}" if info.read_delay else "delayed messages"
-    output.note(f"Newer messages are stored; the last becomes readable in {time_parsing.length(wait)} ({why}).")
+    output.print_note(f"Newer messages are stored; the last becomes readable in {time_parsing.length(wait)} ({why}).")
 
 
 @on_existing
@@ -192,7 +193,7 @@ def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: R
     """
     _require_one(ids, name, f"To read the queue: queuey read {queue}")
     if name is None:
-        messages = client.get(queue, _places(client, queue, ids or []))
+        messages = client.get(queue, _find_places(client, queue, ids or []))
         show(messages, raw=raw)
         _require_found(queue, messages, ids or [])
     elif (message := client.named(queue).get(name)) is not None:
@@ -212,7 +213,7 @@ def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None) -> 
     normalized = dict.fromkeys(text.replace("-", "").lower() for text in ids or [])
     places = [text for text in normalized if ":" in text]
     if bare_ids := [text for text in normalized if ":" not in text]:
-        messages = client.get(queue, _places(client, queue, bare_ids))
+        messages = client.get(queue, _find_places(client, queue, bare_ids))
         _require_found(queue, messages, bare_ids)
         places += [f"{message.partition}:{message.id}" for message in messages]
         if len(messages) > len(bare_ids):
@@ -246,7 +247,7 @@ def _require_one(ids: list[str] | None, name: str | None, otherwise: str) -> Non
         raise typer.BadParameter(f"give either ids or --name. {otherwise}", param_hint="ids")
 
 
-def _places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
+def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
     """Returns the places where the messages may be; an id without a partition may be in any of them."""
     requested = list(dict.fromkeys(ids))
     any_bare = any(":" not in text for text in requested)
@@ -254,13 +255,13 @@ def _places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
     return [place for text in requested for place in ([text] if ":" in text else [f"{n}:{text}" for n in numbers])]
 
 
-def _require_found(queue: str, found: list[Message], wanted: list[str]) -> None:
+def _require_found(queue: str, messages: list[Message], requested: list[str]) -> None:
     """Ends the command if a message was not found.
 
     Raises:
         Failed: Messages are missing; the text names them.
     """
-    existing = {text for message in found for text in (message.id, f"{message.partition}:{message.id}")}
-    if missing := [text for text in wanted if text.replace("-", "").lower() not in existing]:
+    existing = {text for message in messages for text in (message.id, f"{message.partition}:{message.id}")}
+    if missing := [text for text in requested if text.replace("-", "").lower() not in existing]:
         reason = f"was deleted, has expired, or never existed. To find out: queuey explain {queue} ID"
         raise output.Failed(f"Queue {queue!r} has no message {', '.join(missing)}: it {reason}")

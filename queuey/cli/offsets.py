@@ -30,7 +30,7 @@ def show(
     """Show recorded offsets and the lag behind them; with --json one group per line."""
     groups = [group] if group is not None else client.groups(queue)
     if not groups:
-        output.note(
+        output.print_note(
             f"No group has recorded offsets of {queue} here. See those of Qdo's workers: qdo status --group GROUP"
         )
     for name in groups:
@@ -55,8 +55,8 @@ def set_offsets(
     ] = None,
 ) -> None:
     """Record that a group has processed everything up to and including these messages."""
-    offsets = dict(_pair(text) for text in offset)
-    expected = {number: None if name == "none" else name for number, name in map(_pair, expect or [])}
+    offsets = dict(_parse_pair(text) for text in offset)
+    expected = {number: None if name == "none" else name for number, name in map(_parse_pair, expect or [])}
     if unset := expected.keys() - offsets.keys():
         raise typer.BadParameter(f"partition {min(unset)} has an expected offset but no new one", param_hint="--expect")
     recorded = client.commit(queue, group, offsets, expected=expected or None)
@@ -74,7 +74,7 @@ def delete(client: Client, queue: Queue, group: Group, yes: Yes = False) -> None
     output.show({"group": group, "deleted": True}, f"The offsets of {group} are deleted.")
 
 
-def _pair(text: str) -> tuple[int, str]:
+def _parse_pair(text: str) -> tuple[int, str]:
     number, equals, name = text.partition("=")
     if not (equals and name and number.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not <partition>=<message id>")

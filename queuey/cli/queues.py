@@ -58,12 +58,12 @@ def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[...
         fields["principals"] = values.pop("principal") or None
         command(**values, fields={name: value for name, value in fields.items() if value is not None})
 
-    added = [optional(name, _option(name, option)) for name, option in chosen.items()]
+    added = [optional(name, _make_option(name, option)) for name, option in chosen.items()]
     run.__annotations__ = {"client": Any}
     return with_parameters(run, command, [client, *own, *added, optional("principal", Principals)])
 
 
-def _option(name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
+def _make_option(name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - a type with an option of typer's
     about = option.description or ""
     if (option.extra or {})["seconds"]:
         return Annotated[float | None, times.ttl(about) if name == "ttl" else times.duration(about)]
@@ -86,8 +86,8 @@ def create(
     """Create a queue. Does nothing if it exists with the same fields, and fails if it exists with others."""
     created = client.create_queue(name, **fields)
     if not created.new:
-        output.note(f"{created.name} already exists.")
-    output.show(created, _described(client, created))
+        output.print_note(f"{created.name} already exists.")
+    output.show(created, _describe(client, created))
 
 
 @app.command("list")
@@ -113,7 +113,7 @@ def list_queues(
         backlog: Backlog | msgspec.UnsetType | None = msgspec.UNSET
 
     queues = (
-        ListedQueue(**structs.asdict(queue), backlog=_backlog(client, queue.name) if backlog else msgspec.UNSET)
+        ListedQueue(**structs.asdict(queue), backlog=_read_backlog(client, queue.name) if backlog else msgspec.UNSET)
         for queue in islice(client.queues(start=start, count=count), limit)
     )
     columns = [*(_DETAILS if details else ()), *(("count",) if count else ()), *(_BACKLOG if backlog else ())]
@@ -125,7 +125,7 @@ def list_queues(
 def info(client: Client, name: Name) -> None:
     """Show a queue: its fields, its guarantees, the number of messages, and the oldest and newest of each partition."""
     queue = client.info(name)
-    output.show(queue, _facts(client, queue))
+    output.show(queue, _describe_facts(client, queue))
 
 
 @app.command("update")
@@ -148,7 +148,7 @@ def update(
     if not changes:
         raise typer.BadParameter("there is nothing to change: give a field, such as --ttl 7d, or --reset one")
     updated = client.update_queue(name, **changes)
-    output.show(updated, _described(client, updated))
+    output.show(updated, _describe(client, updated))
 
 
 @app.command("delete")
@@ -185,7 +185,7 @@ def resume(client: Client, name: Name) -> None:
     output.show({"queue_name": name, "claims": "open"}, f"Claims of {name} are open.")
 
 
-def _described(client: Client, queue: Queue) -> Iterator[Block]:
+def _describe(client: Client, queue: Queue) -> Iterator[Block]:
     """Describes a queue, with the service's defaults for unset fields if the caller may read them."""
     from queuey.client.errors import ClientError
 
@@ -193,25 +193,25 @@ def _described(client: Client, queue: Queue) -> Iterator[Block]:
         info = client.info(queue.name)
         queue = structs.replace(queue, ttl=info.ttl, read_delay=info.read_delay)
     created = () if queue.created is None else ("created",)
-    yield output.fields(queue, "name", *_options(queue), "principals", *created)
+    yield output.fields(queue, "name", *_option_columns(queue), "principals", *created)
 
 
-def _facts(client: Client, found: QueueInfo) -> Iterator[Block]:
+def _describe_facts(client: Client, queue: QueueInfo) -> Iterator[Block]:
     of_store = ("count", "created", "horizon", "store", "acknowledgement", "guarantee")
-    facts = output.fields(found, "name", "application", *_options(found), "principals", *of_store)
-    backlog = _backlog(client, found.name)
+    facts = output.fields(queue, "name", "application", *_option_columns(queue), "principals", *of_store)
+    backlog = _read_backlog(client, queue.name)
     jobs = [] if backlog is None else [("for claims", backlog_text(backlog, time.time()))]
     yield output.Fields([*facts.pairs, *jobs])
     yield ""
-    yield output.table(PartitionInfo, found.partition_info, "count", "oldest", "newest", key="partition")
+    yield output.table(PartitionInfo, queue.partition_info, "count", "oldest", "newest", key="partition")
 
 
-def _options(queue: Queue | QueueInfo) -> list[Column]:
-    shown: list[Column] = [_BACKOFF if name == "backoff" else name for name in options()]
-    return shown if queue.description else shown[:-1]
+def _option_columns(queue: Queue | QueueInfo) -> list[Column]:
+    columns: list[Column] = [_BACKOFF if name == "backoff" else name for name in options()]
+    return columns if queue.description else columns[:-1]
 
 
-def _delays(queue: Queue | QueueInfo) -> str:
+def _delays_text(queue: Queue | QueueInfo) -> str:
     from queuey.messages import Backoff
 
     delays = queue.backoff or Backoff()
@@ -219,10 +219,10 @@ def _delays(queue: Queue | QueueInfo) -> str:
     return f"{first} to {most}, {delays.factor:g} times as long each time, up to {delays.jitter:.0%} less"
 
 
-_BACKOFF = ("backoff", _delays)
+_BACKOFF = ("backoff", _delays_text)
 
 
-def _backlog(client: Client, name: str) -> Backlog | None:
+def _read_backlog(client: Client, name: str) -> Backlog | None:
     from queuey.client import Conflict
 
     with suppress(Conflict):
@@ -243,9 +243,9 @@ def move(
     """Move the present messages of a queue to another one. The service continues if this command ends."""
     moving = client.move(source, target)
     if detach:
-        _show(moving.show())
+        _show_move(moving.show())
     else:
-        _follow(moving)
+        _follow_move(moving)
 
 
 @app.command("moves")
@@ -260,30 +260,31 @@ def moves(client: Client) -> None:
 @connected
 def follow(client: Client, move: Identifier) -> None:
     """Follow a move until it is done."""
-    _follow(client.moving(move))
+    _follow_move(client.moving(move))
 
 
 @app.command("cancel-move")
 @connected
 def cancel(client: Client, move: Identifier) -> None:
     """Cancel a move: moved messages stay in the target, the others in the source."""
-    _show(client.moving(move).cancel())
+    _show_move(client.moving(move).cancel())
 
 
-def _follow(moving: Moving) -> None:
+def _follow_move(moving: Moving) -> None:
+    """Shows progress until the move ends. Exits with 1 unless it is done; Ctrl-C leaves it running."""
     try:
         with bar() as move_bar:
             ended = moving.wait(told=lambda move: move_bar(f"{move.source} to {move.target}", move.moved, move.total))
     except KeyboardInterrupt:
-        output.note(f"Move {moving.id} continues. Follow it: queuey queue follow-move {moving.id}")
-        output.note(f"Cancel it: queuey queue cancel-move {moving.id}")
+        output.print_note(f"Move {moving.id} continues. Follow it: queuey queue follow-move {moving.id}")
+        output.print_note(f"Cancel it: queuey queue cancel-move {moving.id}")
         raise
-    _show(ended)
+    _show_move(ended)
     if ended.state != "done":
         raise typer.Exit(1)
 
 
-def _show(found: Move) -> None:
-    text = f"Move {found.id} from {found.source} to {found.target} is {found.state}"
-    text += f": {plural(found.moved, 'message')} moved, {found.left} left because they are claimed."
-    output.show(found, (text, *((ToStderr(found.error),) if found.error else ())))
+def _show_move(move: Move) -> None:
+    text = f"Move {move.id} from {move.source} to {move.target} is {move.state}"
+    text += f": {plural(move.moved, 'message')} moved, {move.left} left because they are claimed."
+    output.show(move, (text, *((ToStderr(move.error),) if move.error else ())))

@@ -48,14 +48,14 @@ def put(
     """Create a schedule, or change the given fields of one."""
     message: Any = None
     if body is not None or json_body is not None:
-        message = _message(body, json_body, message_key, header, content_type, ttl)
+        message = _make_message(body, json_body, message_key, header, content_type, ttl)
     elif not (message_key is None and header is None and content_type is None and ttl is None):
         raise typer.BadParameter("a change replaces the whole message: add --body or --json-body")
     plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": every, "missed": missed}
-    _show(client.schedules.put(name, message=message, **plan))  # type: ignore[arg-type] # by their names
+    _show_schedule(client.schedules.put(name, message=message, **plan))  # type: ignore[arg-type] # by their names
 
 
-def _message(
+def _make_message(
     body: str | None,
     json_body: str | None,
     key: str | None,
@@ -81,7 +81,7 @@ def _message(
 @connected
 def show(client: Client, name: Name) -> None:
     """Show a schedule, its next times and the result of the last one."""
-    _show(client.schedules.get(name))
+    _show_schedule(client.schedules.get(name))
 
 
 @app.command("list")
@@ -92,22 +92,22 @@ def list_schedules(client: Client) -> None:
         ("last", lambda schedule: "-" if schedule.last is None else schedule.last.state),
         ("of", lambda schedule: "-" if schedule.last is None else time_parsing.iso(schedule.last.instant)),
     )
-    following = ("next", lambda schedule: _next(schedule, 1))
-    output.show_each(ListedSchedule, client.schedules.list(), "name", "queue", ("when", _when), following, *last)
+    following = ("next", lambda schedule: _next_text(schedule, 1))
+    output.show_each(ListedSchedule, client.schedules.list(), "name", "queue", ("when", _when_text), following, *last)
 
 
 @app.command("pause")
 @connected
 def pause(client: Client, name: Name) -> None:
     """Pause a schedule: nothing is posted until it is resumed."""
-    _show(client.schedules.pause(name))
+    _show_schedule(client.schedules.pause(name))
 
 
 @app.command("resume")
 @connected
 def resume(client: Client, name: Name) -> None:
     """Resume a schedule at its next time. Times during the pause are skipped."""
-    _show(client.schedules.resume(name))
+    _show_schedule(client.schedules.resume(name))
 
 
 @app.command("run")
@@ -115,7 +115,7 @@ def resume(client: Client, name: Name) -> None:
 def run(client: Client, name: Name) -> None:
     """Post a schedule's message now, even if the schedule is paused."""
     schedule = client.schedules.run(name)
-    output.show(schedule, () if schedule.last is None else f"Schedule {schedule.name}: {_text(schedule.last)}.")
+    output.show(schedule, () if schedule.last is None else f"Schedule {schedule.name}: {_tick_text(schedule.last)}.")
     if schedule.last is None or schedule.last.state != "published":
         raise typer.Exit(1)
 
@@ -128,24 +128,24 @@ def delete(client: Client, name: Name) -> None:
     output.show({"schedule": name, "deleted": True}, ToStderr(f"Deleted schedule {name}."))
 
 
-def _show(found: Schedule) -> None:
-    message = [(field.replace("_", " "), value) for field, value in (found.message or {}).items()]
-    ends = [("next", _next(found)), ("last", "-" if found.last is None else _text(found.last))]
-    plan = output.fields(found, "name", "queue", ("when", _when), "missed")
-    output.show(found, [output.Fields([*plan.pairs, *message, *ends])])
+def _show_schedule(schedule: Schedule) -> None:
+    message = [(field.replace("_", " "), value) for field, value in (schedule.message or {}).items()]
+    ends = [("next", _next_text(schedule)), ("last", "-" if schedule.last is None else _tick_text(schedule.last))]
+    plan = output.fields(schedule, "name", "queue", ("when", _when_text), "missed")
+    output.show(schedule, [output.Fields([*plan.pairs, *message, *ends])])
 
 
-def _next(found: Schedule, most: int | None = None) -> str:
-    return ", ".join(map(time_parsing.iso, found.next[:most])) or ("paused" if found.paused else "never")
+def _next_text(schedule: Schedule, most: int | None = None) -> str:
+    return ", ".join(map(time_parsing.iso, schedule.next[:most])) or ("paused" if schedule.paused else "never")
 
 
-def _when(found: Schedule) -> str:
-    if found.every is not None:
-        return f"every {time_parsing.length(found.every)}"
-    return f"{found.cron} {found.timezone}"
+def _when_text(schedule: Schedule) -> str:
+    if schedule.every is not None:
+        return f"every {time_parsing.length(schedule.every)}"
+    return f"{schedule.cron} {schedule.timezone}"
 
 
-def _text(last: Tick) -> str:
+def _tick_text(last: Tick) -> str:
     tick = f"the tick of {time_parsing.iso(last.instant)}"
     if last.state == "published":
         return f"{tick} is message {last.message_id} in partition {last.partition}"

@@ -86,7 +86,7 @@ def send(
     if name is not None or replace:
         if source is not None or name is None:
             raise typer.BadParameter("--name is for a single message, and --replace needs --name")
-        _send_named(client, queue, (name, replace), body, options | times.until(at))
+        _send_named(client, queue, (name, replace), body, options | times.delay_option(at))
         return
     if source is None:
         _send_bodies(client, queue, body, options, at)
@@ -97,7 +97,7 @@ def send(
     route = Route(queue, raw, queue_field, key_field, options, at)
     existing = {queue} if not create or queue_field is None else set[str]()
     new_partitions = partitions if create else None
-    with _opened(source) as (stream, size), bar() as move_bar:
+    with _open_source(source) as (stream, size), bar() as move_bar:
 
         def progress(messages: int, read: int) -> None:
             total = None if size is None else size >> 20
@@ -139,15 +139,15 @@ class _Feeding:
         began = time.monotonic()
         done = skip
         try:
-            for buffered in batches(self._lines(stream, skip), self._route, size=batch):
+            for buffered in batches(self._lines(stream, skip), self._route, max_messages=batch):
                 self._send(buffered)
                 done = buffered.last_line
         except (BadLine, ClientError, KeyboardInterrupt) as error:
-            self._explain(error, done)
+            self._explain_failure(error, done)
             raise typer.Exit(output.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from error
         seconds = time.monotonic() - began
         if self._blank:
-            output.note(f"{plural(self._blank, 'empty line was', 'empty lines were')} skipped.")
+            output.print_note(f"{plural(self._blank, 'empty line was', 'empty lines were')} skipped.")
         total = self._stored.total()
         rate = f", {total / seconds:,.0f} a second" if seconds > 0 else ""
         text = f"{plural(total, 'message')} stored in {plural(len(self._stored), 'queue')}{rate}"
@@ -156,39 +156,41 @@ class _Feeding:
     def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
         from queuey.cli.feed import numbered
 
-        for number, line in numbered(self._measured(stream), skip=skip):
+        for number, line in numbered(self._count_bytes(stream), skip=skip):
             if self._route.is_blank(line):
                 self._blank += 1
             else:
                 yield number, line
 
-    def _measured(self, stream: Iterable[bytes]) -> Iterator[bytes]:
+    def _count_bytes(self, stream: Iterable[bytes]) -> Iterator[bytes]:
         for line in stream:
             self._read += len(line)
             yield line
 
     def _send(self, part: Buffered) -> None:
+        """Sends one batch, and first creates its queue if ``--create`` was given."""
         if self._partitions is not None and part.queue not in self._made:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(part.queue, partitions=count)
             self._made.add(part.queue)
-        delay = times.until(self._route.due)
+        delay = times.delay_option(self._route.due)
         messages = [msgspec.structs.replace(message, **delay) for message in part.messages] if delay else part.messages
         self._stored[part.queue] += len(self._client.send_many(part.queue, messages))
         self._progress(self._stored.total(), self._read)
 
-    def _explain(self, error: BaseException, done: int) -> None:
+    def _explain_failure(self, error: BaseException, line: int) -> None:
+        """Prints how many messages were stored, and how to continue."""
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
             output.fail(str(error))
-        output.note(f"{plural(stored, 'message was', 'messages were')} stored before.")
+        output.print_note(f"{plural(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
-            output.note("Some messages of the current batch may be stored as well.")
-        if self._route.queue_field is None and done:
-            output.note(f"To continue after line {done}: --skip {done}")
+            output.print_note("Some messages of the current batch may be stored as well.")
+        if self._route.queue_field is None and line:
+            output.print_note(f"To continue after line {line}: --skip {line}")
         elif self._route.queue_field is not None:
-            output.note("No --skip continues here: with --queue-field, lines are sent by queue and not in order.")
+            output.print_note("No --skip continues here: with --queue-field, lines are sent by queue and not in order.")
 
 
 def _send_bodies(
@@ -196,13 +198,13 @@ def _send_bodies(
 ) -> None:
     from queuey.client import Outgoing
 
-    bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
-    options |= times.until(due)
+    bodies = [_read_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
+    options |= times.delay_option(due)
     if len(bodies) == 1:  # An error of send_iter would speak of the first of several messages.
-        _show(client.send(queue, bodies[0], **options))
+        _show_receipt(client.send(queue, bodies[0], **options))
         return
     for receipt in client.send_iter(queue, [Outgoing(text, **options) for text in bodies]):
-        _show(receipt)
+        _show_receipt(receipt)
 
 
 def _send_named(
@@ -215,22 +217,22 @@ def _send_named(
         raise typer.BadParameter(f"--name is for a single message, and {len(bodies)} are given")
     named, (text, replace) = client.named(queue), name
     store = named.set if replace else named.create
-    content = _standard_input() if bodies[0] == _STANDARD_INPUT else bodies[0]
+    content = _read_input() if bodies[0] == _STANDARD_INPUT else bodies[0]
     try:
         receipt = store(text, content, **options)
     except NameTaken as error:
         text = f"{text!r} is the name of another message. Wait until that one is done, or replace it: --replace"
         raise output.Failed(text) from error
-    _show(receipt)
+    _show_receipt(receipt)
 
 
-def _show(receipt: Receipt) -> None:
+def _show_receipt(receipt: Receipt) -> None:
     output.show(receipt, f"{receipt.id}  partition {receipt.partition}")
 
 
-def _standard_input() -> str | bytes:
+def _read_input() -> str | bytes:
     if sys.stdin.isatty():
-        output.note("Type the message; end with Ctrl-D:")
+        output.print_note("Type the message; end with Ctrl-D:")
     from queuey.cli.feed import text_or_bytes
 
     data = sys.stdin.buffer.read(MAX_INPUT)
@@ -261,7 +263,7 @@ def _check_feed(
 
 
 @contextmanager
-def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
+def _open_source(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
     """Opens a file, or standard input for ``-``; yields the stream and its size in bytes, None if unknown."""
     if str(source) == _STANDARD_INPUT:
         yield sys.stdin.buffer, None

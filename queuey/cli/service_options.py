@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.terminal import output
-from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, offered, optional, with_parameters
+from queuey.terminal.commands import (
+    COMPLETION_TIMEOUT,
+    JSON,
+    MAX_COMPLETIONS,
+    optional,
+    safe_completions,
+    with_parameters,
+)
 from queuey.terminal.output import Failed
 from queuey.terminal.texts import did_you_mean
 
@@ -24,19 +31,19 @@ MAX_NAMES = 1000
 """Max queue names that a misspelled one is compared with."""
 
 
-def _option(kind: Any, about: str, default: str) -> Any:  # noqa: ANN401 - types
+def _make_option(kind: Any, about: str, default: str) -> Any:  # noqa: ANN401 - types
     return Annotated[kind | None, typer.Option(help=about, show_default=default, rich_help_panel="Which service")]
 
 
 _OPTIONS = {
-    "url": _option(str, "Address of the service, or several with commas.", "$QUEUEY_URL or the profile"),
-    "app": _option(str, "The application.", "$QUEUEY_APP or the profile"),
-    "key": _option(str, "The API key; other users of this machine may see it here.", "$QUEUEY_KEY or the profile"),
-    "token_file": _option(Path, "File with a user's token, instead of a key.", "$QUEUEY_TOKEN_FILE"),
-    "profile": _option(
+    "url": _make_option(str, "Address of the service, or several with commas.", "$QUEUEY_URL or the profile"),
+    "app": _make_option(str, "The application.", "$QUEUEY_APP or the profile"),
+    "key": _make_option(str, "The API key; other users of this machine may see it here.", "$QUEUEY_KEY or the profile"),
+    "token_file": _make_option(Path, "File with a user's token, instead of a key.", "$QUEUEY_TOKEN_FILE"),
+    "profile": _make_option(
         Path, "File with address, application and key, as written by queuey serve.", "$QUEUEY_PROFILE or the user's"
     ),
-    "ca": _option(Path, "Certificates to trust (PEM).", "$QUEUEY_CA or the system's"),
+    "ca": _make_option(Path, "Certificates to trust (PEM).", "$QUEUEY_CA or the system's"),
 }
 _RECEIPTS = Annotated[
     Path | None,
@@ -62,7 +69,7 @@ def open_client(given: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN
 
 
 def _note_pause(pause: float, error: ClientError) -> None:
-    output.note(f"The request failed. Retrying in {pause:.0f} s: {error}")
+    output.print_note(f"The request failed. Retrying in {pause:.0f} s: {error}")
 
 
 def connected(
@@ -133,14 +140,14 @@ def _explain_missing(client: Client, error: Exception, values: Iterable[object],
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns names of queues for completion, or none if the service does not answer in a second."""
-    return _offered(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
+    return _complete(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
 
 
 def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG001 - the shell filters
-    return _offered(ctx, lambda client: client.groups(ctx.params["queue"]))
+    return _complete(ctx, lambda client: client.groups(ctx.params["queue"]))
 
 
-def _offered(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
     from queuey.client import ClientError, RetryPolicy
 
     with (
@@ -149,7 +156,7 @@ def _offered(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list
             ctx.params, timeout=COMPLETION_TIMEOUT, retry=RetryPolicy(rounds=1, deadline=COMPLETION_TIMEOUT)
         ) as client,
     ):
-        return offered(ask(client))
+        return safe_completions(ask(client))
     return []
 
 

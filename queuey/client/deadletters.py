@@ -29,7 +29,7 @@ from queuey.client.errors import (
     QueueExists,
     QueueNotFound,
 )
-from queuey.client.lookup import look_up
+from queuey.client.lookup import find_queues
 from queuey.client.results import Message, Queue
 from queuey.deadletters import (
     SUFFIX,
@@ -100,7 +100,7 @@ async def bury(
     target = queue_for(queue, dead_queue)
     plain = isinstance(message.body, str | bytes)
     text = message.body if plain else json.dumps(message.body)
-    body = await _body(client, queue, message, text, is_json=not plain)
+    body = await _read_body(client, queue, message, text, is_json=not plain)
     kind = message.content_type if is_carried(message.content_type) else None
     for way in WAYS:
         headers = headers_for(queue, message, cause, way)
@@ -120,7 +120,7 @@ def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they 
     return headers_of(origin, message.content_type, message.headers, cause, way, message.key)
 
 
-async def _body(
+async def _read_body(
     client: AsyncClient, queue: str, location: MessageLocation, text: str | bytes, *, is_json: bool
 ) -> dict[str, Any]:
     """Returns a message's body as a send option: the original JSON, or ``text`` if the message does not exist."""
@@ -144,7 +144,7 @@ async def _store(client: AsyncClient, queue: str, target: str, message: Message,
         except QueueNotFound:
             if last:
                 raise
-            await _create(client, queue, target, message.partition)
+            await _create_dead_queue(client, queue, target, message.partition)
         except NotAllowed:
             if not own:
                 raise
@@ -171,7 +171,7 @@ async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
         await _post(client, target, msgspec.structs.replace(outgoing, partition=None))
 
 
-async def _create(client: AsyncClient, queue: str, target: str, partition: int) -> None:
+async def _create_dead_queue(client: AsyncClient, queue: str, target: str, partition: int) -> None:
     partitions, consistency = await _shape(client, queue)
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
@@ -180,7 +180,7 @@ async def _create(client: AsyncClient, queue: str, target: str, partition: int) 
 
 
 async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
-    info = await _info(client, queue)
+    info = await _find_info(client, queue)
     return (info.partitions, info.consistency) if info else (1, None)
 
 
@@ -207,22 +207,22 @@ async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str
     if wanted.dead_queue:
         existing, candidates = set[str](), {wanted.dead_queue}
     else:
-        existing, candidates = await _matching(client, wanted.patterns)
+        existing, candidates = await _find_matching(client, wanted.patterns)
         for name in wanted.queues:
-            candidates |= queues_for(name, await _chosen(client, name))
-    return sorted(existing | {name for name in candidates - existing if await _info(client, name)})
+            candidates |= queues_for(name, await _read_dead_letter_field(client, name))
+    return sorted(existing | {name for name in candidates - existing if await _find_info(client, name)})
 
 
-async def _chosen(client: AsyncClient, queue: str) -> str:
+async def _read_dead_letter_field(client: AsyncClient, queue: str) -> str:
     """Returns a queue's ``dead_letter``, or an empty text if the queue does not exist or the caller may not see it."""
     try:
-        info = await _info(client, queue)
+        info = await _find_info(client, queue)
     except NotAllowed:
         return ""
     return info.dead_letter if info else ""
 
 
-async def _matching(client: AsyncClient, patterns: Iterable[str]) -> tuple[set[str], set[str]]:
+async def _find_matching(client: AsyncClient, patterns: Iterable[str]) -> tuple[set[str], set[str]]:
     """Returns the dead-letter queues that match a pattern, and the ``dead_letter`` of all queues that match one."""
     existing, configured = set(), set()
     for pattern in patterns:
@@ -247,7 +247,7 @@ async def dead_letters(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIt
         >>> async for one in dead_letters(client, DeadLetterFilter(queues=("reports",), error="ValueError")):
         ...     print(one.partition, one.id, one.cause.text)
     """
-    async for page in _pages(client, wanted):
+    async for page in _read_pages(client, wanted):
         for dead_letter in page:
             yield dead_letter
 
@@ -279,8 +279,8 @@ async def redrive(
     queues: dict[str, tuple[int, str] | None] = {}
     hidden: set[str] = set()
     try:
-        async for page in _pages(client, wanted):
-            lookup = await look_up(client, {letter.queue for letter in page} - queues.keys() - hidden)
+        async for page in _read_pages(client, wanted):
+            lookup = await find_queues(client, {letter.queue for letter in page} - queues.keys() - hidden)
             targets |= lookup.found
             queues |= {name: (queue.partitions, queue.dead_letter) for name, queue in lookup.found.items()}
             queues |= dict.fromkeys(lookup.absent)
@@ -298,41 +298,44 @@ async def redrive(
     return total
 
 
-async def _send_back(client: AsyncClient, queue: Target, chosen: list[DeadLetter], ttl: int | None) -> Redriven:
+async def _send_back(client: AsyncClient, queue: Target, letters: list[DeadLetter], ttl: int | None) -> Redriven:
+    """Sends dead letters back, and removes stored ones. A temporary error is raised; other refused ones stay."""
     refusal = None
     try:
-        stored = len(await client.send_many(queue.name, [await _outgoing(client, queue, d, ttl) for d in chosen]))
+        stored = len(await client.send_many(queue.name, [await _make_outgoing(client, queue, d, ttl) for d in letters]))
     except ClientError as error:
         stored, refusal = len(error.receipts), error
-    await client.delete(chosen[0].lies_in, [(d.stored_partition, d.stored_id) for d in chosen[:stored]])
+    await client.delete(letters[0].lies_in, [(d.stored_partition, d.stored_id) for d in letters[:stored]])
     if refusal is None:
         return Redriven({queue.name: stored})
     if refusal.temporary:
         raise refusal
-    return Redriven({queue.name: stored} if stored else {}) + left_of(chosen[stored:], str(refusal))
+    return Redriven({queue.name: stored} if stored else {}) + left_of(letters[stored:], str(refusal))
 
 
-async def _outgoing(client: AsyncClient, queue: Target, one: DeadLetter, ttl: int | None) -> Outgoing:
-    body = await _body(client, one.lies_in, (one.stored_partition, one.stored_id), one.body, is_json=one.json)
+async def _make_outgoing(client: AsyncClient, queue: Target, one: DeadLetter, ttl: int | None) -> Outgoing:
+    body = await _read_body(client, one.lies_in, (one.stored_partition, one.stored_id), one.body, is_json=one.json)
     keeps_keys = queue.kind == "ordered" or queue.max_claimed_per_key > 0
     partition, key = place_of(one, queue.kind, keeps_keys=keeps_keys)
     return Outgoing(**body, partition=partition, key=key, headers=one.headers, content_type=one.content_type, ttl=ttl)
 
 
-async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:
+async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
     try:
         return await client.info(queue)
     except QueueNotFound:
         return None
 
 
-async def _pages(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
-    partitions: Any = list(wanted.partitions) or "*"
-    for lies_in in await dead_queues(client, wanted):
-        remaining = wanted.limit
+async def _read_pages(client: AsyncClient, selection: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
+    partitions: Any = list(selection.partitions) or "*"
+    for lies_in in await dead_queues(client, selection):
+        remaining = selection.limit
         async for page in client.read_pages(lies_in, limit=_PAGE, partitions=partitions, delay=False):
             letters = (read_dead_letter(message, lies_in) for message in page.messages)
-            selected = [letter for letter in letters if letter is not None and wanted.takes(letter)][:remaining]
+            selected = [letter for letter in letters if letter is not None and selection.matches_reason(letter)][
+                :remaining
+            ]
             yield selected
             remaining = None if remaining is None else remaining - len(selected)
             if remaining == 0:

@@ -243,9 +243,9 @@ class JobError(ClientError):
         self.info = info
 
     def __str__(self) -> str:
-        return f"job {self.info.partition}:{self.info.message_id} {self._end()}"
+        return f"job {self.info.partition}:{self.info.message_id} {self._sentence_end()}"
 
-    def _end(self) -> str:
+    def _sentence_end(self) -> str:
         return f"is {self.info.status}"
 
 
@@ -263,7 +263,7 @@ class JobFailed(JobError):
         self.error = info.error or ""
         self.text = info.text or ""
 
-    def _end(self) -> str:
+    def _sentence_end(self) -> str:
         return f"failed: {self.error}: {self.text}" if self.text else f"failed: {self.error}"
 
 
@@ -278,7 +278,7 @@ class ResultTooLarge(JobError):
 
     code = "ResultTooLarge"
 
-    def _end(self) -> str:
+    def _sentence_end(self) -> str:
         return f"is done; its result of {self.info.size} bytes of JSON was too large to keep"
 
 
@@ -287,7 +287,7 @@ class ResultUnknown(JobError):
 
     code = "ResultUnknown"
 
-    def _end(self) -> str:
+    def _sentence_end(self) -> str:
         if self.info.status == "never_seen":
             return "was never in this queue"
         kept = self.info.kept or 0

@@ -65,7 +65,7 @@ def _let_signals_come() -> None:
         _forking.blocked = None
 
 
-def _begin() -> None:
+def _run_in_child() -> None:
     try:
         for living in list(_living):
             living.begin_in_child()
@@ -74,4 +74,4 @@ def _begin() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_come, after_in_child=_begin)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_come, after_in_child=_run_in_child)

@@ -35,7 +35,7 @@ class Lookup(msgspec.Struct, frozen=True):
     hidden: frozenset[str] = frozenset()
 
 
-async def look_up(client: AsyncClient, names: Iterable[str]) -> Lookup:
+async def find_queues(client: AsyncClient, names: Iterable[str]) -> Lookup:
     """Finds queues in the list of queues, and queries the missing ones one by one.
 
     Raises:
@@ -46,10 +46,10 @@ async def look_up(client: AsyncClient, names: Iterable[str]) -> Lookup:
         >>> found.found["orders"].partitions, found.absent
         (1, frozenset({'nothing'}))
     """
-    wanted = set(names)
-    found: dict[str, Queue | QueueInfo] = await _listed(client, wanted)
+    requested = set(names)
+    found: dict[str, Queue | QueueInfo] = await _list_matching(client, requested)
     absent, hidden = set(), set()
-    for name in sorted(wanted - found.keys()):
+    for name in sorted(requested - found.keys()):
         try:
             found[name] = await client.info(name)
         except QueueNotFound:
@@ -73,10 +73,10 @@ async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, fro
     return rights
 
 
-async def _listed(client: AsyncClient, wanted: set[str]) -> dict[str, Queue | QueueInfo]:
+async def _list_matching(client: AsyncClient, names: set[str]) -> dict[str, Queue | QueueInfo]:
     """Reads the list of queues from one requested name to the next. Pages grow where many requested names are close."""
     queues: dict[str, Queue | QueueInfo] = {}
-    remaining, limit = sorted(wanted, reverse=True), 1
+    remaining, limit = sorted(names, reverse=True), 1
     while remaining:
         try:
             page = await client.queue_page(start=remaining[-1], limit=limit)
@@ -86,7 +86,7 @@ async def _listed(client: AsyncClient, wanted: set[str]) -> dict[str, Queue | Qu
             if "offset" not in error.fields:
                 raise
             return queues  # The credential's patterns match too few queues for a list.
-        matches = {queue.name: queue for queue in page.queues if queue.name in wanted}
+        matches = {queue.name: queue for queue in page.queues if queue.name in names}
         queues |= matches
         limit = min(MAX_PAGE, 2 * len(matches) + 1)
         start = remaining.pop()

@@ -53,7 +53,7 @@ else:
 
 Stored = Callable[[list[Receipt]], list[Receipt]]
 """Writes the receipts of messages that were stored, and returns them."""
-DIGITS = 32
+HASH_DIGITS = 32
 """Number of hex digits of the hash. With 128 bits, no two bodies have the same hash by chance."""
 
 _REFUSED = range(400, 500)
@@ -85,7 +85,7 @@ class SentMessage(msgspec.Struct, frozen=True):
     def of(cls, message: Outgoing) -> Self:
         body = stored_body(message)
         ttl = None if message.ttl is None else int(seconds(message.ttl))
-        return cls(sha256(body).hexdigest()[:DIGITS], len(body), ttl)
+        return cls(sha256(body).hexdigest()[:HASH_DIGITS], len(body), ttl)
 
 
 def stored_body(message: Outgoing) -> bytes:
@@ -123,7 +123,7 @@ class Journal:
         except OSError as error:
             raise ReceiptsError(f"{self._path} cannot be written: {error.strerror}") from error
         try:
-            with _locked(self._file, alone=True):
+            with _lock_file(self._file, exclusive=True):
                 self._torn = not _ends_with_a_line(self._file)
         except OSError as error:
             os.close(self._file)
@@ -164,6 +164,7 @@ class Journal:
 
     @contextmanager
     def putting(self, queue: str, locations: Sequence[MessageLocation], message: Outgoing) -> Iterator[None]:
+        """Surrounds a put. Writes ``stored`` lines, or ``unknown`` ones if it failed and may have been carried out."""
         sent = SentMessage.of(message)
         texts = [location_text(location).split(":") for location in locations]
         pairs = [(int(number), text) for number, text in texts]
@@ -220,7 +221,7 @@ class Journal:
             if self._torn:
                 data = b"\n" + data
             try:
-                with _locked(self._file, alone=False):
+                with _lock_file(self._file, exclusive=False):
                     while data:
                         self._torn = True
                         data = data[os.write(self._file, data) :]
@@ -288,8 +289,8 @@ def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> lis
 
 
 @contextmanager
-def _locked(file: int, *, alone: bool) -> Iterator[None]:
-    """Locks the file: shared to write, exclusive (``alone``) to read its end, which could otherwise be half a line.
+def _lock_file(file: int, *, exclusive: bool) -> Iterator[None]:
+    """Locks the file: shared to write, exclusive (``exclusive``) to read its end, which could otherwise be half a line.
 
     Without file locks, an empty line may be written between two lines.
     """
@@ -297,7 +298,7 @@ def _locked(file: int, *, alone: bool) -> Iterator[None]:
         yield
         return
     with suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
     try:
         yield
     finally:

@@ -171,11 +171,11 @@ class Queue:
 
     def get(self) -> Item:
         """Waits until a task is available and returns it."""
-        while (item := self._next()) is None:
+        while (item := self._take_waiting()) is None:
             self._fetch()
         return item
 
-    def _next(self) -> Item | None:
+    def _take_waiting(self) -> Item | None:
         with self._lock:
             while self._waiting:
                 item = self._waiting.popleft()
@@ -186,7 +186,7 @@ class Queue:
     def _fetch(self) -> None:
         until = self._timing.clock() + self.time
         params = (("count", str(self.batch_size)), ("time", f"{self.time:f}"))
-        fetched = self._sender.run(Call("GET", self._path, _read, params, repeatable=True))
+        fetched = self._sender.run(Call("GET", self._path, _read_items, params, repeatable=True))
         with self._lock:
             self._waiting += (Item(f.ticket, f.value, until) for f in fetched)
         if not fetched:
@@ -243,7 +243,7 @@ class Queue:
                 self.task_done(item)
 
 
-def _read(answer: HttpAnswer) -> list[_Fetched]:
+def _read_items(answer: HttpAnswer) -> list[_Fetched]:
     try:
         return _decode(answer.content).items
     except msgspec.MsgspecError as error:

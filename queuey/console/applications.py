@@ -13,7 +13,7 @@ from queuey.console import overview, pages
 from queuey.console.acts import OF_SCHEDULES
 from queuey.console.filters import Sorting
 from queuey.console.queue import failures
-from queuey.console.sessions import Ask
+from queuey.console.sessions import PageRequest
 from queuey.deadletters import holds_dead
 from queuey.errors import InvalidRequest, NotFound
 from queuey.messages import Meta, Queue
@@ -32,7 +32,7 @@ PAGE_SIZE = 100
 """Max names on a page."""
 MAX_APPLICATIONS, MAX_QUEUES = 20, 10
 """Max applications on a page with figures, and max queues of each that are counted."""
-LOOKING_SECONDS = 1.0
+SEARCH_TIMEOUT = 1.0
 """Timeout for counting queues and for searching dead letters, in seconds."""
 DAY = 86_400.0
 MAX_SEARCHED = 1000
@@ -42,38 +42,38 @@ MAX_SAMPLED = 20
 MAX_REASONS = 100
 """Max reasons on a page."""
 
-CONTENT = frozenset({"error", "shape", "message_key"})
+MESSAGE_DETAILS = frozenset({"error", "shape", "message_key"})
 """Details of audit entries that were copied from messages."""
 OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
 
 
-def show_applications(ask: Ask) -> Response:
+def show_applications(ask: PageRequest) -> Response:
     """Lists the applications that the caller may see, or redirects to the only one."""
-    prefix, start = _asked(ask)
+    prefix, start = _prefix_and_start(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
     if operates:
         names, following = ask.service.queues.applications(start=start, limit=PAGE_SIZE)
     else:
-        names, following = _own(ask.caller), None
+        names, following = _own_applications(ask.caller), None
     if len(names) == 1 and following is None and not ask.given:
         return pages.redirect(pages.link("a", names[0]))
-    shown = [name for name in names if name.startswith(prefix)]
+    matching = [name for name in names if name.startswith(prefix)]
     counted = "depth" in ask.given
     return ask.render(
         "applications_table.html" if counted and pages.is_part(ask.request) else "applications.html",
         "Applications",
-        names=shown,
-        totals=_totals(ask, shown) if counted else None,
+        names=matching,
+        totals=_count_totals(ask, matching) if counted else None,
         prefix=prefix,
         start=start,
-        following=_within(prefix, following),
+        following=_next_start(prefix, following),
         operates=operates,
     )
 
 
-def _totals(ask: Ask, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     totals: dict[str, dict[str, Any]] = {}
-    until = time.monotonic() + LOOKING_SECONDS
+    until = time.monotonic() + SEARCH_TIMEOUT
     for name in names[:MAX_APPLICATIONS]:
         if time.monotonic() > until or not ask.caller.patterns(name, "measure"):
             continue
@@ -82,36 +82,37 @@ def _totals(ask: Ask, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return totals
 
 
-def show_queues(ask: Ask) -> Response:
+def show_queues(ask: PageRequest) -> Response:
+    """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page."""
     if (refusal := overview.unlisted(ask)) is not None:
         return refusal
     application, patterns = ask.application, ask.patterns("measure")
-    prefix, start = _asked(ask)
+    prefix, start = _prefix_and_start(ask)
     sort, down = ask.given.get("sort", ""), "down" in ask.given
     if sort and sort not in SORTS:
         raise InvalidRequest({"sort": f"Is not one of {', '.join(SORTS)}"})
     queues, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
     counted = bool(sort or "depth" in ask.given)
-    until = time.monotonic() + LOOKING_SECONDS if counted else None
+    until = time.monotonic() + SEARCH_TIMEOUT if counted else None
     rows = overview.rows(ask, [queue for queue in queues if queue.name.startswith(prefix)], until)
     return ask.render(
         "queues_table.html" if counted and pages.is_part(ask.request) else "queues.html",
         "Queues of",
         application,
-        rows=_sorted(rows, sort, down=down) if counted else rows,
+        rows=_sort_rows(rows, sort, down=down) if counted else rows,
         counted=counted,
         uncounted=sum(row.backlog is None for row in rows),
         columns=_columns([row.queue for row in rows]),
-        sorting=Sorting(sort or "name", down, partial(_address, ask, prefix, start)),
+        sorting=Sorting(sort or "name", down, partial(_sort_address, ask, prefix, start)),
         prefix=prefix,
         start=start,
-        following=_within(prefix, following),
+        following=_next_start(prefix, following),
         patterns=patterns,
         is_whole=not start and following is None,
     )
 
 
-def _address(ask: Ask, prefix: str, start: str, sort: str, down: bool) -> str:  # noqa: FBT001 - as Sorting calls it
+def _sort_address(ask: PageRequest, prefix: str, start: str, sort: str, down: bool) -> str:  # noqa: FBT001 - as Sorting calls it
     fields = {"prefix": prefix, "start": start, "sort": sort, "down": "on" if down else ""}
     return pages.link("a", ask.application, "_queues", **fields)
 
@@ -130,7 +131,8 @@ SORTS: dict[str, Callable[[overview.Row], Any]] = {
 """Sort keys of rows; rows without a value come last."""
 
 
-def _sorted(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
+def _sort_rows(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
+    """Sorts rows; rows without a value come last in both directions."""
     value = SORTS[sort or "name"]
     counted = [row for row in rows if value(row) is not None]
     return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
@@ -144,15 +146,15 @@ def _columns(queues: Sequence[Queue]) -> list[str]:
     return [*differ, "created"] if created and max(created) - min(created) >= DAY else differ
 
 
-def show_failures(ask: Ask) -> Response:
+def show_failures(ask: PageRequest) -> Response:
     """Groups the newest dead letters of an application by reason, for one page of queues at a time."""
     application, start = ask.application, ask.given.get("start", "")
     patterns = ask.patterns("read")
     queues, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
     samples: dict[str, dict[str, Any]] = {}
-    until = time.monotonic() + LOOKING_SECONDS
+    until = time.monotonic() + SEARCH_TIMEOUT
     for queue in queues:
-        names = [name for name in _letters_of(queue) if name not in samples]
+        names = [name for name in _dead_letter_queues(queue) if name not in samples]
         if samples and names and (len(samples) + len(names) > MAX_SAMPLED or time.monotonic() > until):
             following = queue.name
             break
@@ -172,28 +174,29 @@ def show_failures(ask: Ask) -> Response:
     )
 
 
-def _letters_of(queue: Queue) -> list[str]:
+def _dead_letter_queues(queue: Queue) -> list[str]:
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
-def _asked(ask: Ask) -> tuple[str, str]:
+def _prefix_and_start(ask: PageRequest) -> tuple[str, str]:
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
 
-def _within(prefix: str, following: str | None) -> str | None:
+def _next_start(prefix: str, following: str | None) -> str | None:
     """Returns the first name of the next page, or None if this page is the last one with the prefix."""
     return following if following is not None and following.startswith(prefix) else None
 
 
-def _own(caller: Caller) -> list[str]:
+def _own_applications(caller: Caller) -> list[str]:
+    """Returns the applications of the caller's key, user and grants, sorted."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
-def show_schedules(ask: Ask) -> Response:
+def show_schedules(ask: PageRequest) -> Response:
     may_see, start = ask.matching("admin"), ask.given.get("start", "")
     schedules, following = ask.service.schedules.list(ask.application, may_see, start=start)
     return ask.render(
@@ -207,7 +210,7 @@ def show_schedules(ask: Ask) -> Response:
     )
 
 
-def show_schedule(ask: Ask) -> Response:
+def show_schedule(ask: PageRequest) -> Response:
     schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"
@@ -222,14 +225,14 @@ def show_schedule(ask: Ask) -> Response:
     )
 
 
-def show_log(ask: Ask) -> Response:
+def show_log(ask: PageRequest) -> Response:
     """Lists audit entries, newest first: those of queues with the right ``admin``, and the caller's own."""
     ask.service.queues.require_application(ask.application)
     patterns, who = ask.caller.patterns(ask.application, "admin"), ask.callers.holder(ask.request)
     queue = ask.given.get("queue", "")
 
     def is_shown(entry: Entry) -> bool:
-        return queue in {"", entry.queue} and _is_seen(ask, entry, who)
+        return queue in {"", entry.queue} and _may_see(ask, entry, who)
 
     try:
         page = ask.service.audit.page(ask.application, ask.given.get("cursor", ""), is_shown)
@@ -247,12 +250,13 @@ def show_log(ask: Ask) -> Response:
     )
 
 
-def show_entry(ask: Ask) -> Response:
+def show_entry(ask: PageRequest) -> Response:
+    """Shows an audit entry. Hides details from messages without the right ``read``, except for who acted."""
     ask.service.queues.require_application(ask.application)
     partition, position = parse_place(ask.match["place"])
     entry = ask.service.audit.find(ask.application, (partition or 1, position))
     who = ask.callers.holder(ask.request)
-    if entry is None or not _is_seen(ask, entry, who):
+    if entry is None or not _may_see(ask, entry, who):
         raise NoSuchResource("The audit log has no such entry, or you may not see it.")
     reads = entry.who == who or ask.may("read", entry.queue)
     return ask.render(
@@ -260,19 +264,19 @@ def show_entry(ask: Ask) -> Response:
         OUTCOMES[entry.outcome],
         name=entry.queue,
         entry=entry,
-        is_cut=not (reads or CONTENT.isdisjoint(entry.details)),
-        hidden={"go_on", "reason"} | (set() if reads else CONTENT),
+        is_cut=not (reads or MESSAGE_DETAILS.isdisjoint(entry.details)),
+        hidden={"go_on", "reason"} | (set() if reads else MESSAGE_DETAILS),
     )
 
 
-def _is_seen(ask: Ask, entry: Entry, who: str) -> bool:
+def _may_see(ask: PageRequest, entry: Entry, who: str) -> bool:
     """Returns whether a caller may see an entry; one about the application needs ``admin`` for all queues."""
     if entry.queue:
         return entry.who == who or ask.may("admin", entry.queue)
     return entry.who == who or "*" in ask.caller.patterns(ask.application, "admin")
 
 
-def show_keys(ask: Ask) -> Response:
+def show_keys(ask: PageRequest) -> Response:
     """Lists the keys that the caller could have created."""
     ask.patterns("admin")
     keys = ask.service.keys.list(ask.application, ask.caller)

@@ -122,10 +122,10 @@ def table(cells: Cells, seconds: int) -> list[Interval]:
     step = seconds // STEP // TABLE_ROWS
     rows = []
     for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
-        shown = slice(end - step, end)
-        depths = [depth for depth in cells.depth[shown] if depth != UNKNOWN]
+        part = slice(end - step, end)
+        depths = [depth for depth in cells.depth[part] if depth != UNKNOWN]
         begin = (cells.last - len(cells.sent) + 1 + end - step) * STEP
-        rows.append(Interval(begin, sum(cells.sent[shown]), sum(cells.taken[shown]), depths[-1] if depths else None))
+        rows.append(Interval(begin, sum(cells.sent[part]), sum(cells.taken[part]), depths[-1] if depths else None))
     return rows
 
 
@@ -134,7 +134,7 @@ class ChartView:
         self._service = service
         self._authorization = authorization
         self._history = history
-        self._live: list[tuple[bytes | UserLogin, LongPoll]] = []
+        self._streams: list[tuple[bytes | UserLogin, LongPoll]] = []
         """Streams with the key or user of each. Used only in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
@@ -147,7 +147,7 @@ class ChartView:
         holder = await request.in_pool(lambda: self._service.sessions.find(token).holder)
         request.headers["accept"] = "text/event-stream"  # Errors are sent as events from here on.
         source = ChartEvents(self, request, match, holder, tiles=tiles)
-        return await request.stream(source, self._authorization.seen(request), *HEADERS)
+        return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     def count(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
         """Counts a stream that is about to begin.
@@ -155,12 +155,12 @@ class ChartView:
         Raises:
             TooManyRequests: This key or user has too many streams.
         """
-        self._live = [(other, stream) for other, stream in self._live if not stream.closed]
-        if sum(other == holder for other, _ in self._live) >= MAX_LIVE:
+        self._streams = [(other, stream) for other, stream in self._streams if not stream.closed]
+        if sum(other == holder for other, _ in self._streams) >= MAX_LIVE:
             raise TooManyRequests(
                 f"This key or user has {MAX_LIVE} open pages with live charts, the maximum. Close one of them."
             )
-        self._live.append((holder, turn))
+        self._streams.append((holder, turn))
 
     async def figures(self, request: Request, match: Match, *, tiles: bool) -> dict[str, object]:
         """Returns the last hour of a queue, and its figures if ``tiles``.
@@ -169,12 +169,13 @@ class ChartView:
             NotAllowed: The caller may no longer see the queue.
         """
         access = await self._authorization.admit(request, match, "measure")
-        return await request.in_pool(lambda: self._figures(access, tiles=tiles), computes=True)
+        return await request.in_pool(lambda: self._record_and_render(access, tiles=tiles), computes=True)
 
-    def _figures(self, access: QueueAccess, *, tiles: bool) -> dict[str, object]:
+    def _record_and_render(self, access: QueueAccess, *, tiles: bool) -> dict[str, object]:
+        """Counts the messages of the queue, records their number, and returns the data of its charts."""
         count = self._service.queues.count(access.queue)
         if count is not None:
-            self._history.note_depth(access.queue, count)
+            self._history.record_depth(access.queue, count)
         cells = self._history.of(access.queue)
         first = cells.last - len(cells.sent) + 1
         return {
@@ -191,7 +192,7 @@ class ChartEvents:
 
     queues = 0
     more = False
-    looks_unwoken = True
+    polls_unwoken = True
 
     def __init__(
         self, view: ChartView, request: Request, match: Match, holder: bytes | UserLogin, *, tiles: bool
@@ -225,10 +226,10 @@ def rates(cells: Cells) -> tuple[float, float]:
 def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:
     """Counts the messages of recently used queues at intervals, until ``wait`` returns True."""
     while not wait(SAMPLE_INTERVAL):
-        for application, name in history.lately():
+        for application, name in history.recently_used():
             try:
                 queue = service.find(application, name)
-                history.note_depth(queue, service.queues.count(queue) or 0)
+                history.record_depth(queue, service.queues.count(queue) or 0)
             except StoreClosed:
                 return
             except QueueyError as error:  # The queue was deleted, or the store cannot be used.

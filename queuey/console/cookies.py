@@ -53,7 +53,7 @@ def name_of(authority: str) -> str:
 
 
 def read(request: Request, name: str) -> str | None:
-    expected = _name(request, name)
+    expected = _cookie_name(request, name)
     for pair in request.headers.get("cookie", "").split(";"):
         sent, _, token = pair.strip().partition("=")
         if sent == expected and _TOKEN.fullmatch(token):
@@ -63,7 +63,7 @@ def read(request: Request, name: str) -> str | None:
 
 def put(request: Request, name: str, token: str, seconds: int) -> Header:
     secure = "" if is_on_this_machine(request) else "; Secure"
-    value = f"{_name(request, name)}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    value = f"{_cookie_name(request, name)}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     return ("Set-Cookie", value)
 
 
@@ -76,5 +76,5 @@ def form_token(token: str) -> str:
     return urlsafe_b64encode(hmac.digest(token.encode(), b"console form", "sha256")).decode().rstrip("=")
 
 
-def _name(request: Request, name: str) -> str:
+def _cookie_name(request: Request, name: str) -> str:
     return name if is_on_this_machine(request) else f"__Host-{name}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
 from queuey.console.pages import is_part
-from queuey.console.sessions import Asks
+from queuey.console.sessions import PageRequests
 from queuey.errors import GroupNotFound
 from queuey.service.groups.views import LAG_PAGE
 from queuey.web.endpoint import Match
@@ -28,7 +28,7 @@ LAGGING_SECONDS = 60.0
 """Min age of the oldest unprocessed message at which a group is lagging, in seconds."""
 
 
-class Standing(NamedTuple):
+class GroupStatus(NamedTuple):
     """The state of a group, in queues that the caller may see.
 
     Attributes:
@@ -50,7 +50,11 @@ class Standing(NamedTuple):
         return self.seconds >= LAGGING_SECONDS
 
 
-def standing(group: GroupInfo) -> Standing:
+def standing(group: GroupInfo) -> GroupStatus:
+    """Returns the state of a group: empty, rebalancing, lagging, ok, or blank without partitions.
+
+    Its delay is the longest.
+    """
     partitions = [partition for by_number in group.queues.values() for partition in by_number.values()]
     members = sum(member.state != "absent" for member in group.members)
     seconds = max((partition.lag_seconds or 0.0 for partition in partitions if partition.lag), default=0.0)
@@ -63,17 +67,18 @@ def standing(group: GroupInfo) -> Standing:
     else:
         state = "ok" if partitions else ""
     exact = all(p.lag_exact for p in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE
-    return Standing(state, members, sum(p.lag or 0 for p in partitions), seconds, exact)
+    return GroupStatus(state, members, sum(p.lag or 0 for p in partitions), seconds, exact)
 
 
 class GroupPages:
     """Views of ``_groups`` and of the groups under it, with the rights of version 1 of the API."""
 
-    def __init__(self, asks: Asks) -> None:
+    def __init__(self, asks: PageRequests) -> None:
         self._asks = asks
         self._groups = GroupViews(asks.service, asks.authorization)
 
     async def show_all(self, request: Request, match: Match) -> Response:
+        """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""
         fields = read_query(request, LIST_FIELDS)
         ask = await request.in_pool(partial(self._asks.of, request, match, fields))
         names, following = await self.names(request, match, PAGE_SIZE, fields.get("start", ""))
@@ -97,8 +102,8 @@ class GroupPages:
 
     async def standings(
         self, request: Request, match: Match, names: Sequence[str], until: float
-    ) -> dict[str, Standing]:
-        standings: dict[str, Standing] = {}
+    ) -> dict[str, GroupStatus]:
+        standings: dict[str, GroupStatus] = {}
         for name in names:
             if time.monotonic() > until:
                 break

@@ -70,6 +70,7 @@ class LoginViews:
         self._of_key = Bound(LOGINS, "logins of this key")
 
     async def form(self, request: Request, match: Match) -> Response:
+        """Shows the login form. A request from another site is redirected through our own page first."""
         following = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link of another site leads here, so the browser does not send its strict cookies, and a new form would
@@ -132,7 +133,7 @@ class LoginViews:
             until: Latest end of the session, in seconds since 1970; None for the default.
         """
         token, session = self._sessions.begin(holder, until=until)
-        self._end(request)
+        self._end_session(request)
         return pages.redirect(
             own_page(following),
             cookies.put(request, cookies.SESSION, token, max(1, int(session.expires - time.time()))),
@@ -152,7 +153,7 @@ class LoginViews:
 
     def log_out(self, request: Request, match: Match) -> Response:
         read_form(request, cookies.SESSION)
-        self._end(request)
+        self._end_session(request)
         return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
 
     def has_session(self, request: Request) -> bool:
@@ -160,7 +161,7 @@ class LoginViews:
             return not self._authorization.caller(request).anonymous
         return False
 
-    def _end(self, request: Request) -> None:
+    def _end_session(self, request: Request) -> None:
         token = cookies.read(request, cookies.SESSION)
         if token is not None:
             self._sessions.end(token)
@@ -229,10 +230,10 @@ class ProviderViews:
         self._of_user = Bound(LOGINS, "logins of this user")
 
     async def go(self, request: Request, match: Match) -> Response:
-        return await request.in_pool(partial(self._go, request, self._find(match)))
+        return await request.in_pool(partial(self._redirect_to_provider, request, self._find_provider(match)))
 
     async def come_back(self, request: Request, match: Match) -> Response:
-        provider = self._find(match)
+        provider = self._find_provider(match)
         answer = parse_form(request.query, "query")
         fields = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
         if _AGAIN not in answer:
@@ -240,26 +241,28 @@ class ProviderViews:
             # them.
             address = pages.link("login", provider.tag, "back", **fields, again=1)
             return pages.render(request, "back.html", "Logging in", refresh=address)
-        return await request.in_pool(partial(self._come_back, request, provider, fields))
+        return await request.in_pool(partial(self._finish_login, request, provider, fields))
 
-    def _find(self, match: Match) -> Provider:
+    def _find_provider(self, match: Match) -> Provider:
         provider = self._providers.get(match["provider"])
         if provider is None:
             raise NoSuchResource("There is no login provider of this name.")
         return provider
 
-    def _go(self, request: Request, provider: Provider) -> Response:
+    def _redirect_to_provider(self, request: Request, provider: Provider) -> Response:
+        """Redirects to the provider, or shows the login form to a browser without a visitor cookie."""
         following = own_page(read_query(request, _FIELDS).get("next", ""))
         visitor = cookies.read(request, cookies.VISITOR)
         if visitor is None:  # The request came from a link of another site, or from an old page.
             return self._login.page(request, following)
         kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
         try:
-            return pages.redirect(provider.address(provider.begin(visitor, kept), _back(request, provider)))
+            return pages.redirect(provider.address(provider.begin(visitor, kept), _callback_address(request, provider)))
         except IssuerUnavailable as error:
-            return self._failed(request, following, error)
+            return self._failure_page(request, following, error)
 
-    def _come_back(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
+    def _finish_login(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
+        """Begins a session, or shows the login form with an error if this browser did not begin the login."""
         visitor = cookies.read(request, cookies.VISITOR)
         attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
         if attempt is None:
@@ -270,15 +273,16 @@ class ProviderViews:
         try:
             return self._log_in(request, provider, attempt, answer)
         except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
-            return self._failed(request, attempt.following, error)
+            return self._failure_page(request, attempt.following, error)
 
     def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
+        """Exchanges the code for the user's rights. A failed attempt counts for the limits of browser and address."""
         browser, address = cookies.read(request, cookies.VISITOR) or "", counted_as(request.address)
         self._of_browser.check(browser)
         self._of_address.check(address)
         self._of_provider.take(provider.tag)
         try:
-            user = provider.finish(attempt, answer, _back(request, provider))
+            user = provider.finish(attempt, answer, _callback_address(request, provider))
             self._of_user.take(user.users[0][1])
         except (InvalidToken, TooManyRequests):
             self._of_browser.take(browser)
@@ -286,9 +290,10 @@ class ProviderViews:
             raise
         return self._login.begin(request, user, attempt.following)
 
-    def _failed(
+    def _failure_page(
         self, request: Request, following: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
     ) -> Response:
+        """Returns the login form with an error: 403 for an invalid token, 429 or 503 with Retry-After otherwise."""
         if isinstance(error, InvalidToken):
             return self._login.page(request, following, status=403, error=str(error))
         status = 429 if isinstance(error, TooManyRequests) else 503
@@ -311,5 +316,5 @@ def own_page(address: str) -> str:
     return address if plain and inside and stays else pages.ROOT
 
 
-def _back(request: Request, provider: Provider) -> str:
+def _callback_address(request: Request, provider: Provider) -> str:
     return cookies.origin_of(request) + pages.link("login", provider.tag, "back")

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.console import pages
 from queuey.console.queue import head
-from queuey.console.sessions import Ask
+from queuey.console.sessions import PageRequest
 from queuey.deadletters import stored_dead_letter
 from queuey.errors import MessageNotFound
 from queuey.messages import Message, Meta, Queue
 from queuey.partitions import by_key
 from queuey.service import QueueAccess, parse_bound
-from queuey.service.browsing import Found, Wanted
+from queuey.service.browsing import MessageFilter, ScanResult
 from queuey.time_parsing import point
 from queuey.web import validators
 from queuey.web.responses import Response
@@ -29,7 +29,7 @@ PAGE_SIZE = 50
 """Max messages on a page."""
 SCAN_SIZE = 500
 """Max messages that one request of a scan reads."""
-MAX_UNASKED = 100_000
+MAX_UNCONFIRMED = 100_000
 """Max messages that a scan reads before the user must continue it."""
 MAX_TEXT = 200
 """Max characters of the text to search for."""
@@ -40,7 +40,7 @@ FIELDS = frozenset(
 )
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a list of messages.
 
     Attributes:
@@ -53,7 +53,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         delayed: Whether to list messages that are not due yet, next one first, instead of the others, newest first.
     """
 
-    wanted: Wanted
+    wanted: MessageFilter
     partition: int
     since: str
     begin: str
@@ -62,14 +62,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     delayed: bool
 
 
-def show_list(ask: Ask) -> Response:
+def show_list(ask: PageRequest) -> Response:
     """Shows messages, newest first, or the next ones of a scan. Consumes nothing."""
     access, fields = ask.enter("read"), ask.given
     if fields.get("id"):
-        place = _place(fields["id"], fields.get("partition", ""))
+        place = _parse_id(fields["id"], fields.get("partition", ""))
         return pages.redirect(pages.link("a", ask.application, ask.name, "messages", place))
-    query = _asked(fields, access)
-    found = ask.service.browsing.scan(
+    query = _parse_request(fields, access)
+    result = ask.service.browsing.scan(
         access,
         query.wanted,
         partitions=(query.partition,) if query.partition else None,
@@ -84,19 +84,20 @@ def show_list(ask: Ask) -> Response:
         **({"queue": access.queue} if pages.is_part(ask.request) else head(ask, access)),
         asked=query,
         columns=_columns(access.queue, "Due" if query.delayed else "Sent"),
-        rows=[_row(message) for message in found.messages],
-        scanned=query.scanned + found.scanned,
-        matched=query.matched + len(found.messages),
-        reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
-        following=_following(access, query, found),
-        everywhere=_address(access, query, partition=0),
-        others=_address(access, replace(query, delayed=not query.delayed), partition=query.partition),
-        newest=_address(access, query, partition=query.partition) if _is_newest(query) else None,
-        goes_on=not query.wanted.anything and not _is_pause(query, found),
+        rows=[_row(message) for message in result.messages],
+        scanned=query.scanned + result.scanned,
+        matched=query.matched + len(result.messages),
+        reached=None if result.reached is None else ids.ticks_to_seconds(result.reached),
+        following=_next_address(access, query, result),
+        everywhere=_list_address(access, query, partition=0),
+        others=_list_address(access, replace(query, delayed=not query.delayed), partition=query.partition),
+        newest=_list_address(access, query, partition=query.partition) if _is_newest(query) else None,
+        goes_on=not query.wanted.anything and not _is_pause(query, result),
     )
 
 
-def show(ask: Ask) -> Response:
+def show(ask: PageRequest) -> Response:
+    """Shows a message with reasons for its state; 404 if it does not exist, with reasons as well."""
     access = ask.enter("read")
     partition, position = parse_place(ask.match["place"])
     message = _fetch(ask, access, partition, position)
@@ -120,7 +121,7 @@ def show(ask: Ask) -> Response:
     )
 
 
-def download(ask: Ask) -> Response:
+def download(ask: PageRequest) -> Response:
     """Sends the body of a message as a download, which browsers do not open: the body is untrusted."""
     message = _fetch(ask, ask.enter("read"), *parse_place(ask.match["place"]))
     if message is None:
@@ -135,7 +136,7 @@ def download(ask: Ask) -> Response:
     )
 
 
-def _fetch(ask: Ask, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
+def _fetch(ask: PageRequest, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
     """Returns a message, from the lowest partition if several have the id, or None if none has it."""
     step = max(1, ask.service.limits.page_bytes // ask.service.limits.longest)
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
@@ -147,14 +148,14 @@ def _fetch(ask: Ask, access: QueueAccess, partition: int | None, position: ids.P
     return None
 
 
-def _place(text: str, partition: str) -> str:
+def _parse_id(text: str, partition: str) -> str:
     text = text.strip()
-    chosen = partition.strip() not in {"", "0"} and ":" not in text
-    number, position = parse_place(f"{partition.strip()}:{text}" if chosen else text)
+    is_chosen = partition.strip() not in {"", "0"} and ":" not in text
+    number, position = parse_place(f"{partition.strip()}:{text}" if is_chosen else text)
     return ids.to_hex(position) if number is None else format_place(number, position)
 
 
-def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
+def _parse_request(form: Mapping[str, str], access: QueueAccess) -> ListRequest:
     """Parses the fields of a list.
 
     Raises:
@@ -162,12 +163,12 @@ def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
     """
     errors = Errors()
     queue = access.queue
-    partition = errors.take("partition", validators.integer, given.get("partition"), 0, queue.partitions)
-    counts = [errors.take(name, validators.integer, given.get(name), 0, 1 << 53) for name in ("scanned", "matched")]
-    texts = {name: given.get(name, "").strip() for name in ("text", "header", "value", "key")}
+    partition = errors.take("partition", validators.integer, form.get("partition"), 0, queue.partitions)
+    counts = [errors.take(name, validators.integer, form.get(name), 0, 1 << 53) for name in ("scanned", "matched")]
+    texts = {name: form.get(name, "").strip() for name in ("text", "header", "value", "key")}
     errors.update({name: f"Longer than {MAX_TEXT} characters" for name, text in texts.items() if len(text) > MAX_TEXT})
-    since = given.get("since", "").strip()
-    begin = errors.take("cursor", _cursor, given.get("cursor")) or errors.take("since", _point, since) or ""
+    since = form.get("since", "").strip()
+    begin = errors.take("cursor", _parse_cursor, form.get("cursor")) or errors.take("since", _parse_point, since) or ""
     errors.check()
     key = texts.pop("key")
     if partition is None:
@@ -175,19 +176,19 @@ def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
     if key:
         partition = by_key(key, queue.partitions)
     # Only some queues keep the key with the message; in others it only chooses the partition.
-    message_filter = Wanted(**texts, key=key if queue.keeps_keys else "")
-    return Asked(
+    message_filter = MessageFilter(**texts, key=key if queue.keeps_keys else "")
+    return ListRequest(
         wanted=message_filter,
         partition=partition,
         since=since,
         begin=begin,
         scanned=counts[0] or 0,
         matched=counts[1] or 0,
-        delayed=bool(given.get("delayed")),
+        delayed=bool(form.get("delayed")),
     )
 
 
-def _cursor(value: object) -> str:
+def _parse_cursor(value: object) -> str:
     text = validators.text(value)
     try:
         parse_bound(text)
@@ -196,41 +197,44 @@ def _cursor(value: object) -> str:
     return text
 
 
-def _point(value: object) -> str:
+def _parse_point(value: object) -> str:
     try:
         return point(validators.text(value), time.time())
     except ValueError as error:
         raise validators.BadField(str(error)) from None
 
 
-def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
-    if not found.cursor:
+def _next_address(access: QueueAccess, query: ListRequest, result: ScanResult) -> str | None:
+    if not result.cursor:
         return None
-    return _address(
+    return _list_address(
         access,
-        asked,
-        partition=asked.partition,
-        cursor=found.cursor,
-        scanned=asked.scanned + found.scanned,
-        matched=asked.matched + len(found.messages),
+        query,
+        partition=query.partition,
+        cursor=result.cursor,
+        scanned=query.scanned + result.scanned,
+        matched=query.matched + len(result.messages),
     )
 
 
-def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
-    queue, filter_fields = access.queue, msgspec.structs.asdict(asked.wanted)
-    fields |= filter_fields | {"since": asked.since, "delayed": "on" if asked.delayed else ""}
+def _list_address(access: QueueAccess, query: ListRequest, **fields: object) -> str:
+    queue, filter_fields = access.queue, msgspec.structs.asdict(query.wanted)
+    fields |= filter_fields | {"since": query.since, "delayed": "on" if query.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)
 
 
-def _is_newest(asked: Asked) -> bool:
+def _is_newest(query: ListRequest) -> bool:
     """Returns whether the list begins with the newest messages, so that a reload shows new ones."""
-    return asked.wanted.anything and not asked.begin and not asked.delayed
+    return query.wanted.anything and not query.begin and not query.delayed
 
 
-def _is_pause(asked: Asked, found: Found) -> bool:
+def _is_pause(query: ListRequest, result: ScanResult) -> bool:
     """Returns whether a scan has read or shown enough messages to stop until the user continues it."""
-    scanned, matched = asked.scanned + found.scanned, asked.matched + len(found.messages)
-    return scanned // MAX_UNASKED != asked.scanned // MAX_UNASKED or matched // PAGE_SIZE != asked.matched // PAGE_SIZE
+    scanned, matched = query.scanned + result.scanned, query.matched + len(result.messages)
+    return (
+        scanned // MAX_UNCONFIRMED != query.scanned // MAX_UNCONFIRMED
+        or matched // PAGE_SIZE != query.matched // PAGE_SIZE
+    )
 
 
 def _columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:

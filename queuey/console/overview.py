@@ -16,7 +16,7 @@ from queuey.console import pages
 from queuey.console.charts import backlog, rates
 from queuey.console.groups import GroupPages
 from queuey.console.queue import failures
-from queuey.console.sessions import Ask, Asks
+from queuey.console.sessions import PageRequest, PageRequests
 from queuey.deadletters import holds_dead, queue_for
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
 from queuey.messages import Finding, Queue
@@ -32,7 +32,7 @@ MAX_QUEUES = 50
 """Max queues that an overview counts."""
 MAX_PARTITIONS = 400
 """Max partitions that are counted for one page, over all its queues."""
-LOOKING_SECONDS = 1.0
+COUNT_TIMEOUT = 1.0
 """Timeout for counting queues, and for reading groups, in seconds."""
 MAX_SHOWN = 10
 """Max queues, groups and reasons in the tables of an overview."""
@@ -87,12 +87,14 @@ class Survey(NamedTuple):
 
     @property
     def largest(self) -> list[Row]:
+        """Rows of queues in use, those with the largest backlog or rate first, without queues of dead letters."""
         used = [row for row in self.jobs if row.undone or any(row.rates)]
         backlog = max((row.undone for row in used), default=0) or 1
         rate = max((sum(row.rates) for row in used), default=0) or 1
         return sorted(used, key=lambda row: -max(row.undone / backlog, sum(row.rates) / rate))[:MAX_SHOWN]
 
     def totals(self) -> dict[str, Any]:
+        """Sums the figures of all counted queues; dead letters count once, not as waiting."""
         jobs, backlogs = self.jobs, [row.backlog for row in self.jobs if row.backlog]
         sums = {
             name: sum(getattr(backlog, name) for backlog in backlogs)
@@ -111,7 +113,7 @@ class Survey(NamedTuple):
         }
 
 
-def count(ask: Ask, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
+def count(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
     """Counts the messages of queues that the caller may measure, in their order, until a timeout.
 
     Skips queues with more partitions than remain of ``MAX_PARTITIONS``.
@@ -123,17 +125,17 @@ def count(ask: Ask, queues: Iterable[Queue], until: float) -> dict[str, Backlog]
             continue
         partitions -= queue.partitions
         with suppress(NotFound, NotAllowed, StoreBusy):
-            backlogs[queue.name] = _backlog(ask, queue)
+            backlogs[queue.name] = _count_backlog(ask, queue)
     return backlogs
 
 
-def _backlog(ask: Ask, queue: Queue) -> Backlog:
+def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
     return backlog(ask.service, access)
 
 
-def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:
+def rows(ask: PageRequest, queues: Sequence[Queue], until: float | None) -> list[Row]:
     """Returns queues of the application with their figures. Without ``until``, messages are not counted."""
     query = ActivityQuery(ask.application, uids=[queue.uid for queue in queues])
     cells = {activity.uid: activity.cells for activity in ask.history.activity(query)} if queues else {}
@@ -144,7 +146,7 @@ def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:
     ]
 
 
-def survey(ask: Ask, application: str, limit: int, until: float) -> Survey:
+def survey(ask: PageRequest, application: str, limit: int, until: float) -> Survey:
     """Counts the most recently used queues, then the first ones by name, until a limit or a timeout."""
     patterns = ask.caller.patterns(application, "measure")
     active = ask.history.activity(ActivityQuery(application, patterns))
@@ -165,7 +167,7 @@ def survey(ask: Ask, application: str, limit: int, until: float) -> Survey:
     return Survey(counted, following is None and len(names) <= limit)
 
 
-def unlisted(ask: Ask) -> Response | None:
+def unlisted(ask: PageRequest) -> Response | None:
     """Returns a page for a caller who may not list queues, but may open them by name, or None if the caller may."""
     try:
         ask.patterns("measure")
@@ -176,7 +178,7 @@ def unlisted(ask: Ask) -> Response | None:
     return None
 
 
-def show(ask: Ask) -> Response:
+def show(ask: PageRequest) -> Response:
     """Shows the page of an application. A script loads the figures."""
     if name := ask.given.get("queue"):
         return pages.redirect(pages.link("a", ask.application, name))
@@ -195,7 +197,10 @@ class OverviewPages:
     """
 
     def __init__(
-        self, asks: Asks, groups: GroupPages, findings: Callable[[Ask], Awaitable[Sequence[Finding] | None]]
+        self,
+        asks: PageRequests,
+        groups: GroupPages,
+        findings: Callable[[PageRequest], Awaitable[Sequence[Finding] | None]],
     ) -> None:
         self._asks = asks
         self._groups = groups
@@ -203,27 +208,27 @@ class OverviewPages:
 
     async def show(self, request: Request, match: Match) -> Response:
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
-        values = await request.in_pool(partial(_figures, ask), computes=True, page=True)
+        values = await request.in_pool(partial(_collect_figures, ask), computes=True, page=True)
         names, following = await self._groups.names(request, match, MAX_SHOWN)
-        groups = await self._groups.standings(request, match, names, time.monotonic() + LOOKING_SECONDS)
+        groups = await self._groups.standings(request, match, names, time.monotonic() + COUNT_TIMEOUT)
         values |= {"groups": groups, "more_groups": following is not None or len(groups) < len(names)}
         values["findings"] = await self._findings(ask)
         return ask.render("overview_figures.html", "Overview of", ask.application, **values)
 
 
-def _figures(ask: Ask) -> dict[str, Any]:
+def _collect_figures(ask: PageRequest) -> dict[str, Any]:
     patterns = ask.patterns("measure")
-    surveyed = survey(ask, ask.application, MAX_QUEUES, time.monotonic() + LOOKING_SECONDS)
+    surveyed = survey(ask, ask.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
     return {
         "survey": surveyed,
         "totals": surveyed.totals(),
-        "workers": _workers(ask, surveyed.jobs),
-        "reasons": _reasons(ask, surveyed.dead),
+        "workers": _count_workers(ask, surveyed.jobs),
+        "reasons": _sample_reasons(ask, surveyed.dead),
         "patterns": patterns,
     }
 
 
-def _workers(ask: Ask, queues: Iterable[Row]) -> int | None:
+def _count_workers(ask: PageRequest, queues: Iterable[Row]) -> int | None:
     """Returns the number of workers with jobs in queues that the caller may read; None if it may read no such queue."""
     names: set[str] = set()
     claimed = [row for row in queues if row.backlog and row.backlog.claimed]
@@ -234,7 +239,8 @@ def _workers(ask: Ask, queues: Iterable[Row]) -> int | None:
     return len(names) if readable or not claimed else None
 
 
-def _reasons(ask: Ask, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
+def _sample_reasons(ask: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
+    """Groups dead letters of the largest few queues by reason, the latest first."""
     largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
     samples = [failures(ask, name)["failures"] for name in largest]
     reasons = by_reason(sample for sample in samples if sample is not None)

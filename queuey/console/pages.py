@@ -116,6 +116,7 @@ def is_part(request: Request) -> bool:
 
 
 def label(caller: Caller) -> str:
+    """Returns the text that shows as whom the caller has logged in."""
     if caller.tenant.startswith(USERS_OF):
         application, _, user = min(caller.names).partition(" ")
         return f"{user} of {application}"
@@ -184,12 +185,12 @@ def redirect(address: str, *headers: Header) -> Response:
     return Response(SEE_OTHER, b"", ("Location", address), *HEADERS, *headers)
 
 
-def _sources() -> dict[str, str]:
+def _read_templates() -> dict[str, str]:
     loader, environment = PackageLoader("queuey.console"), Environment(autoescape=True)
     return {name: loader.get_source(environment, name)[0] for name in loader.list_templates()}
 
 
-_TEMPLATES = _sources()
+_TEMPLATES = _read_templates()
 """Read at the start, as a new installation may replace the files while the service runs."""
 
 
@@ -273,23 +274,24 @@ class ShownBody(msgspec.Struct, frozen=True):
 def shown_body(body: str | bytes) -> ShownBody:
     size = body_bytes(body)
     if isinstance(body, bytes):
-        return ShownBody("bytes", _hex(body[:MAX_HEX]), size, len(body) > MAX_HEX)
+        return ShownBody("bytes", _hex_dump(body[:MAX_HEX]), size, len(body) > MAX_HEX)
     kind, text = "text", body
-    if (pretty := _indented(body)) is not None:
+    if (pretty := _indent_json(body)) is not None:
         kind, text = "JSON", pretty
     return ShownBody(kind, text[:MAX_SHOWN], size, len(text) > MAX_SHOWN)
 
 
 def preview(message: Message) -> str:
+    """Returns the beginning of a body in one line: bytes in hex, text with single spaces."""
     body = message.body
-    shown = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())
-    is_cut = len(body) > (MAX_PREVIEW // 4 if isinstance(body, bytes) else 2 * MAX_PREVIEW) or len(shown) > MAX_PREVIEW
-    return shown[: MAX_PREVIEW - 1] + "…" if is_cut else shown
+    text = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())
+    is_cut = len(body) > (MAX_PREVIEW // 4 if isinstance(body, bytes) else 2 * MAX_PREVIEW) or len(text) > MAX_PREVIEW
+    return text[: MAX_PREVIEW - 1] + "…" if is_cut else text
 
 
-def _indented(text: str) -> str | None:
+def _indent_json(text: str) -> str | None:
     """Returns indented JSON, or None if the body is not a JSON object or array, or is too large or too deep."""
-    if len(text) > MAX_SHOWN or not text.lstrip().startswith(("{", "[")) or _depth(text) > MAX_DEPTH:
+    if len(text) > MAX_SHOWN or not text.lstrip().startswith(("{", "[")) or _max_depth(text) > MAX_DEPTH:
         return None
     try:
         return msgspec.json.format(text, indent=2)
@@ -297,7 +299,7 @@ def _indented(text: str) -> str | None:
         return None
 
 
-def _depth(text: str) -> int:
+def _max_depth(text: str) -> int:
     """Returns the max depth of brackets, including brackets in strings."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(text):
@@ -306,7 +308,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _hex(body: bytes) -> str:
+def _hex_dump(body: bytes) -> str:
     lines = []
     for offset in range(0, len(body), _HEX_LINE):
         chunk = body[offset : offset + _HEX_LINE]

@@ -12,7 +12,7 @@ from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
 from queuey.console.acts import DANGEROUS, OF_QUEUES, OFFERED
-from queuey.console.sessions import Ask
+from queuey.console.sessions import PageRequest
 from queuey.deadletters import holds_dead, queues_for
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
 from queuey.messages import Queue, options
@@ -27,7 +27,7 @@ MAX_REASONS = 3
 """Max reasons of dead letters on the overview."""
 MAX_GROUPS = 10
 """Max groups on a page, as the lag of each is computed for every partition."""
-OTHERS = "You have no right to see it here."
+NO_RIGHT = "You have no right to see it here."
 """The default reason for not showing something."""
 FIELDS = frozenset({"range"})
 TAB_FIELDS = frozenset({"start", "state"})
@@ -44,10 +44,10 @@ class Tab(NamedTuple):
 
     title: str
     heading: str
-    find: Callable[[Ask, QueueAccess], dict[str, Any]]
+    find: Callable[[PageRequest, QueueAccess], dict[str, Any]]
 
 
-def show(ask: Ask) -> Response:
+def show(ask: PageRequest) -> Response:
     """Shows the overview, or only the acts of a caller who may not see the queue."""
     queue, rights = ask.queue(), ask.rights()
     try:
@@ -55,19 +55,19 @@ def show(ask: Ask) -> Response:
     except NotAllowed as refusal:
         if not rights:
             raise
-        values = {"queue": queue, "why": refusal.args[0] or OTHERS, **_acts(queue, rights)}
+        values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT, **_offered_acts(queue, rights)}
         return ask.render("queue_closed.html", "Queue", queue.name, **values)
-    return ask.render("queue.html", "Queue", queue.name, **head(ask, access), **_overview(ask, access))
+    return ask.render("queue.html", "Queue", queue.name, **head(ask, access), **_read_overview(ask, access))
 
 
-def show_tab(ask: Ask) -> Response:
+def show_tab(ask: PageRequest) -> Response:
     tab = TABS[ask.match["tab"]]
     access = ask.enter("measure")
     values = tab.find(ask, access)
     return ask.render(f"queue_{ask.match['tab']}.html", tab.heading, ask.name, **head(ask, access), **values)
 
 
-def head(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+def head(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values for the top of each page of a queue: its acts, and links to pages that the caller may see."""
     queue, rights = access.queue, ask.rights()
     with_claims = takes_claims(ask, queue)
@@ -75,7 +75,7 @@ def head(ask: Ask, access: QueueAccess) -> dict[str, Any]:
         "": True,
         "jobs": with_claims and "read" in rights,
         "groups": bool(ask.service.offsets.groups(access)),
-        "dead": any("read" in ask.rights(name) for name in _letters(ask, queue)),
+        "dead": any("read" in ask.rights(name) for name in _dead_letter_queues(ask, queue)),
         "messages": "read" in rights,
         "options": True,
     }
@@ -91,11 +91,12 @@ def head(ask: Ask, access: QueueAccess) -> dict[str, Any]:
         "sections": sections,
         "with_claims": with_claims,
         "paused": with_claims and queue.claims == "paused",
-        **_acts(queue, rights, with_claims=with_claims),
+        **_offered_acts(queue, rights, with_claims=with_claims),
     }
 
 
-def takes_claims(ask: Ask, queue: Queue) -> bool:
+def takes_claims(ask: PageRequest, queue: Queue) -> bool:
+    """Returns whether the store allows claims of the queue at all; a queue whose claims are paused allows them."""
     try:
         ask.service.claims.check(queue)
     except ClaimsRefused:
@@ -103,7 +104,7 @@ def takes_claims(ask: Ask, queue: Queue) -> bool:
     return True
 
 
-def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
+def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
     change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
     allowed = {act.name: act for act in OF_QUEUES if set(act.needs) <= set(rights)}
     return {
@@ -113,7 +114,8 @@ def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict
     }
 
 
-def _letters(ask: Ask, queue: Queue) -> list[str]:
+def _dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str]:
+    """Returns the existing queues with dead letters of a queue, or the queue itself if it holds such."""
     names = []
     for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
@@ -121,11 +123,11 @@ def _letters(ask: Ask, queue: Queue) -> list[str]:
     return sorted(names)
 
 
-def _overview(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     queue, rights = access.queue, ask.rights()
     cells = ask.history.of(queue)
     figures = charts.figures(ask.service, access, cells)
-    backlog, letters = figures.backlog, _letters(ask, queue)
+    backlog, letters = figures.backlog, _dead_letter_queues(ask, queue)
     readable = [name for name in letters if "read" in ask.rights(name)]
     samples = {name: failures(ask, name)["failures"] for name in readable}
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
@@ -135,7 +137,7 @@ def _overview(ask: Ask, access: QueueAccess) -> dict[str, Any]:
         "backlog": backlog,
         "tiles": figures.tiles(),
         "reasons": reasons[:MAX_REASONS],
-        "moves": [move for move in _moves(ask, access)["moves"] if move.state == "running"],
+        "moves": [move for move in _read_moves(ask, access)["moves"] if move.state == "running"],
         "unseen": [] if "read" in rights else ["messages", "jobs"],
         "closed": len(letters) > len(readable),
         "spans": charts.SPANS,
@@ -144,22 +146,23 @@ def _overview(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     }
 
 
-def _options(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     queue, about = access.queue, ask.service.queues.describe(access)
     sizes = ask.service.browsing.sizes(access)
     return {
         "about": about,
-        "options": _values(queue, about),
+        "options": _option_rows(queue, about),
         "partitions": [(n, part, _time(part.oldest), _time(part.newest)) for n, part in about.partition_info.items()],
         # Groups have their own page.
         "found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0),
         "sampled": sizes.count,
         "total": sizes.of(about.count),
-        **_moves(ask, access),
+        **_read_moves(ask, access),
     }
 
 
-def _values(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
+def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
+    """Returns title, value and whether it is a time of each option; 0 is shown as no limit unless it is a time."""
     delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
     in_words = {"backoff": delays, "description": queue.description or "none"}
     rows = []
@@ -170,7 +173,7 @@ def _values(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
     return rows
 
 
-def _jobs(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     reading, state = ask.enter("read"), ask.given.get("state", "")
     states = get_args(JobStatus)
     if state and state not in states:
@@ -194,31 +197,31 @@ def _jobs(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     }
 
 
-def _groups(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     start = ask.given.get("start", "")
     names = [name for name in ask.service.offsets.groups(access) if name >= start]
-    shown: dict[str, Offsets] = {}
+    offsets: dict[str, Offsets] = {}
     owners: dict[str, dict[int, str]] = {}
     members: dict[str, int] = {}
     for name in names[:MAX_GROUPS]:
         with suppress(NotFound, InvalidRequest):  # The group was deleted, or the service does not coordinate it.
-            shown[name] = ask.service.offsets.progress(access, name)
+            offsets[name] = ask.service.offsets.progress(access, name)
             group = ask.service.groups.show(ask.application, name, lambda queue: queue.name == ask.name)
             served = ask.service.core.run(group)
             texts = {member.number: member.instance or f"#{member.number}" for member in served.members}
             members[name] = len(texts)
             owners[name] = {n: texts[p.owner] for n, p in served.queues[ask.name].items() if p.owner in texts}
     following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None
-    return {"groups": shown, "members": members, "owners": owners, "following": following}
+    return {"groups": offsets, "members": members, "owners": owners, "following": following}
 
 
-def _moves(ask: Ask, access: QueueAccess) -> dict[str, Any]:
+def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = ask.matching("measure")
         moves = ask.service.moves.list(ask.application, lambda name: name == ask.name and is_seen(name))
     except NotAllowed as refusal:
-        return values | {"hidden": refusal.args[0] or OTHERS}
+        return values | {"hidden": refusal.args[0] or NO_RIGHT}
     values["moves"] = moves
     with suppress(NotAllowed):
         may_delete = ask.matching("delete")
@@ -226,27 +229,27 @@ def _moves(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     return values
 
 
-def _dead(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    return {"found": [failures(ask, name) for name in _letters(ask, access.queue)]}
+def _read_dead_letters(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    return {"found": [failures(ask, name) for name in _dead_letter_queues(ask, access.queue)]}
 
 
 TABS = {
-    "jobs": Tab("Jobs", "Jobs of", _jobs),
-    "groups": Tab("Groups", "Groups of", _groups),
-    "dead": Tab("Dead letters", "Dead letters of", _dead),
-    "options": Tab("Options", "Options of", _options),
+    "jobs": Tab("Jobs", "Jobs of", _read_jobs),
+    "groups": Tab("Groups", "Groups of", _read_groups),
+    "dead": Tab("Dead letters", "Dead letters of", _read_dead_letters),
+    "options": Tab("Options", "Options of", _read_options),
 }
 """The pages other than the overview and the messages, by name in the address."""
 
 
-def failures(ask: Ask, name: str) -> dict[str, Any]:
+def failures(ask: PageRequest, name: str) -> dict[str, Any]:
     """Returns a sample of the dead letters in a queue, or why they cannot be shown."""
     try:
         sample = ask.service.browsing.failures(ask.enter("read", name))
     except NotFound:
         return {"name": name, "failures": None, "why": "This queue does not exist, so there are no dead letters."}
     except NotAllowed as refusal:
-        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or OTHERS}"}
+        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or NO_RIGHT}"}
     may_send_back = {"read", "delete"} <= set(ask.rights(name))
     return {"name": name, "failures": sample, "why": "", "may_send_back": may_send_back}
 

@@ -17,7 +17,7 @@ from queuey.console.charts import ChartView, sample
 from queuey.console.groups import GroupPages
 from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
 from queuey.console.overview import OverviewPages
-from queuey.console.sessions import Ask, Asks, SessionCallers
+from queuey.console.sessions import PageRequest, PageRequests, SessionCallers
 from queuey.errors import NotAuthenticated, StoreUnavailable
 from queuey.messages import Finding
 from queuey.service import Service
@@ -60,7 +60,7 @@ def resources(
     is_local: bool = False,
 ) -> list[Resource]:
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
-    asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization), history)
+    asks = PageRequests(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     groups, health = GroupPages(asks), HealthView(asks, examine)
     figures = OverviewPages(asks, groups, health.seen)
@@ -140,7 +140,7 @@ def console(
         app.authenticate.add(callers)
         app.facades.append(Console(callers, is_local=is_local))
         history = History(service.workers)
-        service.metrics.heard = history.note
+        service.metrics.on_messages = history.record
         if samples:
             work = partial(sample, service, history, service.stopping.wait)
             threading.Thread(target=work, name="queuey-depths", daemon=True).start()
@@ -180,7 +180,7 @@ class Console:
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
         """Answers with a page, or with plain text to a stream. Redirects to the login without a session."""
         if isinstance(error, NotAuthenticated):
-            return self._to_login(request)
+            return self._redirect_to_login(request)
         headers: tuple[Header, ...] = ()
         if status in {429, 503}:
             headers = (("Retry-After", str(getattr(error, "retry_after", 1))),)
@@ -193,29 +193,32 @@ class Console:
             return pages.render(request, "error_row.html", title, *headers, status=status, text=text, address=address)
         return pages.render(request, "error.html", title, *headers, status=status, text=text)
 
-    def _to_login(self, request: Request) -> Response:
+    def _redirect_to_login(self, request: Request) -> Response:
+        """Redirects to the login, which leads back to a requested page, and drops the sent session cookie."""
         if pages.is_part(request):
             # A script would follow a redirect and put the login form into the page.
-            return Response(401, b"", ("HX-Redirect", _login(_shown(request))), *pages.HEADERS)
+            return Response(401, b"", ("HX-Redirect", _login_address(_current_page(request))), *pages.HEADERS)
         path = quote(request.path, safe="/")
         address = f"{path}?{request.query}" if request.query else path
         # A browser that follows a link of another site does not send its strict cookie: the session may be valid.
         sent = cookies.read(request, cookies.SESSION) is not None
         dropped = (cookies.drop(request, cookies.SESSION),) if sent else ()
-        return pages.redirect(_login(address if request.method == "GET" else pages.ROOT), *dropped)
+        return pages.redirect(_login_address(address if request.method == "GET" else pages.ROOT), *dropped)
 
     def application_of(self, caller: Caller, /) -> str:
         """Requests of a session count for the application of its key, whatever queue they show."""
         return ""
 
 
-def _login(following: str) -> str:
+def _login_address(following: str) -> str:
+    """Returns the address of the login; it leads to the first page if the next address is too long."""
     if following == pages.ROOT or len(following) > MAX_FOLLOWING:
         following = ""
     return pages.link("login", next=following)
 
 
-def _shown(request: Request) -> str:
+def _current_page(request: Request) -> str:
+    """Returns the page that the browser shows while its script loads a part, or the first page of the console."""
     try:
         address = urlsplit(request.headers.get("hx-current-url", ""))
     except ValueError:
@@ -231,15 +234,15 @@ class HealthView:
         examine: Examines the store. Blocks.
     """
 
-    def __init__(self, asks: Asks, examine: Examine) -> None:
+    def __init__(self, asks: PageRequests, examine: Examine) -> None:
         self._asks = asks
         self._store = asks.service.store
-        self._findings = Collection(lambda: [*examine(), self._try()], MAX_FINDINGS_AGE)
+        self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""
         ask = await request.in_pool(lambda: self._asks.of(request, match, {}))
-        findings = await self._examined()
+        findings = await self._await_findings()
         operates = any(grant.application is None for grant in ask.caller.grants)
         statistics = await request.in_pool(ask.service.statistics) if operates else {}
         return ask.render(
@@ -252,19 +255,19 @@ class HealthView:
             version=__version__,
         )
 
-    async def seen(self, ask: Ask) -> Sequence[Finding] | None:
+    async def seen(self, ask: PageRequest) -> Sequence[Finding] | None:
         """Returns the findings that a caller may see, or None if they take longer than ``MAX_WAIT``."""
         try:
-            findings = await asyncio.wait_for(self._examined(), MAX_WAIT)
+            findings = await asyncio.wait_for(self._await_findings(), MAX_WAIT)
         except TimeoutError:
             return None
         return findings if any(grant.application is None for grant in ask.caller.grants) else findings[-1:]
 
-    async def _examined(self) -> list[Finding]:
+    async def _await_findings(self) -> list[Finding]:
         # One thread examines the store for all concurrent requests.
         return await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
 
-    def _try(self) -> Finding:
+    def _ping_store(self) -> Finding:
         try:
             bridge.run(self._store.ping())
         except StoreUnavailable as error:

@@ -30,7 +30,7 @@ from queuey.web.v1.schedules import ScheduleSaver
 MAX_FORM = 8 * 1024
 """Max bytes of a form, whose longest field is a key or an address."""
 MAX_FIELD = 1000
-"""Max characters of a field that :meth:`Ask.get` returns."""
+"""Max characters of a field that :meth:`PageRequest.get` returns."""
 
 
 class SessionCallers:
@@ -40,7 +40,7 @@ class SessionCallers:
     """
 
     scheme = "Session"
-    believed = ApplicationKeys.believed
+    max_cache_seconds = ApplicationKeys.max_cache_seconds
 
     def __init__(self, applications: Applications, sessions: Sessions, users: Users) -> None:
         self._applications = applications
@@ -98,7 +98,7 @@ def name_of_key(key: Key) -> str:
     return f"key {key.id} of {key.application}{f' ({key.note})' if key.note else ''}"
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A page request of a caller who has logged in.
 
     Attributes:
@@ -131,7 +131,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             NotFound: The queue does not exist.
         """
-        return self.authorization.find(self.request, self._where(name))
+        return self.authorization.find(self.request, self._queue_match(name))
 
     def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
         """Authorizes the caller for the queue of the request, or for another queue of the application.
@@ -140,9 +140,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: The queue does not exist.
             NotAllowed: The caller does not have the right.
         """
-        return self.authorization.enter(self.request, self._where(name), action, dead_letter=dead_letter)
+        return self.authorization.enter(self.request, self._queue_match(name), action, dead_letter=dead_letter)
 
-    def _where(self, name: str) -> Match:
+    def _queue_match(self, name: str) -> Match:
         return {"app": self.application, "queue": name or self.name}
 
     def rights(self, name: str = "") -> list[Action]:
@@ -181,14 +181,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return pages.render(self.request, template, title, of=of, status=status, caller=self.caller, **values)
 
 
-class Asks(NamedTuple):
+class PageRequests(NamedTuple):
     service: Service
     authorization: Authorization
     callers: SessionCallers
     schedules: ScheduleSaver
     history: History
 
-    def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
+    def of(self, request: Request, match: Match, given: Mapping[str, str]) -> PageRequest:
         """Identifies the caller of a request.
 
         Raises:
@@ -197,11 +197,13 @@ class Asks(NamedTuple):
         caller = self.authorization.caller(request)
         if caller.anonymous:
             raise NoCredential("Log in to see this page.")
-        return Ask(**self._asdict(), request=request, match=match, caller=caller, given=given)
+        return PageRequest(**self._asdict(), request=request, match=match, caller=caller, given=given)
 
     def view(
-        self, answer: Callable[[Ask], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
+        self, answer: Callable[[PageRequest], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
     ) -> View:
+        """Returns a view that calls ``answer`` with the caller; the query may have only the given fields."""
+
         def show(request: Request, match: Match) -> Response:
             return answer(self.of(request, match, read_query(request, fields)))
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from queuey.web.http.connection import LEFT
+from queuey.web.http.connection import DISCONNECTED
 from queuey.web.responses import Response
 
 MAX_UNREAD = 256 * 1024
@@ -65,12 +65,13 @@ class InProcessExchange:
         return body
 
     def receive(self) -> Awaitable[dict[str, Any]]:
+        """Returns the whole body first; then waits until the client leaves."""
         event = self._loop.create_future()
         if self._body is not None:
             event.set_result({"type": "http.request", "body": self._body, "more_body": False})
             self._body = None
         elif self._has_left:
-            event.set_result(LEFT)
+            event.set_result(DISCONNECTED)
         else:
             self._leaving = event
         return event
@@ -78,12 +79,13 @@ class InProcessExchange:
     def respond(self, response: Response, *, head: bool) -> None:
         _, body = response.at_hand(head=head)
         self.has_ended = True
-        self._put(Start(response.status, _encoded(response), body))
+        self._put(Start(response.status, _encode_headers(response), body))
 
     async def begin(self, response: Response, size: int | None) -> None:  # noqa: ARG002 - the last part marks the end
-        self._put(Start(response.status, _encoded(response), None))
+        self._put(Start(response.status, _encode_headers(response), None))
 
     async def send(self, piece: bytes, *, more: bool) -> None:
+        """Hands a piece to the client; waits while more than ``MAX_UNREAD`` bytes are unread."""
         if piece:
             self._unread += len(piece)
             self._put(piece)
@@ -94,7 +96,7 @@ class InProcessExchange:
             self._room = self._loop.create_future()
             await self._room
 
-    def taken(self, size: int) -> None:
+    def record_read(self, size: int) -> None:
         self._unread -= size
         if self._room is not None and self._unread <= MAX_UNREAD and not self._room.done():
             self._room.set_result(None)
@@ -104,12 +106,13 @@ class InProcessExchange:
             self._put(BrokenOff())
 
     def leave(self) -> None:
+        """Tells the service that the client has left, and ends its waits. Idempotent."""
         self._has_left = True
         if self._leaving is not None and not self._leaving.done():
-            self._leaving.set_result(LEFT)
+            self._leaving.set_result(DISCONNECTED)
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
 
-def _encoded(response: Response) -> list[tuple[bytes, bytes]]:
+def _encode_headers(response: Response) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]

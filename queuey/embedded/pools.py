@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpcore2
 
 from queuey.embedded.exchange import BrokenOff, Part, Start
-from queuey.embedded.service import Answering, EmbeddedService
+from queuey.embedded.service import EmbeddedService, RunningRequest
 from queuey.storage.calls import LoopCalls
 from queuey.web.http.heads import Head
 
@@ -54,12 +54,13 @@ class InProcessPool(httpcore2.ConnectionInterface):
 class _BlockingBody:
     """Iterates over the pieces of an answer's body."""
 
-    def __init__(self, answering: Answering, parts: SimpleQueue[Part], timeout: float | None) -> None:
+    def __init__(self, answering: RunningRequest, parts: SimpleQueue[Part], timeout: float | None) -> None:
         self._answering = answering
         self._parts = parts
         self._timeout = timeout
 
     def next_part(self) -> Part:
+        """Returns the next piece, or None at the end. A timeout or an error ends the request."""
         try:
             piece = self._parts.get(timeout=self._timeout)
         except BaseException as error:
@@ -110,7 +111,7 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
 
 
 class _AsyncBody:
-    def __init__(self, answering: Answering, parts: asyncio.Queue[Part], timeout: float | None) -> None:
+    def __init__(self, answering: RunningRequest, parts: asyncio.Queue[Part], timeout: float | None) -> None:
         self._answering = answering
         self._parts = parts
         self._timeout = timeout

@@ -58,21 +58,21 @@ class InProcessCaller:
     """Authenticates requests from this process: the credential names the application whose owner is the caller."""
 
     scheme = "Process"
-    believed = math.inf
+    max_cache_seconds = math.inf
 
     def read(self, credential: str, now: float) -> Identity:  # noqa: ARG002 - the contract's signature
         owner = owner_name(unquote(credential))
         return Identity(frozenset({owner}), (), tenant=owner)
 
 
-class Answering(NamedTuple):
+class RunningRequest(NamedTuple):
     """A running request. The methods may be called from any thread."""
 
     exchange: InProcessExchange
     calls: LoopCalls
 
     def taken(self, size: int) -> None:
-        self.calls(self.exchange.taken, size)
+        self.calls(self.exchange.record_read, size)
 
     def leave(self) -> None:
         if not self.exchange.has_ended:
@@ -123,7 +123,7 @@ class EmbeddedService:
         Raises:
             InvalidArgument, ServiceUnavailable: See :func:`queuey.embedded.open`.
         """
-        location = _place(store)
+        location = _store_settings(store)
         if duplicates := sorted(location.keys() & options.keys()):
             raise InvalidArgument(f"settings has {duplicates[0]!r}: name the store by the first argument only")
         try:
@@ -152,6 +152,7 @@ class EmbeddedService:
 
     @classmethod
     def _start(cls, settings: Settings, application: str = "", file: Path | None = None) -> EmbeddedService:
+        """Opens the store, creates the application in a file store if it is missing, and starts the service."""
         store = open_store(settings)
         try:
             if file is not None:
@@ -162,7 +163,7 @@ class EmbeddedService:
             store.close()
             raise
 
-    def begin(self, head: Head, body: bytes, put: Callable[[Part], object]) -> Answering:
+    def begin(self, head: Head, body: bytes, put: Callable[[Part], object]) -> RunningRequest:
         """Starts to answer a request in the loop's thread.
 
         Args:
@@ -182,7 +183,7 @@ class EmbeddedService:
             if self._is_closed:
                 raise InvalidArgument("the client is closed")
             self._calls(self._spawn, head, exchange)
-        return Answering(exchange, self._calls)
+        return RunningRequest(exchange, self._calls)
 
     def _spawn(self, head: Head, exchange: InProcessExchange) -> None:
         task = self._loop.create_task(self._answer(head, exchange))
@@ -210,6 +211,7 @@ class EmbeddedService:
             self._loop.close()
 
     async def _serve(self, started: Future[None]) -> None:
+        """Serves until it is stopped; lets running requests finish for ``CLOSE_TIMEOUT``, then cancels them."""
         self._gateway.start(self._loop)
         self.service.watch()
         started.set_result(None)
@@ -244,6 +246,7 @@ class EmbeddedService:
             _open_files.remove(self._file)
 
     def begin_in_child(self) -> None:
+        """Makes the service unusable in a forked child, but keeps its objects, as their files are the parent's."""
         self._is_forked = True
         self._lock = threading.Lock()
         _inherited.append(self)
@@ -257,7 +260,7 @@ def as_client_error(error: QueueyError) -> ApiError:
     return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))
 
 
-def _place(store: str | Path) -> dict[str, str]:
+def _store_settings(store: str | Path) -> dict[str, str]:
     """Returns the settings that select a store.
 
     Raises:
@@ -300,6 +303,7 @@ def _check_place(file: Path) -> None:
 
 
 def _is_open_here(file: Path) -> bool:
+    """Returns whether this process has the file open, under any name."""
     with suppress(OSError):
         status = file.stat()
         for opened in _FILES.iterdir():

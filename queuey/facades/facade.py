@@ -27,18 +27,18 @@ from queuey.web.validators import show
 
 T = TypeVar("T")
 _ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """Max attempts to open or create a queue that others delete meanwhile."""
 
 
-class FacadeCallers:
+class FacadeCredentials:
     """Issues and reads the credentials of a facade's callers. See :class:`~queuey.web.credentials.CredentialReader`.
 
     A credential never leaves the process, and cannot be guessed.
     """
 
     scheme = "Facade"
-    believed = math.inf
+    max_cache_seconds = math.inf
 
     def __init__(self) -> None:
         self._applications: dict[str, str] = {}
@@ -57,14 +57,14 @@ class FacadeCallers:
         return Identity(frozenset({name}), (), tenant=name)
 
 
-class SignedCallers:
+class AccessKeyCredentials:
     """Issues and reads the credentials of requests that an access key has signed.
 
     A credential only names the key. The facade verifies the signature before it carries out the request.
     """
 
     scheme = "Signed"
-    believed = ApplicationKeys.believed
+    max_cache_seconds = ApplicationKeys.max_cache_seconds
 
     def __init__(self, applications: Applications) -> None:
         self._keys = ApplicationKeys(applications)
@@ -110,8 +110,8 @@ class Setup(NamedTuple):
     app: App
     settings: Facades
     secret: bytes
-    callers: FacadeCallers
-    signed: SignedCallers
+    callers: FacadeCredentials
+    signed: AccessKeyCredentials
 
 
 class Facade(ABC):
@@ -120,11 +120,11 @@ class Facade(ABC):
     Attributes:
         application: Application that owns the queues.
         spec: Options of queues created on first use, unless :meth:`spec_of` chooses them by name.
-        longest_name: Max characters of the name of a created queue; None for the usual limit.
+        max_name_length: Max characters of the name of a created queue; None for the usual limit.
     """
 
     spec: ClassVar[QueueSpec] = QueueSpec()
-    longest_name: ClassVar[int | None] = None
+    max_name_length: ClassVar[int | None] = None
 
     def __init__(self, setup: Setup, prefix: str) -> None:
         self.application = setup.settings.app
@@ -139,7 +139,7 @@ class Facade(ABC):
         pass
 
     @abstractmethod
-    def sign(self, request: Request) -> None:
+    def set_credential(self, request: Request) -> None:
         """Puts the caller's credential into ``headers["authorization"]``, where version 1 of the API expects it."""
 
     @abstractmethod
@@ -164,7 +164,7 @@ class Facade(ABC):
         if not self.owns(request.path):
             return False
         request.facade = self
-        self.sign(request)
+        self.set_credential(request)
         return True
 
     def owns(self, path: str) -> bool:
@@ -188,27 +188,27 @@ class Facade(ABC):
             StoreBusy: Others deleted the queue at each attempt.
         """
         where = self.where(match)
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 return await (await self._authorization.admit(request, where, action)).apply(call)
             except QueueNotFound:
-                await request.in_pool(partial(self.make, request, match))
+                await request.in_pool(partial(self.create_queue, request, match))
         raise _busy(match)
 
-    def make(self, request: Request, match: Match) -> Queue:
+    def create_queue(self, request: Request, match: Match) -> Queue:
         """Creates a queue, or returns the existing one, whatever its options. Raises as :meth:`apply`."""
         name = self.where(match)["queue"]
         patterns = self._authorization.patterns(request, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):
             raise NotAllowed(f"The credential is limited to queues that match {', '.join(patterns)}.")
-        return self.make_for(match)
+        return self.create_authorized(match)
 
-    def make_for(self, match: Match) -> Queue:
-        """Creates a queue as :meth:`make` does, without checking the caller's rights."""
+    def create_authorized(self, match: Match) -> Queue:
+        """Creates a queue as :meth:`create_queue` does, without checking the caller's rights."""
         where, queues = self.where(match), self._service.queues
         spec = queues.claimable(self.spec_of(match))
         try:
-            return queues.create(where["app"], where["queue"], spec, longest=self.longest_name)[0]
+            return queues.create(where["app"], where["queue"], spec, longest=self.max_name_length)[0]
         except QueueExists as error:
             return error.queue
 
@@ -224,7 +224,8 @@ class OpenFacade(Facade):
         self._header = setup.callers.header(self.application)
         self._hosts = frozenset((setup.settings.hosts or "").lower().split())
 
-    def sign(self, request: Request) -> None:
+    def set_credential(self, request: Request) -> None:
+        # Gives the request all rights on the application, or refuses it if a web page may have sent it.
         if (reason := self._refusal(request)) is not None:
             request.headers.pop("authorization", None)
             request.refused = NotAllowed(reason)
@@ -250,7 +251,7 @@ class OpenFacade(Facade):
                 f'The host "{show(host)}" is not allowed, because it is not in the setting facades.hosts. '
                 "Add its name there, or use the service's address."
             )
-        if _is_of_another_site(request):
+        if _is_cross_site(request):
             return "A browser sent the request for a page of another site. Send it from a program."
         return None
 
@@ -266,7 +267,7 @@ def message_id(location: Location) -> str:
     return text if partition == 1 else f"{text}-{partition}"
 
 
-def _is_of_another_site(request: Request) -> bool:
+def _is_cross_site(request: Request) -> bool:
     # Browsers send these headers; programs do not.
     site = request.headers.get("sec-fetch-site")
     if site is not None:

@@ -13,7 +13,7 @@ from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft
-from queuey.service.reading import SHORT_BYTES
+from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, read_body
@@ -46,14 +46,15 @@ class MqFacade(OpenFacade):
                 {"GET": View(self.fetch, asks=True, reads=True), "POST": self.post},
             ),
             Resource("mq.message", f"{queue}/messages/{{id:{_ANY_ID}}}", {"DELETE": self.delete}),
-            Resource("mq.queue", queue, {"GET": self.show, "PUT": self.create, "DELETE": self.drop}),
+            Resource("mq.queue", queue, {"GET": self.show, "PUT": self.create, "DELETE": self.delete_queue}),
         ]
 
-    def sign(self, request: Request) -> None:
-        super().sign(request)
+    def set_credential(self, request: Request) -> None:
+        super().set_credential(request)
         request.headers.pop("content-encoding", None)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        # Answers as the original does: 503 for overload and defects, 403, 400, and 404 for all other errors.
         if status in {429, 500, 503}:
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
         if isinstance(error, NotAllowed):
@@ -70,10 +71,11 @@ class MqFacade(OpenFacade):
         return Response(200, b"")
 
     def create(self, request: Request, match: Match) -> Response:
-        self.make(request, match)
+        self.create_queue(request, match)
         return Response(201, b"")
 
-    def drop(self, request: Request, match: Match) -> Response:
+    def delete_queue(self, request: Request, match: Match) -> Response:
+        """Deletes a queue. Succeeds if it does not exist."""
         where = self.where(match)
         with suppress(QueueNotFound):
             self._queues.delete(self._authorization.enter(request, where, "admin"))
@@ -87,22 +89,22 @@ class MqFacade(OpenFacade):
         draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
         key = request.headers.get("idempotency-key")
         post = partial(self._messages.post, drafts=[draft], key=None if key is None else read_key(key))
-        return _posted(await self.apply(request, match, "send", post))
+        return _answer_posted(await self.apply(request, match, "send", post))
 
     async def fetch(self, request: Request, match: Match) -> Response:
         """Claims a message; answers 204 if the queue is empty or does not exist."""
-        claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
+        claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=MAX_SHORT_BYTES)
         try:
             access = await self._authorization.admit(request, self.where(match), "work")
-            await request.reserve(SHORT_BYTES)
+            await request.reserve(MAX_SHORT_BYTES)
             claimed = await access.apply(claim)
         except QueueNotFound:
             claimed = []
-        return _sent(claimed[0].message) if claimed else Response(204, b"")
+        return _answer_message(claimed[0].message) if claimed else Response(204, b"")
 
     async def delete(self, request: Request, match: Match) -> Response:
         """Acknowledges a message, no matter who fetched it. Succeeds if it does not exist."""
-        where, receipt = self.where(match), _receipt(match["id"])
+        where, receipt = self.where(match), _read_receipt(match["id"])
 
         async def acknowledge(queue: Queue) -> None:
             if receipt is not None and receipt.partition <= queue.partitions:
@@ -113,19 +115,19 @@ class MqFacade(OpenFacade):
         return Response(202, b"")
 
 
-def _receipt(text: str) -> ClaimReceipt | None:
+def _read_receipt(text: str) -> ClaimReceipt | None:
     """Parses the id of a message. Returns None if it is malformed."""
     match = _ID.fullmatch(text)
     return None if match is None else ClaimReceipt(int(match[2] or 1), *ids.parse_id(match[1]))
 
 
-def _posted(result: PostResult) -> Response:
+def _answer_posted(result: PostResult) -> Response:
     [location] = result.locations
     id_header: Header = ("X-Message-Id", message_id(location))
     return Response(201, b"", id_header, REPLAYED) if result.replayed else Response(201, b"", id_header)
 
 
-def _sent(message: Message) -> Response:
+def _answer_message(message: Message) -> Response:
     # nosniff: browsers must not interpret a body that somebody else posted.
     text = isinstance(message.body, str)
     kind: Header = TEXT if text else ("Content-Type", "application/octet-stream")

@@ -7,7 +7,7 @@ from typing import Any
 from queuey.errors import SettingsError
 from queuey.extras import install_command
 from queuey.facades.emodb.views import EmodbFacade
-from queuey.facades.facade import Facade, FacadeCallers, Setup, SignedCallers
+from queuey.facades.facade import AccessKeyCredentials, Facade, FacadeCredentials, Setup
 from queuey.facades.mq import MqFacade
 from queuey.facades.rqms import RqmsFacade
 from queuey.facades.settings import Facades
@@ -44,7 +44,7 @@ def facades(settings: Facades, secret: bytes = b"") -> Include:
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         app: App = config.registry.app
-        setup = Setup(app, settings, secret, FacadeCallers(), SignedCallers(app.service.store.applications))
+        setup = Setup(app, settings, secret, FacadeCredentials(), AccessKeyCredentials(app.service.store.applications))
         app.authenticate.add(setup.callers)
         app.authenticate.add(setup.signed)
         for name, prefix in settings.prefixes().items():

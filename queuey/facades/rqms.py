@@ -16,26 +16,26 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, pars
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
-from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
+from queuey.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service import ClaimDelivery, Draft
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.reading import SHORT_BYTES
+from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.endpoint import Match, View
 from queuey.web.json_values import check_value
 from queuey.web.requests import Request, parse_form, read_body
 from queuey.web.responses import Header, Response, encode, json_response
-from queuey.web.v1.claims import mark_of
+from queuey.web.v1.claims import receipt_mark
 from queuey.web.validators import JSON_ERRORS, Errors
 
 FETCH_TIMEOUT = 0.25
 """Timeout of a fetch while no item is free, in seconds, as in the original program. Its manual says about two."""
-COUNT, TIME = 1, 10.0
+DEFAULT_COUNT, DEFAULT_LOCK_SECONDS = 1, 10.0
 """Default number of items of a fetch, and default time of a lock, in seconds."""
 MIN_LOCK = 1.0
 """Min time of a lock, in seconds: shorter ones would often expire before the answer arrives."""
-ID = "rqms-id"
+ID_HEADER = "rqms-id"
 """Header of a message that has the item's id."""
 ICON = "favicon.ico"
 """A file that browsers request on their own; the original never serves a queue of this name."""
@@ -86,6 +86,8 @@ class RqmsFacade(OpenFacade):
         ]
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        # Answers as the original does: mostly 400, and 503 for overload. If too many requests wait, the list is
+        # empty.
         if isinstance(error, TooManyWaiters):
             return json_response({"items": []})
         if status in {429, 500, 503}:
@@ -106,7 +108,7 @@ class RqmsFacade(OpenFacade):
         """Stores an item under a new id."""
         self.where(match)
         query = parse_form(request.query, "query")
-        name = _name(query.get("id", ""))
+        name = _check_id(query.get("id", ""))
         draft = await request.read(partial(_draft, request, name))
         create = partial(self._names.create, name=name, draft=draft)
         await self.apply(request, match, "send", create)
@@ -115,7 +117,7 @@ class RqmsFacade(OpenFacade):
     async def set(self, request: Request, match: Match) -> Response:
         """Stores an item, replacing the one with the same id even if that is locked."""
         self.where(match)
-        name = _name(match["rest"].split("/", 2)[1] if match["rest"] else "")
+        name = _check_id(match["rest"].split("/", 2)[1] if match["rest"] else "")
         draft = await request.read(partial(_draft, request, name))
         replace = partial(self._names.replace, name=name, draft=draft)
         await self.apply(request, match, "overwrite", replace)
@@ -127,15 +129,15 @@ class RqmsFacade(OpenFacade):
         """Locks items; answers with an empty list if the queue does not exist."""
         if match["queue"] == ICON:
             return Response(404, b"")
-        terms = _asked(request)
+        terms = _read_terms(request)
 
         async def attempt(waiter: Waiter | None) -> list[_Item]:
             access = await self._authorization.admit(request, self.where(match), "work")
-            await request.reserve(SHORT_BYTES)
+            await request.reserve(MAX_SHORT_BYTES)
             return await access.apply(partial(fetch, waiter=waiter))
 
         async def fetch(queue: Queue, waiter: Waiter | None) -> list[_Item]:
-            return _fetched(queue, await self._claims.claim(queue, **terms, waiter=waiter))
+            return _show_items(queue, await self._claims.claim(queue, **terms, waiter=waiter))
 
         try:
             items = await request.until_found(FETCH_TIMEOUT, attempt, ClaimUndecided)
@@ -146,13 +148,14 @@ class RqmsFacade(OpenFacade):
     # Finishing
 
     async def finish(self, request: Request, match: Match) -> Response:
+        """Finishes the item of a ticket. Any ticket that does not hold a lock in this queue counts as spent."""
         revision = _revision(read_body(request, MAX_FACADE_BODY))
 
         async def finish(queue: Queue) -> Response:
-            receipt = _receipt(revision, queue)
+            receipt = _read_receipt(revision, queue)
             if receipt is None:
                 raise InvalidRequest({"ticket": "Belongs to another queue"})
-            return _finished(await self._claims.acknowledge(queue, [receipt]))
+            return _answer_finished(await self._claims.acknowledge(queue, [receipt]))
 
         try:
             access = await self._authorization.admit(request, self.where(match), "work")
@@ -161,7 +164,7 @@ class RqmsFacade(OpenFacade):
             raise TicketSpent("The ticket belongs to another queue, or to one that was deleted since.") from None
 
 
-def _name(text: str) -> str:
+def _check_id(text: str) -> str:
     """Returns the id of an item after checking it.
 
     Raises:
@@ -169,8 +172,8 @@ def _name(text: str) -> str:
     """
     if not text:
         raise InvalidRequest({"id": validators.REQUIRED})
-    if len(text) > LONGEST_NAME:
-        raise InvalidRequest({"id": f"Longer than maximum length {LONGEST_NAME}"})
+    if len(text) > MAX_NAME_LENGTH:
+        raise InvalidRequest({"id": f"Longer than maximum length {MAX_NAME_LENGTH}"})
     if "/" in text or text in {".", ".."}:
         raise InvalidRequest({"id": f'"{text}" cannot be a part of a path'})
     if validators.CONTROL.search(text) is not None:
@@ -189,12 +192,12 @@ def _draft(request: Request, name: str) -> Draft:
         check_value(body)
     except validators.BadField as error:
         raise InvalidRequest({"value": str(error)}) from None
-    meta = Meta("application/json", ((ID, name),), json=True)
+    meta = Meta("application/json", ((ID_HEADER, name),), json=True)
     # White space is removed, so that values that differ only in it are the same.
     return Draft(msgspec.json.format(body, indent=-1).decode(), meta=meta)
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _read_terms(request: Request) -> dict[str, Any]:
     """Returns the parameters of a fetch as arguments of the use case; values above its limits are reduced to them.
 
     Raises:
@@ -202,17 +205,17 @@ def _asked(request: Request) -> dict[str, Any]:
     """
     query = parse_form(request.query, "query")
     errors = Errors()
-    count = errors.take("count", _number, query.get("count"), 1)
-    time = errors.take("time", _number, query.get("time"), 0)
+    count = errors.take("count", _read_number, query.get("count"), 1)
+    time = errors.take("time", _read_number, query.get("time"), 0)
     errors.check()
     return {
-        "limit": int(min(count or COUNT, MAX_CLAIMS)),
-        "ttl": min(max(TIME if time is None else time, MIN_LOCK), MAX_CLAIM),
-        "max_bytes": SHORT_BYTES,
+        "limit": int(min(count or DEFAULT_COUNT, MAX_CLAIMS)),
+        "ttl": min(max(DEFAULT_LOCK_SECONDS if time is None else time, MIN_LOCK), MAX_CLAIM),
+        "max_bytes": MAX_SHORT_BYTES,
     }
 
 
-def _number(text: object, least: float) -> float:
+def _read_number(text: object, least: float) -> float:
     """Parses a number without an upper bound.
 
     Raises:
@@ -227,9 +230,9 @@ def _number(text: object, least: float) -> float:
     return number
 
 
-def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
+def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
     """Returns claimed items in ascending order of their ids."""
-    mark = mark_of(queue.qid)
+    mark = receipt_mark(queue.qid)
     items = []
     for delivery in claimed:
         name = _id_of(delivery.message)
@@ -242,7 +245,7 @@ def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
 def _id_of(message: Message) -> str:
     """Returns the id of an item, or the message id if the message was not posted as an item."""
     headers = () if message.meta is None else message.meta.headers
-    return next((value for name, value in headers if name == ID), None) or message.id
+    return next((value for name, value in headers if name == ID_HEADER), None) or message.id
 
 
 def _value_of(message: Message) -> object:
@@ -273,7 +276,7 @@ def _revision(body: bytes) -> str:
     return ticket[1]
 
 
-def _receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
+def _read_receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
     """Parses the revision of a ticket. Returns None if it is malformed or belongs to another queue."""
     text, _, mark = revision.rpartition("-")
     try:
@@ -281,10 +284,14 @@ def _receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
     except ValueError:
         return None
     # Claim number 0 would be a lock that nobody holds.
-    return receipt if mark == mark_of(queue.qid) and receipt.partition <= queue.partitions and receipt.number else None
+    return (
+        receipt
+        if mark == receipt_mark(queue.qid) and receipt.partition <= queue.partitions and receipt.number
+        else None
+    )
 
 
-def _finished(settlements: Sequence[Settlement]) -> Response:
+def _answer_finished(settlements: Sequence[Settlement]) -> Response:
     """Answers a request to finish an item.
 
     Raises:

@@ -12,9 +12,9 @@ from msgspec import Meta
 
 MAX_FACADE_BODY = 4 * 1024 * 1024
 """Max bytes of a message of MQ or RQMS and of a request of SQS; ``max_body`` does not lower it."""
-OPEN = ("mq", "rqms")
+KEYLESS_FACADES = ("mq", "rqms")
 """Facades without credentials."""
-WITH_PREFIX = (*OPEN, "sqs")
+PREFIXED_FACADES = (*KEYLESS_FACADES, "sqs")
 """Facades that are served under a path prefix."""
 
 _OWN = ("/v1/", "/docs/", "/metrics/", "/console/")
@@ -119,11 +119,11 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         if self.only is not None:
             return {self.only: ""}
         fixed = {"emodb": ""} if self.emodb.beside else {}
-        return fixed | {name: prefix for name in WITH_PREFIX if (prefix := getattr(self, name).prefix)}
+        return fixed | {name: prefix for name in PREFIXED_FACADES if (prefix := getattr(self, name).prefix)}
 
     def longest_body(self, otherwise: int) -> int:
         """Returns the max bytes of a body that the service accepts, given the limit without facades."""
-        return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(WITH_PREFIX) else otherwise
+        return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(PREFIXED_FACADES) else otherwise
 
     def mistakes(self) -> Iterator[str]:
         """Yields descriptions of invalid fields, and of conflicts between fields."""
@@ -139,7 +139,7 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
             yield "sqs.secret, which has to be env:NAME or file:PATH: the name of the secret, not the secret"
         if self.hosts is not None and _HOSTS.fullmatch(self.hosts) is None:
             yield f"hosts {self.hosts!r}, which has to be names without ports, separated by spaces"
-        paths = {name: path for name, path in self.prefixes().items() if name in WITH_PREFIX and self.only is None}
+        paths = {name: path for name, path in self.prefixes().items() if name in PREFIXED_FACADES and self.only is None}
         for name, path in paths.items():
             if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):
                 yield f"{name}.prefix {path}, which is not a free path such as /{name}"

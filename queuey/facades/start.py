@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from queuey.errors import ApplicationExists
 from queuey.extras import install_command
-from queuey.facades.settings import OPEN, EmodbFacade, Facades, SqsFacade
+from queuey.facades.settings import KEYLESS_FACADES, EmodbFacade, Facades, SqsFacade
 from queuey.messages import Acknowledgement
 from queuey.settings import Settings, is_loopback
 from queuey.settings.rooms import Applications
@@ -63,7 +63,7 @@ def notes(facades: Facades, settings: Settings, promise: Acknowledgement | None)
             allow = "Change that, or allow it in the settings file: unsynced = true under [facades.mq]."
             raise Failed(f"MQ answers when a message is on a disk, but this store: {means}. {allow}", BAD_STORE)
         lines.append(f"MQ answers before a message is on a disk. The store: {means}.")
-    if not is_loopback(settings.host) and (keyless := [name for name in OPEN if name in prefixes]):
+    if not is_loopback(settings.host) and (keyless := [name for name in KEYLESS_FACADES if name in prefixes]):
         lines.append(
             f"Everybody who reaches {settings.host} can use the facade {' and '.join(keyless)}: no key is needed."
         )
@@ -79,7 +79,7 @@ def beside(facades: Facades, settings: Settings, address: tuple[str, int]) -> It
     if "emodb" not in facades.prefixes():
         yield lambda: None
         return
-    registration = _registration(facades.emodb, settings, address[1])
+    registration = _make_registration(facades.emodb, settings, address[1])
     _open_health_port(settings, address)
     if registration is None:
         yield lambda: None
@@ -96,7 +96,7 @@ def _check_sqs(sqs: SqsFacade, settings: Settings) -> None:
     deployment_secret(sqs, settings, os.environ)
 
 
-def _registration(emodb: EmodbFacade, settings: Settings, port: int) -> Registration | None:
+def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Registration | None:
     if emodb.zookeeper is None:
         return None
     host, _, number = (emodb.address or f"{settings.host}:{port}").rpartition(":")

@@ -9,7 +9,7 @@ from itertools import count
 from msgspec.structs import replace
 
 from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
-from queuey.groups.planning import planned
+from queuey.groups.planning import make_plan
 from queuey.groups.rows import changed_rows, subscription_size
 from queuey.groups.state import (
     MAX_MEMBERS,
@@ -27,9 +27,11 @@ from queuey.groups.state import (
 )
 from queuey.messages import Queue
 
-REST_AFTER, MIN_REST, MAX_BUSY = 10_000, 200, 4
-"""A plan is delayed if the previous plan is younger than ``REST_AFTER`` (ms). The delay starts at ``MIN_REST`` (ms) and
-is doubled by each such plan, at most ``MAX_BUSY`` times."""
+BUSY_INTERVAL, MIN_PLAN_DELAY, MAX_BUSY = 10_000, 200, 4
+"""A plan is delayed if the previous plan is younger than ``BUSY_INTERVAL`` (ms).
+
+The delay starts at ``MIN_PLAN_DELAY`` (ms) and is doubled by each such plan, at most ``MAX_BUSY`` times.
+"""
 HOUR, MAX_JOINS = 3_600_000, 5_000
 """Milliseconds of an hour, and max joins of a group per hour."""
 
@@ -65,7 +67,7 @@ class GroupDraft:
 
         A present member with an instance and a grace becomes absent; all others are removed.
         """
-        ended = [member for member in self._members.values() if self._now > self._end(member) + self._slack]
+        ended = [member for member in self._members.values() if self._now > self._expiry_of(member) + self._slack]
         for member in ended:
             self.leave(member.number, returns=member.state != "absent")
         return ended
@@ -83,7 +85,7 @@ class GroupDraft:
             self.end_sessions()
         if any(
             self._subscriptions[other.subscription].credential.id != request.credential.id
-            for other in self._instances(request.instance)
+            for other in self._members_of_instance(request.instance)
         ):
             raise InstanceTaken(request.instance)
         if len(self._members) >= MAX_MEMBERS:
@@ -112,7 +114,7 @@ class GroupDraft:
         self._head = replace(head, last_member=member.number)
         return member
 
-    def be_present(self, number: int) -> None:
+    def make_present(self, number: int) -> None:
         """Makes a new member present.
 
         It inherits the targets of former members with the same instance and credential; otherwise a plan becomes due.
@@ -121,16 +123,16 @@ class GroupDraft:
         member = self._members.get(number)
         if member is None or member.state != "new":
             return
-        former = [other for other in self._instances(member.instance) if other.state != "new"]
+        former = [other for other in self._members_of_instance(member.instance) if other.state != "new"]
         for other in former:
             del self._members[other.number]
         self._members[number] = replace(member, state="present")
         keeping = {other.number for other in former if self._inherits(member, other)}
         if keeping:
-            self._pass_on(keeping, member)
+            self._transfer_targets(keeping, member)
         is_like_former = any(other.number in keeping and other.subscription == member.subscription for other in former)
         if not is_like_former or self._is_uneven():  # Others may have joined while it was absent.
-            self.ask_for_plan()
+            self.request_plan()
 
     def leave(self, number: int, *, returns: bool = False) -> None:
         """Removes a member. With ``returns`` one with an instance and a grace becomes absent and keeps its targets."""
@@ -143,23 +145,24 @@ class GroupDraft:
             return
         del self._members[number]
         if member.state != "new":
-            self.ask_for_plan()
+            self.request_plan()
 
     def drain(self, number: int) -> None:
+        """Makes a member leave: it keeps its partitions until it gives them back, and the next plan assigns it none."""
         member = self._members.get(number)
         if member is not None and member.state in {"new", "present"}:
             self._members[number] = replace(member, state="leaving")
-            self.ask_for_plan()
+            self.request_plan()
 
     def remove(self, number: int) -> None:
         self.leave(number)
 
-    def ask_for_plan(self) -> None:
+    def request_plan(self) -> None:
         """Makes a plan due: now, or after a delay if the previous plan is recent."""
         if self._head.due is None:
             # Epochs of a young group are ahead of the clock.
             last = min(self._head.epoch, self._now)
-            rest = MIN_REST << self._head.busy if self._is_busy() else 0
+            rest = MIN_PLAN_DELAY << self._head.busy if self._is_busy() else 0
             self._head = replace(self._head, due=max(last + rest, self._now))
 
     def is_plan_due(self) -> bool:
@@ -179,7 +182,7 @@ class GroupDraft:
                     self.remove(member.number)
         busy = min(self._head.busy + 1, MAX_BUSY) if self._is_busy() else 0
         self._head = replace(self._head, epoch=self._next_epoch(), due=None, busy=busy)
-        self._plan, self.unassigned = planned(self.state, queues)
+        self._plan, self.unassigned = make_plan(self.state, queues)
 
     def change(self) -> GroupChange | None:
         after = self.state
@@ -192,7 +195,8 @@ class GroupDraft:
         subscriptions = {slot: value for slot, value in self._subscriptions.items() if slot in used}
         return GroupState(self._head, dict(self._members), subscriptions, dict(self._plan))
 
-    def _end(self, member: Member) -> int:
+    def _expiry_of(self, member: Member) -> int:
+        """Returns when the session of a member, or the grace of an absent one, ends (ms)."""
         if member.state == "absent":
             return member.absent + member.grace
         moved = self._head.moved and self._head.moved + member.session // 3
@@ -215,14 +219,19 @@ class GroupDraft:
         self._subscriptions[free] = subscription
         return free
 
-    def _instances(self, name: str) -> list[Member]:
+    def _members_of_instance(self, name: str) -> list[Member]:
         return [member for member in self._members.values() if member.instance == name] if name else []
 
     def _inherits(self, member: Member, former: Member) -> bool:
+        """Returns whether the former member has not left and had the same credential with the same rights."""
         before, after = (self._subscriptions[m.subscription] for m in (former, member))
         return former.state != "leaving" and before.credential == after.credential
 
-    def _pass_on(self, former: set[int], member: Member) -> None:
+    def _transfer_targets(self, former: set[int], member: Member) -> None:
+        """Gives the targets of former members to one member, in a new epoch.
+
+        Drops queues that it does not subscribe to.
+        """
         self._head = replace(self._head, epoch=self._next_epoch())
         passed = Target(member.number, self._head.epoch)
         is_wanted = self._subscriptions[member.subscription].matcher()
@@ -238,6 +247,7 @@ class GroupDraft:
         self._plan = plan
 
     def _is_uneven(self) -> bool:
+        """Returns whether the target counts of two present members with one subscription differ by two or more."""
         loads = Counter(target.member for queue in self._plan.values() for target in queue.targets.values())
         shares: dict[int, list[int]] = {}
         for member in self._members.values():
@@ -246,7 +256,7 @@ class GroupDraft:
         return any(max(counts) - min(counts) > 1 for counts in shares.values())
 
     def _is_busy(self) -> bool:
-        return self._now - self._head.epoch < REST_AFTER
+        return self._now - self._head.epoch < BUSY_INTERVAL
 
     def _next_epoch(self) -> int:
         return max(self._head.epoch + 1, self._now, self._head.born)

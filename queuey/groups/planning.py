@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     unassigned: int
 
 
-def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
+def make_plan(state: GroupState, queues: Sequence[Queue]) -> Plan:
     """Makes a balanced plan with the fewest moves.
 
     Absent members keep those of their partitions that they may still read, and get no others. If no member is present
@@ -49,7 +49,7 @@ def planned(state: GroupState, queues: Sequence[Queue]) -> Plan:
     }
     shared = {uid for slot in set(present.values()) for uid in views[slot].readable}
     shared |= {uid for (uid, _), member in before.items() if member in absent}
-    chosen = _within_bounds([queue for queue in queues if queue.uid in shared])
+    chosen = _choose_within_bounds([queue for queue in queues if queue.uid in shared])
     for view in views.values():
         view.readable = {uid: number for uid, number in view.readable.items() if uid in chosen}
     owners = assign({member: views[slot].readable for member, slot in present.items()}, before.items(), reserved=absent)
@@ -78,7 +78,12 @@ class _View:
         }
 
 
-def _within_bounds(queues: Iterable[Queue]) -> dict[int, str]:
+def _choose_within_bounds(queues: Iterable[Queue]) -> dict[int, str]:
+    """Returns the names, by uid, of the queues that a plan has room for.
+
+    Goes through the queues by name, skips a queue whose chunk is full, and stops at the first one that would make the
+    whole plan too large.
+    """
     partitions, size = 0, 0
     chunks = Counter[int]()
     chosen = {}

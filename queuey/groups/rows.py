@@ -74,11 +74,12 @@ def read_state(stored: StoredGroup) -> GroupState:
 
 
 def changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
+    """Returns the rows that differ between two states. A row with a blank body stands for a removed one."""
     members = [{member.slot: member for member in state.members.values()} for state in (before, after)]
     return (
-        *_changed(SUBSCRIPTION, before.subscriptions, after.subscriptions),
-        *_changed(MEMBER, *members),
-        *_changed(CHUNK, _chunks(before.plan.values()), _chunks(after.plan.values())),
+        *_find_changed(SUBSCRIPTION, before.subscriptions, after.subscriptions),
+        *_find_changed(MEMBER, *members),
+        *_find_changed(CHUNK, _group_by_chunk(before.plan.values()), _group_by_chunk(after.plan.values())),
     )
 
 
@@ -87,6 +88,7 @@ def chunk_of(uid: int) -> int:
 
 
 def size_of(name: str, partitions: int) -> int:
+    """Returns an upper bound of a queue's bytes in a chunk."""
     return QUEUE_SIZE + len(name.encode()) + PARTITION_SIZE * partitions
 
 
@@ -105,7 +107,7 @@ def _decode(row: GroupRow) -> Any:  # noqa: ANN401 - by the kind of the row
     raise StoreIncompatible(f"{label} has format {form}; this program knows {FORMAT}. Update it.")
 
 
-def _changed(kind: int, before: Mapping[int, object], after: Mapping[int, object]) -> Iterator[GroupRow]:
+def _find_changed(kind: int, before: Mapping[int, object], after: Mapping[int, object]) -> Iterator[GroupRow]:
     for key in sorted(before.keys() | after.keys()):
         value = after.get(key)
         if value != before.get(key):
@@ -113,7 +115,7 @@ def _changed(kind: int, before: Mapping[int, object], after: Mapping[int, object
             yield GroupRow(kind, key, b"" if value is None else _encode((FORMAT, packed)))
 
 
-def _chunks(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQueue]]:
+def _group_by_chunk(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQueue]]:
     chunks: defaultdict[int, list[PlannedQueue]] = defaultdict(list)
     for queue in sorted(queues, key=lambda queue: queue.uid):
         chunks[chunk_of(queue.uid)].append(queue)
@@ -121,6 +123,7 @@ def _chunks(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQueue]]:
 
 
 def _pack(queue: PlannedQueue) -> _PackedQueue:
+    """Packs a queue's targets. Partitions without a target get member 0; trailing ones are left out."""
     epoch = max((target.epoch for target in queue.targets.values()), default=0)
     none = Target(0, epoch)
     targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets, default=0) + 1)]

@@ -52,7 +52,7 @@ def name_ranges_of(
     if isinstance(selection, Subscribe):
         return [NameRange(tuple(names)) for names in _chunks(selection.names, max(1, min(size, 100)))]
     regex = selection.regex if isinstance(selection, Pattern) else None
-    starts = _starts(store, owner, size, page)
+    starts = _find_range_starts(store, owner, size, page)
     return [
         NameRange(start=start, stop=stop, regex=regex) for start, stop in zip(starts, [*starts[1:], None], strict=True)
     ]
@@ -89,7 +89,7 @@ def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE_SIZE) 
             return
 
 
-def _starts(store: Store, owner: str, size: int, page: int) -> list[str]:
+def _find_range_starts(store: Store, owner: str, size: int, page: int) -> list[str]:
     # The first range begins before all names, because a queue may be created before the first one.
     starts = [""]
     seen = 0

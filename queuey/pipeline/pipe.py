@@ -46,7 +46,7 @@ _REPORT_INTERVAL = 10.0
 """Interval between reports of progress, in seconds."""
 _STOPPING_CHECK_INTERVAL = 0.05
 """Interval between checks of a stopping stream, in seconds: short, so that hardly another batch is started."""
-_OF_THE_SOURCE = ("id", "position", "timestamp")
+_SOURCE_COLUMNS = ("id", "position", "timestamp")
 """Input columns that new messages get anew."""
 _COUNTED = "CollectMetrics"
 """The plan node that counts the rows passing through it."""
@@ -96,10 +96,10 @@ def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
         QueueNotFound: A queue does not exist.
     """
     check(pipe)
-    frame = _transformed(spark, pipe, _stream(spark, pipe))
+    frame = _transform(spark, pipe, _read_stream(spark, pipe))
     if not frame.isStreaming:
         raise OptionError("the result of the transform does not depend on the stream of messages")
-    written = _written(frame, pipe)
+    written = _select_output(frame, pipe)
     _prepare_target(pipe)
     query = _start(written, pipe)
     say(f"query {query.id} {'moves existing messages' if pipe.once else 'is running'}")
@@ -113,13 +113,13 @@ def preview(spark: SparkSession, pipe: Pipe) -> Preview:
         OptionError, QueueNotFound: As in :func:`run`.
     """
     open_stores.selected(pipe.store, pipe.source)
-    reader = spark.read.format("queuey").options(**_source(pipe.store, pipe.source), includeHeaders="true")
+    reader = spark.read.format("queuey").options(**_read_options(pipe.store, pipe.source), includeHeaders="true")
     if not isinstance(pipe.start, str):
         reader = reader.option("startingTimestamp", str(round(pipe.start * 1000)))
-    frame = _written(_transformed(spark, pipe, reader.load()), pipe)
+    frame = _select_output(_transform(spark, pipe, reader.load()), pipe)
     rows = frame.limit(PREVIEW_ROWS).collect()
     columns = {field.name: field.dataType.simpleString() for field in frame.schema}
-    return Preview(columns, _shuffles(frame), tuple({name: _text(row[name]) for name in columns} for row in rows))
+    return Preview(columns, _shuffles(frame), tuple({name: _cell_text(row[name]) for name in columns} for row in rows))
 
 
 def load(name: str) -> Callable[[DataFrame], DataFrame]:
@@ -139,7 +139,7 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise OptionError(f"module {module_name} cannot be imported: {_told(error)}") from error
+        raise OptionError(f"module {module_name} cannot be imported: {_error_text(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise OptionError(f"module {module_name} has no function {function_name}")
@@ -151,12 +151,12 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
 # Reading and transforming
 
 
-def _source(store: StoreOptions, selection: Selection) -> dict[str, str]:
-    return find_buckets.texts_of(store) | find_buckets.choice_of(selection)
+def _read_options(store: StoreOptions, selection: Selection) -> dict[str, str]:
+    return find_buckets.texts_of(store) | find_buckets.subscribe_options(selection)
 
 
-def _stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
-    reader = spark.readStream.format("queuey").options(**_source(pipe.store, pipe.source), includeHeaders="true")
+def _read_stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
+    reader = spark.readStream.format("queuey").options(**_read_options(pipe.store, pipe.source), includeHeaders="true")
     if isinstance(pipe.start, str):
         reader = reader.option("startingOffsets", pipe.start)
     else:
@@ -168,7 +168,7 @@ def _stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
     return reader.load()
 
 
-def _transformed(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFrame:
+def _transform(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
     if pipe.watermark is not None:
@@ -183,24 +183,24 @@ def _transformed(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFr
     except Exception as error:
         if explain(error) is not None:
             raise
-        raise OptionError(f"{name} failed: {_told(error)}") from error
+        raise OptionError(f"{name} failed: {_error_text(error)}") from error
     if not isinstance(result, DataFrame):
         raise OptionError(f"{name} returned {type(result).__name__}, not a DataFrame")
     return result
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
+def _select_output(frame: DataFrame, pipe: Pipe) -> DataFrame:
     """Drops input columns and validates the output.
 
     Raises:
         OptionError: The columns are not valid for a write.
     """
     names = {name.lower() for name in frame.columns}
-    dropped = {*_OF_THE_SOURCE}
+    dropped = {*_SOURCE_COLUMNS}
     if pipe.target is not None:
         dropped |= {"queue", "topic"}
     if "ttl" in names or pipe.ttl is not None:
@@ -214,18 +214,18 @@ def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
 
 def _shuffles(frame: DataFrame) -> bool:
     """Returns whether the order of a frame's rows is undefined, because it does more than filter and map rows."""
-    names = _nodes(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - there is no public way
+    names = _node_names(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - there is no public way
     return any(name not in _ROW_BY_ROW and not _SOURCES.search(name) for name in names)
 
 
-def _nodes(plan: Any) -> Iterator[str]:  # noqa: ANN401 - a plan in the JVM
+def _node_names(plan: Any) -> Iterator[str]:  # noqa: ANN401 - a plan in the JVM
     yield plan.nodeName()
     children = plan.children()
     for place in range(children.size()):
-        yield from _nodes(children.apply(place))
+        yield from _node_names(children.apply(place))
 
 
-def _text(value: object) -> str | None:
+def _cell_text(value: object) -> str | None:
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode(errors="replace")
     return None if value is None else str(value)
@@ -242,11 +242,11 @@ def check(pipe: Pipe) -> None:
         OptionError: The target's name is not valid for a new queue.
     """
     open_stores.selected(pipe.store, pipe.source)
-    if pipe.target is not None and _target(pipe) is None:
+    if pipe.target is not None and _find_target(pipe) is None:
         open_stores.check_name(pipe.target)
 
 
-def _target(pipe: Pipe) -> Queue | None:
+def _find_target(pipe: Pipe) -> Queue | None:
     """Returns the target, or None if it is to be created.
 
     Raises:
@@ -269,7 +269,7 @@ def _prepare_target(pipe: Pipe) -> None:
     """
     if pipe.target is None:
         return
-    target = _target(pipe)
+    target = _find_target(pipe)
     if pipe.create:
         store = open_stores.opened(pipe.store)
         most = max((queue.partitions for queue in open_stores.selected(pipe.store, pipe.source)), default=1)
@@ -285,12 +285,13 @@ def _prepare_target(pipe: Pipe) -> None:
 
 
 def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
+    """Starts the query. Rows that are shuffled are sorted in each task before they are written."""
     from pyspark.sql import functions as f
 
     frame = frame.observe(_ROWS, f.count(f.lit(1)).alias(_ROWS))
     writer = frame.writeStream.option("checkpointLocation", pipe.checkpoint).outputMode(pipe.mode)
     writer = writer.trigger(availableNow=True) if pipe.once else writer.trigger(processingTime=f"{pipe.every} seconds")
-    options = _sink(pipe)
+    options = _sink_options(pipe)
     if not _shuffles(frame):
         return writer.format("queuey").options(**options).start()
 
@@ -307,7 +308,7 @@ def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
     return query
 
 
-def _sink(pipe: Pipe) -> dict[str, str]:
+def _sink_options(pipe: Pipe) -> dict[str, str]:
     options: Mapping[str, str | None] = {
         "queue": pipe.target,
         "ttl": None if pipe.ttl is None else str(pipe.ttl),
@@ -317,6 +318,7 @@ def _sink(pipe: Pipe) -> dict[str, str]:
 
 
 def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
+    """Reports progress until the query ends. After ``stop`` is set, ends it when the running micro-batch is done."""
     last, batches, messages, written = -1, 0, 0, 0
     deadline: float | None = None
     silent_until = 0.0

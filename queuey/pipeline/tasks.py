@@ -94,7 +94,7 @@ class TasksReader(DataSourceReader):
 
     def __init__(self, order: _Order) -> None:
         self._payloads = order.payloads
-        self._work = partial(_begun, order.kind, order.store)
+        self._work = partial(_start_work, order.kind, order.store)
 
     def __getstate__(self) -> dict[str, object]:
         return {"_work": self._work, "_payloads": ()}
@@ -108,7 +108,7 @@ class TasksReader(DataSourceReader):
             yield from self._work(partition.value)
 
 
-def _begun(kind: str, store: StoreOptions, payload: bytes) -> Batches:
+def _start_work(kind: str, store: StoreOptions, payload: bytes) -> Batches:
     module, _, name = KINDS[kind].partition(":")
     work: Callable[[StoreOptions, bytes], Batches] = getattr(importlib.import_module(module), name)
     return work(store, payload)

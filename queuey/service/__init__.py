@@ -101,7 +101,7 @@ class Service:
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
         expiry = ExpiryRecords(store, self.claims, self.core)
         self.expiry = DueRunner(store, expiry, self.core, self.stopping, EXPIRY_TIMING)
-        expiry.planned = self.expiry.know
+        expiry.planned = self.expiry.plan
         self.claims.rely = expiry.rely
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core, rely=expiry.rely)
         self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")

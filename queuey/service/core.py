@@ -89,6 +89,7 @@ class Call:
             self._waits_for.cancel()
 
     def __await__(self) -> Generator[Any, None, Any]:
+        """Runs the coroutine step by step, each with its requester set, until it ends or is given up."""
         cancelled: asyncio.CancelledError | None = None
         while True:
             error: BaseException | None = None
@@ -155,6 +156,7 @@ class Core:
             calls(self._measure_turn, calls, time.monotonic())
 
     def _measure_turn(self, calls: LoopCalls, due: float) -> None:
+        """Records how late the loop calls this, and schedules the next measurement unless the loop was replaced."""
         if calls is self._calls:
             now = time.monotonic()
             if now >= self._period_ends:
@@ -170,9 +172,9 @@ class Core:
 
     @property
     def calls(self) -> LoopCalls:
-        return self._calls or _process_calls()
+        return self._calls or _shared_calls()
 
-    def tell(self, call: Callable[..., object], *args: object) -> None:
+    def call_soon(self, call: Callable[..., object], *args: object) -> None:
         self.calls(call, *args)
 
     @property
@@ -198,9 +200,9 @@ class Core:
 
         def start(done: Done) -> None:
             try:
-                self._pool.submit(_do, work, done)
+                self._pool.submit(_run_and_report, work, done)
             except RuntimeError:
-                note_missing()
+                log_missing_thread()
 
         result: T = await ended(start, _NO_DEADLINE)
         return result
@@ -232,7 +234,8 @@ class Core:
         return task
 
 
-def _process_calls() -> LoopCalls:
+def _shared_calls() -> LoopCalls:
+    """Returns the calls of this process's own loop, which is started in a daemon thread when first needed."""
     global _calls  # noqa: PLW0603 - one for the process
     with _starting:
         if _calls is None:
@@ -253,13 +256,13 @@ _starting = threading.Lock()
 os.register_at_fork(after_in_child=_forget_process_calls)
 
 
-def note_missing() -> None:
+def log_missing_thread() -> None:
     """Logs that no thread could be started for waiting work, unless the process is ending."""
     if threading.main_thread().is_alive():
         _logger.error("could not start a thread")
 
 
-def _do(work: Callable[[], Any], done: Done) -> None:
+def _run_and_report(work: Callable[[], Any], done: Done) -> None:
     try:
         result = work()
     except Exception as error:  # noqa: BLE001 - the caller gets it

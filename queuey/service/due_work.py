@@ -35,9 +35,9 @@ MAX_IN_PASS = 32
 """Max steps before the plan is checked again for steps that have become due."""
 MAX_AHEAD = 3600
 """Max seconds by which a past event may be ahead of the clock; beyond it, the clock was ahead at that time."""
-MAX_KNOWN = 20_000
+MAX_PLANNED = 20_000
 """Max records that a process plans; it finds the others when they are overdue."""
-FIRST_PAUSE = 0.5
+MIN_RETRY_INTERVAL = 0.5
 """Pause in seconds before the first retry of a failed step."""
 
 logger = logging.getLogger(__name__)
@@ -155,15 +155,15 @@ class DueRunner:
         """Time of the last search (ticks)."""
 
     def watch(self) -> None:
-        self._core.tell(self._begin)
+        self._core.call_soon(self._begin)
 
-    def know(self, record: Record) -> None:
+    def plan(self, record: Record) -> None:
         """Plans the next step of a record that this process has made or changed. Does not wait."""
-        self._core.tell(self._begin, record)
+        self._core.call_soon(self._begin, record)
 
     def _begin(self, record: Record | None = None) -> None:
         if record is not None:
-            self._record((record.application, record.name), NextStep(record.version, record.due))
+            self._plan_step((record.application, record.name), NextStep(record.version, record.due))
         if self._task is None or self._task.done():
             self._task = self._core.spawn(self._run())
         self._woken.set()
@@ -173,10 +173,11 @@ class DueRunner:
         self._woken.set()
         return self._task
 
-    def _record(self, name: Name, following: NextStep) -> None:
+    def _plan_step(self, name: Name, following: NextStep) -> None:
+        """Plans a record's next step, unless it has none or too many records are planned."""
         if following.due == ids.TICKS_MAX:
             self._planned.pop(name, None)
-        elif name in self._planned or len(self._planned) < MAX_KNOWN:
+        elif name in self._planned or len(self._planned) < MAX_PLANNED:
             self._planned[name] = _PlannedStep(
                 following.due, following.version, retry=self._core.boottime() + following.rest
             )
@@ -186,21 +187,21 @@ class DueRunner:
         while not self._stopping.is_set():
             self._woken.clear()
             try:
-                rest = await self._go_on()
+                rest = await self._take_turn()
                 failed = 0
             except StoreClosed:
                 return
             except QueueyError as error:
                 logger.debug("%ss wait: %s", self._work.kind, error)
-                rest, failed = self._pause(failed), failed + 1
+                rest, failed = self._retry_pause(failed), failed + 1
             except Exception:
                 logger.exception("work on %ss failed; it will be retried", self._work.kind)
-                rest, failed = self._pause(failed), failed + 1
+                rest, failed = self._retry_pause(failed), failed + 1
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), rest)
         await self._work.end()
 
-    async def _go_on(self) -> float:
+    async def _take_turn(self) -> float:
         """Takes due steps and searches for overdue ones. Returns the seconds until the next call."""
         now = self._store.claim_logs.claim_time()
         boottime = self._core.boottime()
@@ -243,7 +244,7 @@ class DueRunner:
         latest = now + self._timing.max_ahead * TICKS_PER_SECOND
         until = overdue if not is_full and latest == math.inf else ids.TICKS_MAX - 1
         rows = []
-        for row in await self._store.records.due_records(self._work.kind, until, limit=MAX_KNOWN):
+        for row in await self._store.records.due_records(self._work.kind, until, limit=MAX_PLANNED):
             if was_ahead or row.due > latest:
                 rows.append(replace(row, due=min(row.due, now)))
             elif is_full or row.due <= overdue:
@@ -276,7 +277,7 @@ class DueRunner:
             if following is None:
                 self._forget(name, planned)
             elif self._planned.get(name) == planned:
-                self._record(name, following)
+                self._plan_step(name, following)
 
     def _postpone(self, name: Name, planned: _PlannedStep, error: Exception) -> None:
         kind = self._work.kind
@@ -285,7 +286,7 @@ class DueRunner:
             logger.log(level, "%s %s of %s waits: %s", kind, *reversed(name), error)
         else:
             logger.error("%s %s of %s failed; it will be retried", kind, *reversed(name), exc_info=error)
-        pause = FIRST_PAUSE if isinstance(error, KeyInUse) else self._pause(planned.failed)
+        pause = MIN_RETRY_INTERVAL if isinstance(error, KeyInUse) else self._retry_pause(planned.failed)
         if self._planned.get(name) == planned:
             self._planned[name] = planned._replace(failed=planned.failed + 1, retry=self._core.boottime() + pause)
 
@@ -295,5 +296,5 @@ class DueRunner:
         if self._planned.get(name) == planned:
             del self._planned[name]
 
-    def _pause(self, failed: int) -> float:
-        return min(FIRST_PAUSE * 2.0 ** min(failed, 10), self._timing.max_pause)
+    def _retry_pause(self, failed: int) -> float:
+        return min(MIN_RETRY_INTERVAL * 2.0 ** min(failed, 10), self._timing.max_pause)

@@ -33,7 +33,7 @@ from queuey.terminal.texts import plural
 from queuey.time_parsing import clock_warning, iso, length
 from queuey.titles import id_time
 
-MOST_SHOWN = 10
+MAX_EXPLAINED_PARTITIONS = 10
 """Max partitions in which one id is explained. Only PUT and Spark store messages with one id in several partitions."""
 
 MAX_GROUPS = 20
@@ -70,26 +70,29 @@ class Explaining:
         if partition is not None and not 1 <= partition <= queue.partitions:
             text = f"The queue has no partition {partition}, only partitions 1 to {queue.partitions}."
             reason = Reason(code="no_partition", text=text, partition=partition)
-            return _explanation(position, [reason])
+            return _make_explanation(position, [reason])
         numbers = range(1, queue.partitions + 1) if partition is None else [partition]
-        stored = self._find(queue, numbers, position)
+        stored = self._find_stored(queue, numbers, position)
         if not stored:
-            reasons = [*self._absence(queue, numbers, position), *self._traces(queue, numbers, position)]
+            reasons = [
+                *self._explain_absence(queue, numbers, position),
+                *self._explain_traces(queue, numbers, position),
+            ]
             reasons.append(Reason(code="no_trace", text=_NO_TRACE))
-            return _explanation(position, reasons)
-        shown = {number: self._shows(queue, number, position) for number in stored}
+            return _make_explanation(position, reasons)
+        shown = {number: self._is_shown(queue, number, position) for number in stored}
         reasons = []
         for number, message in stored.items():
             expires = message.expires
-            reasons += self._reading(queue, number, position, shown=shown[number])
-            text = f"It expires at {_moment(expires)}."
+            reasons += self._explain_reads(queue, number, position, shown=shown[number])
+            text = f"It expires at {_format_ticks(expires)}."
             reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
-        reasons += self._claiming(queue, stored, position)
+        reasons += self._explain_claims(queue, stored, position)
         if (warning := clock_warning(bridge.run(self._store.ledger.ids_ahead()))) is not None:
             reasons.append(Reason(code="ahead", text=warning))
-        return _explanation(position, reasons, stored=True, readable=any(shown.values()))
+        return _make_explanation(position, reasons, stored=True, readable=any(shown.values()))
 
-    def _find(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
+    def _find_stored(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
         step = max(1, self._limits.page_bytes // self._limits.longest)
         stored: dict[int, Message] = {}
         for start in range(0, len(numbers), step):
@@ -97,11 +100,11 @@ class Explaining:
                 self._store.messages.fetch(queue, [(number, position) for number in numbers[start : start + step]])
             )
             stored.update((message.partition, message) for message in messages)
-            if len(stored) >= MOST_SHOWN:
+            if len(stored) >= MAX_EXPLAINED_PARTITIONS:
                 break
-        return dict(list(stored.items())[:MOST_SHOWN])
+        return dict(list(stored.items())[:MAX_EXPLAINED_PARTITIONS])
 
-    def _shows(self, queue: Queue, number: int, position: Position) -> bool:
+    def _is_shown(self, queue: Queue, number: int, position: Position) -> bool:
         piece = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
         [page] = bridge.run(self._store.messages.read(queue, [piece]))
         return bool(page.messages)
@@ -125,8 +128,8 @@ class Explaining:
         except ClaimsRefused as error:
             refusal = str(error)
         names = self._offsets.groups(access) if most_groups else []
-        groups = self._groups(access, names[: max(1, min(most_groups, MAX_LAGS // info.partitions))])
-        sentences = [*_of_queue(info), *_of_claims(info, backlog, refusal)]
+        groups = self._read_groups(access, names[: max(1, min(most_groups, MAX_LAGS // info.partitions))])
+        sentences = [*_describe_queue(info), *_describe_claims(info, backlog, refusal)]
         sentences += [f"Group {group.group} is {plural(group.lag, 'message')} behind." for group in groups]
         if warning := clock_warning(bridge.run(self._store.ledger.ids_ahead())):
             sentences.append(warning)
@@ -139,10 +142,12 @@ class Explaining:
             backlog=backlog,
             claims_refused=refusal,
             groups=groups,
-            partitions={number: _partition(info, number, part, counts) for number, part in info.partition_info.items()},
+            partitions={
+                number: _explain_partition(info, number, part, counts) for number, part in info.partition_info.items()
+            },
         )
 
-    def _groups(self, access: QueueAccess, names: list[str]) -> tuple[Offsets, ...]:
+    def _read_groups(self, access: QueueAccess, names: list[str]) -> tuple[Offsets, ...]:
         groups = []
         for name in names:
             with suppress(GroupNotFound):  # It was removed meanwhile.
@@ -151,7 +156,8 @@ class Explaining:
 
     # A message that is stored
 
-    def _reading(self, queue: Queue, number: int, position: Position, *, shown: bool) -> Iterator[Reason]:
+    def _explain_reads(self, queue: Queue, number: int, position: Position, *, shown: bool) -> Iterator[Reason]:
+        """Yields whether range reads show a stored message; if not, when they will."""
         delay = self._store.read_delay(queue)
         shown_at = ids.ticks_to_seconds(position[0]) + delay
         behind = (
@@ -160,23 +166,24 @@ class Explaining:
         if shown:
             yield Reason(code="readable", text="Range reads show it.", partition=number)
         elif position[0] > bridge.run(self._store.ledger.now()):
-            text = f"It is delayed until {_moment(position[0])}.{behind}"
+            text = f"It is delayed: it is due at {_format_ticks(position[0])}.{behind}"
             yield Reason(code="delayed", text=text, partition=number, at=ids.ticks_to_seconds(position[0]))
         else:
             text = behind.strip() or "Range reads do not show it yet."
             yield Reason(code="read_delay", text=text, partition=number, at=shown_at)
 
-    def _claiming(self, queue: Queue, found: Mapping[int, Message], position: Position) -> Iterator[Reason]:
+    def _explain_claims(self, queue: Queue, found: Mapping[int, Message], position: Position) -> Iterator[Reason]:
+        """Yields what claims do with stored messages, or only the refusal if the queue cannot be claimed from."""
         if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
-            yield from self._doubt(queue)
+            yield from self._explain_doubt(queue)
             return
         if queue.claims == "paused":
             yield Reason(code="paused", text="Claims of this queue are paused: no messages are delivered.")
-        for number, standing in self._standings(queue, list(found), position).items():
-            yield from _of_stored(standing, number)
-            yield from self._limits_of(queue, found[number], standing)
-            yield from self._deliveries(queue, number, position, standing)
+        for number, standing in self._read_standings(queue, list(found), position).items():
+            yield from _explain_stored(standing, number)
+            yield from self._explain_limits(queue, found[number], standing)
+            yield from self._explain_deliveries(queue, number, position, standing)
         if queue.kind == "dedup":
             text = "In a dedup queue one of several waiting messages with equal bodies is delivered, perhaps another."
             yield Reason(code="duplicates", text=text)
@@ -184,7 +191,8 @@ class Explaining:
             text = "In an ordered queue a message is delivered when all earlier messages of its key are done."
             yield Reason(code="order", text=text)
 
-    def _limits_of(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
+    def _explain_limits(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
+        """Yields each reached limit of claims, if the message is not claimed but could be otherwise."""
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
         key = limited_key_of(message) if of_key else 0
         waits = standing.code in {"waiting", "unclaimed", None} and not standing.passed
@@ -194,7 +202,7 @@ class Explaining:
         def count(state: State, expired: int) -> tuple[int, int]:
             return state.live(expired) if share else 0, state.live_of(expired, key) if key else 0
 
-        claimed, claimed_of_key = self._claims.core.run(self._claims.look_at(queue, count, [number]))[number]
+        claimed, claimed_of_key = self._claims.core.run(self._claims.query_states(queue, count, [number]))[number]
         if key and claimed_of_key >= of_key:
             text = (
                 f"It waits for its key: {claimed_of_key} of its messages are claimed, max_claimed_per_key is {of_key}."
@@ -207,8 +215,11 @@ class Explaining:
             )
             yield Reason(code="limits", text=text, partition=number)
 
-    def _deliveries(self, queue: Queue, number: int, position: Position, standing: _Standing) -> Iterator[Reason]:
-        history = bridge.run(Attempts(self._store.ledger).of(queue, number, [position])).get(position)
+    def _explain_deliveries(
+        self, queue: Queue, number: int, position: Position, standing: _Standing
+    ) -> Iterator[Reason]:
+        """Yields the failed attempts, and the job's state unless a delivery that is no longer known has set it."""
+        history = bridge.run(Attempts(self._store.ledger).records(queue, number, [position])).get(position)
         if history is None:
             return
         for attempt in history.attempts:
@@ -217,15 +228,16 @@ class Explaining:
             yield Reason(code="attempt", text=text, partition=number, at=attempt.at)
         state = history.state
         if state is not None and state.number in {standing.number, *(a.number for a in history.attempts)}:
-            text = f"At {iso(state.at)} its worker set the state {state.json.decode()}"
+            text = f"At {iso(state.at)} its worker set the state: {state.json.decode()}"
             yield Reason(code="state", text=text, partition=number, at=state.at)
 
-    def _standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
-        return self._claims.core.run(self._claims.look_at(queue, partial(_standing, position), numbers))
+    def _read_standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
+        return self._claims.core.run(self._claims.query_states(queue, partial(_find_standing, position), numbers))
 
     # A message that is not stored
 
-    def _absence(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+    def _explain_absence(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+        """Yields that the message is not stored, and what the time of its id says about it."""
         where = f"partition {numbers[0]}" if len(numbers) == 1 else f"partitions {numbers[0]} to {numbers[-1]}"
         yield Reason(code="absent", text=f"No message with this id is stored in {where}.")
         made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
@@ -245,9 +257,10 @@ class Explaining:
                 "its own."
             )
             yield Reason(code="expired", text=text, at=made + ttl)
-        yield from self._doubt(queue)
+        yield from self._explain_doubt(queue)
 
-    def _doubt(self, queue: Queue) -> Iterator[Reason]:
+    def _explain_doubt(self, queue: Queue) -> Iterator[Reason]:
+        """Yields that reads may miss writes, if the queue's consistency level does not allow claims."""
         if self._store.claim_logs.claims_refusal(queue) is not None:
             text = (
                 f"At consistency {queue.consistency} a read may miss acknowledged writes: other readers, also in other "
@@ -255,11 +268,11 @@ class Explaining:
             )
             yield Reason(code="not_proven", text=text)
 
-    def _traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+    def _explain_traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
         if self._store.claim_logs.claims_refusal(queue) is None:
-            for number, standing in self._standings(queue, numbers, position).items():
-                yield from _of_absent(standing, number)
-                yield from self._deliveries(queue, number, position, standing)
+            for number, standing in self._read_standings(queue, numbers, position).items():
+                yield from _explain_absent(standing, number)
+                yield from self._explain_deliveries(queue, number, position, standing)
 
 
 class _Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,7 +299,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: bool = False
 
 
-def _explanation(
+def _make_explanation(
     position: Position, reasons: list[Reason], *, stored: bool = False, readable: bool = False
 ) -> Explanation:
     timestamp = ids.timestamp_text(position[0])
@@ -295,7 +308,7 @@ def _explanation(
     )
 
 
-def _standing(position: Position, state: State, expired: int) -> _Standing:
+def _find_standing(position: Position, state: State, expired: int) -> _Standing:
     """Returns a message's state in a claim log. Claims that end before ``expired`` (ms since 1970) are over."""
     if (claim := state.outstanding.get(position)) is not None:
         return _Standing(
@@ -318,7 +331,7 @@ def _standing(position: Position, state: State, expired: int) -> _Standing:
     return _Standing(code="unclaimed" if state.number else None, passed=state.is_done(position))
 
 
-def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:
+def _explain_stored(standing: _Standing, number: int) -> Iterator[Reason]:
     if standing.code == "done" or standing.passed:
         text = (
             "Claims do not get it again: it was acknowledged, became a dead letter, was moved or removed, or was put "
@@ -328,19 +341,20 @@ def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:
     elif standing.code == "unclaimed":
         yield Reason(code="unclaimed", text="It has not been claimed yet.", partition=number)
     else:
-        yield from _noted(standing, number)
+        yield from _explain_standing(standing, number)
 
 
-def _of_absent(standing: _Standing, number: int) -> Iterator[Reason]:
+def _explain_absent(standing: _Standing, number: int) -> Iterator[Reason]:
     """Yields the reasons for a message that is not stored. Ignores ``passed``, which says nothing about it."""
     if standing.code == "done":
         text = f"According to the claim log of partition {number} it is done: acknowledged, moved or removed."
         yield Reason(code="done", text=text, partition=number)
     elif standing.code != "unclaimed":
-        yield from _noted(standing, number)
+        yield from _explain_standing(standing, number)
 
 
-def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
+def _explain_standing(standing: _Standing, number: int) -> Iterator[Reason]:
+    """Yields the reason for a standing in the claim log; nothing if the message is done or was never claimed."""
     times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
     match standing.code:
         case "claimed":
@@ -372,11 +386,11 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
             return
 
 
-def _moment(ticks: int) -> str:
+def _format_ticks(ticks: int) -> str:
     return iso(ids.ticks_to_seconds(ticks))
 
 
-def _of_queue(info: QueueInfo) -> Iterator[str]:
+def _describe_queue(info: QueueInfo) -> Iterator[str]:
     yield f"Queue {info.name} of {info.application}: {plural(info.partitions, 'partition')}, {info.type}."
     yield f"Consistency {info.consistency}, store {info.store}, created {iso(info.created)}."
     yield f"Messages live {length(info.ttl)}, unless one has a TTL of its own."
@@ -389,8 +403,8 @@ def _of_queue(info: QueueInfo) -> Iterator[str]:
         yield f"Only these principals may read, delete or claim its messages: {', '.join(info.principals)}."
 
 
-def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) -> Iterator[str]:
-    yield from _of_ends(info, refusal)
+def _describe_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) -> Iterator[str]:
+    yield from _describe_ends(info, refusal)
     if info.claims == "paused":
         yield "Its claims are paused: no messages are delivered until they are opened again."
     if backlog is not None:
@@ -405,7 +419,7 @@ def _of_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | None) ->
         yield f"At most {info.max_claimed_per_key} of one key are claimed at once."
 
 
-def _of_ends(info: QueueInfo, refusal: str | None) -> Iterator[str]:
+def _describe_ends(info: QueueInfo, refusal: str | None) -> Iterator[str]:
     if refusal is not None:
         yield f"It cannot be claimed from: {refusal}"
     elif info.max_deliveries:
@@ -417,21 +431,24 @@ def _of_ends(info: QueueInfo, refusal: str | None) -> Iterator[str]:
         yield f"Results of its jobs are kept for {length(info.result_ttl)}."
 
 
-def _partition(info: QueueInfo, number: int, stored: PartitionInfo, counts: ClaimCounts | None) -> PartitionExplanation:
+def _explain_partition(
+    info: QueueInfo, number: int, stored: PartitionInfo, counts: ClaimCounts | None
+) -> PartitionExplanation:
     claims = None if counts is None else counts.partitions.get(number)
     return PartitionExplanation(
         count=stored.count,
         exact=stored.exact,
         oldest=stored.oldest,
         newest=stored.newest,
-        shown=_shown(info, stored),
+        shown=_describe_shown(info, stored),
         claimed=None if claims is None else claims.claimed,
         waiting=None if claims is None else claims.waiting,
         retrying=None if claims is None else claims.retrying,
     )
 
 
-def _shown(info: QueueInfo, stored: PartitionInfo) -> str:
+def _describe_shown(info: QueueInfo, stored: PartitionInfo) -> str:
+    """Returns how much of a partition range reads show now, and from when on they show all."""
     if stored.oldest is None or stored.newest is None:
         return "nothing: it is empty"
     horizon, newest = ids.parse_position(info.horizon)[0], ids.parse_position(stored.newest)[0]

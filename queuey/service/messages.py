@@ -39,18 +39,18 @@ from queuey.storage import Store, bridge
 MIN_REMEMBERED = 60
 """Min seconds for which a key is remembered: posts of short-lived messages are also repeated."""
 
-REPEATED = 0.1
+MAX_REPEAT_RATIO = 0.1
 """Max ratio of repeated posts to all posts."""
 REPEATS_INTERVAL = 1.0
 """Interval in seconds over which posts and repeats are counted."""
-LONGEST_AHEAD = 1.0
+MAX_SECONDS_AHEAD = 1.0
 """Max seconds by which ``after``, an id sent by a client, may be ahead of the clock for a post to wait for it."""
 
 Placed = tuple[float, Location]
 """Delay and location of a stored message."""
-NO_CHOICE = "A dedup queue puts equal bodies into one partition and chooses the ids."
-IN_ORDER = "An ordered queue puts the messages of a key into one partition and chooses the ids."
-BY_KEY = "A queue with max_claimed_per_key puts the messages of a key into one partition and chooses the ids."
+DEDUP_TEXT = "A dedup queue puts equal bodies into one partition and chooses the ids."
+ORDERED_TEXT = "An ordered queue puts the messages of a key into one partition and chooses the ids."
+LIMITED_KEY_TEXT = "A queue with max_claimed_per_key puts the messages of a key into one partition and chooses the ids."
 
 _encode = msgspec.msgpack.Encoder().encode
 _NOTHING = Meta()
@@ -148,14 +148,14 @@ class RepeatBudget:
         self._repeats: deque[float] = deque()
         self.repeated = 0
 
-    def note_post(self, now: float) -> None:
+    def record_post(self, now: float) -> None:
         self._posts.append(now)
         _forget(self._posts, now)
 
-    def take(self, now: float) -> bool:
+    def try_acquire(self, now: float) -> bool:
         _forget(self._posts, now)
         _forget(self._repeats, now)
-        if len(self._repeats) + 1 > max(1.0, len(self._posts) * REPEATED):
+        if len(self._repeats) + 1 > max(1.0, len(self._posts) * MAX_REPEAT_RATIO):
             return False
         self._repeats.append(now)
         self.repeated += 1
@@ -226,14 +226,14 @@ class MessageUseCases:
             StoreUnavailable: The store failed; see ``outcome``.
         """
         began = self._core.boottime()
-        self._budget.note_post(began)
-        if after is not None and 0 < (seconds := self._ahead(after)) <= LONGEST_AHEAD:
+        self._budget.record_post(began)
+        if after is not None and 0 < (seconds := self._seconds_ahead(after)) <= MAX_SECONDS_AHEAD:
             await asyncio.sleep(seconds)
         # Hashed before the service chooses partitions: a repeated post may get another one.
         content = content_of(drafts) if isinstance(key, str) else b""
         items = self._addressed(queue, drafts)
         if isinstance(key, str) and items:
-            key = PostKey(key, content, self._remembered(items))
+            key = PostKey(key, content, self._remembered_seconds(items))
         rely = self._rely if queue.on_expiry == "dead-letter" else None
         if rely is not None:
             await rely(queue, items)
@@ -258,10 +258,10 @@ class MessageUseCases:
     async def settle_order(self, queue: Queue, placed: Iterable[Placed]) -> None:
         """In an ordered queue, waits until no clock can make an id below those of the messages minus their delays."""
         if queue.kind == "ordered" and self._store.ids_follow_clocks:
-            seconds_ahead = [self._ahead(position) - delay for delay, (_, position) in placed]
+            seconds_ahead = [self._seconds_ahead(position) - delay for delay, (_, position) in placed]
             await asyncio.sleep(max(seconds_ahead, default=-math.inf) + self._store.clock_difference)
 
-    def _ahead(self, position: Position) -> float:
+    def _seconds_ahead(self, position: Position) -> float:
         """Returns the seconds by which a position is ahead of the clock of ids, negative if it is past.
 
         While the clock is unavailable, its last offset from the boot time is used. That may be behind if the machine
@@ -271,16 +271,17 @@ class MessageUseCases:
         with suppress(StoreUnavailable):
             self._clock_offset = self._store.claim_logs.claim_time() / ids.TICKS_PER_SECOND - boottime
         if self._clock_offset is None:
-            return LONGEST_AHEAD
+            return MAX_SECONDS_AHEAD
         return position[0] / ids.TICKS_PER_SECOND - boottime - self._clock_offset
 
     def _may_repeat(self, queue: Queue, items: Sequence[NewMessage], began: float) -> bool:
+        """Returns whether an undone post may be repeated. If so, the repeat is counted."""
         # The delete of a delayed message may have a timestamp as late as its due time.
         if any(item.delay for item in items):
             return False
         now = self._core.boottime()
         remaining_seconds = began + self._limits.deadline - now
-        return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.take(now)
+        return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.try_acquire(now)
 
     async def _append(
         self,
@@ -295,7 +296,7 @@ class MessageUseCases:
             return PostResult(locations, replayed=False)
         return await self._store.keyed_posts.append_once(queue, items, key, after=after)
 
-    def _remembered(self, items: Sequence[NewMessage]) -> int:
+    def _remembered_seconds(self, items: Sequence[NewMessage]) -> int:
         longest = max(item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items)
         return min(self._limits.idempotency_ttl, max(MIN_REMEMBERED, longest))
 
@@ -315,11 +316,11 @@ class MessageUseCases:
 
         def write(queue: Queue) -> None:
             if queue.kind == "dedup":
-                raise InvalidRequest({"messages": f"{NO_CHOICE} POST the message instead."})
+                raise InvalidRequest({"messages": f"{DEDUP_TEXT} POST the message instead."})
             if queue.kind == "ordered":
-                raise InvalidRequest({"messages": f"{IN_ORDER} POST the message with a key instead."})
+                raise InvalidRequest({"messages": f"{ORDERED_TEXT} POST the message with a key instead."})
             if queue.max_claimed_per_key:
-                raise InvalidRequest({"messages": f"{BY_KEY} POST the message instead."})
+                raise InvalidRequest({"messages": f"{LIMITED_KEY_TEXT} POST the message instead."})
             for partition, _ in locations:
                 if (error := partition_error(partition, queue)) is not None:
                     raise InvalidRequest({"partition": error})
@@ -346,7 +347,7 @@ class MessageUseCases:
             batch = locations[start : start + step]
             fetched = access.use(
                 lambda queue, batch=batch: bridge.run(  # type: ignore[misc]
-                    self._store.messages.fetch(queue, _within(queue, batch))
+                    self._store.messages.fetch(queue, _keep_valid_locations(queue, batch))
                 )
             )
             weight += bytes_of(fetched)
@@ -361,7 +362,7 @@ class MessageUseCases:
         """Deletes messages. Returns how many existed, or how many were named if the store cannot tell."""
 
         def delete(queue: Queue) -> int:
-            places = _within(queue, locations)
+            places = _keep_valid_locations(queue, locations)
             if queue.result_ttl:
                 self._core.run(self.record_removal(queue, places))
             return bridge.run(self._store.messages.delete(queue, places))
@@ -383,14 +384,14 @@ class MessageUseCases:
         first = self._sticky.choose(queue.partitions) if to_place else 0
         chosen = iter((first,) if to_place == 1 else spread(to_place, first, queue.partitions))
         if queue.kind == "plain" and not keeps and drafts and isinstance(drafts[0], PlainDraft):
-            return _completed(cast("Sequence[PlainDraft]", drafts), chosen, ttl)
+            return _complete_plain(cast("Sequence[PlainDraft]", drafts), chosen, ttl)
         items = []
         for draft in drafts:
             partition, meta = draft.partition, draft.meta
             if queue.kind == "dedup":
                 partition = _partition_by_body(queue, draft)
             elif queue.kind == "ordered" or (queue.max_claimed_per_key and draft.key is not None):
-                partition, meta = _with_key(queue, draft)
+                partition, meta = _route_by_key(queue, draft)
             elif partition is None:
                 partition = next(chosen) if draft.key is None else by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:
@@ -402,7 +403,8 @@ class MessageUseCases:
         return items
 
 
-def _completed(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: int) -> Sequence[NewMessage]:
+def _complete_plain(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: int) -> Sequence[NewMessage]:
+    """Sets missing partitions and TTLs in the drafts themselves, which then serve as messages."""
     for draft in drafts:
         if draft.partition is None:
             draft.partition = next(chosen)
@@ -414,18 +416,21 @@ def _completed(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: int) ->
 def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
     for field, value in (("partition", draft.partition), ("message_key", draft.key)):
         if value is not None:
-            raise InvalidRequest({field: f"{NO_CHOICE} Leave it out."})
+            raise InvalidRequest({field: f"{DEDUP_TEXT} Leave it out."})
     return partition_of(digest_of(draft.body, draft.meta), queue.partitions)
 
 
-def _with_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
+def _route_by_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
+    """Returns the partition of the draft's key, and metadata with it. A partition or a missing key is refused."""
     if draft.partition is not None:
-        raise InvalidRequest({"partition": f"{BY_KEY if queue.max_claimed_per_key else IN_ORDER} Leave it out."})
+        raise InvalidRequest(
+            {"partition": f"{LIMITED_KEY_TEXT if queue.max_claimed_per_key else ORDERED_TEXT} Leave it out."}
+        )
     if draft.key is None:
         raise InvalidRequest({"message_key": "Required: this queue is ordered by keys"})
     meta = msgspec.structs.replace(draft.meta or Meta(), key=draft.key)
     return by_key(draft.key, queue.partitions), meta
 
 
-def _within(queue: Queue, locations: Sequence[Location]) -> list[Location]:
+def _keep_valid_locations(queue: Queue, locations: Sequence[Location]) -> list[Location]:
     return [location for location in locations if 1 <= location[0] <= queue.partitions]

@@ -22,11 +22,11 @@ from queuey.service.limits import Limits
 from queuey.service.messages import Draft, content_of
 from queuey.storage import Store
 
-TRIES = 8
+MAX_ATTEMPTS = 8
 """Max attempts at a change that conflicts with concurrent ones."""
-PAUSE = 0.05
-"""Approximate pause after the first attempt, in seconds; it grows with each attempt."""
-PATIENCE = 5.0
+RETRY_INTERVAL = 0.05
+"""Pause after the first attempt, in seconds, approximately; it grows with each attempt."""
+TURN_TIMEOUT = 5.0
 """Timeout in seconds for earlier changes of the same name in this process."""
 
 
@@ -75,7 +75,7 @@ class Name:
             StoreBusy: Too many concurrent changes of the name.
             StoreUnavailable: The store failed.
         """
-        for attempt in range(TRIES):
+        for attempt in range(MAX_ATTEMPTS):
             named = await self.find()
             if named is not None and named.busy:
                 await self.pause(attempt)
@@ -101,7 +101,7 @@ class Name:
                 # The new value is stored already; only the removal of the old one failed.
                 raise in_doubt(error) from error
             return Changed(written.location, stored=item is not None)
-        raise self._busy()
+        raise self._make_busy_error()
 
     async def current(self) -> Message | None:
         """Returns the name's message, or None if the name is free.
@@ -109,7 +109,7 @@ class Name:
         If the row's message is done, the row is read again: another message may have replaced it since.
         """
         done: Location | None = None
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             named = await self.find()
             location = None if named is None else named.location
             if named is None or location is None or location == done:
@@ -123,7 +123,7 @@ class Name:
                 with suppress(StoreUnavailable, TooManyRequests):
                     await self.finish(named)
             return message
-        raise self._busy()
+        raise self._make_busy_error()
 
     async def finish(self, named: Named) -> None:
         """Finishes the removal of a replaced value that another process has begun."""
@@ -132,6 +132,7 @@ class Name:
         await self._end_replaced(named)
 
     async def _end_replaced(self, named: Named) -> None:
+        """Ends the replaced value, if any, for jobs and claims, and then removes it from the name's row."""
         if named.replaced is not None:
             if self._queue.result_ttl:
                 end: Literal["removed", "superseded"] = "removed" if named.location is None else "superseded"
@@ -139,7 +140,7 @@ class Name:
             await self.supersede(named.replaced)
             await self.settle(named)
 
-    def _busy(self) -> StoreBusy:
+    def _make_busy_error(self) -> StoreBusy:
         return StoreBusy(f'Too many concurrent changes of name "{self._name}". Try again later.')
 
     # Steps
@@ -172,8 +173,8 @@ class Name:
         await self._claims.supersede(self._queue, location)
 
     async def pause(self, number: int) -> None:
-        with self._turns.place(self._queue.application, self._name):
-            await asyncio.sleep(PAUSE * (number + self._core.chance.random()))
+        with self._turns.wait_slot(self._queue.application, self._name):
+            await asyncio.sleep(RETRY_INTERVAL * (number + self._core.chance.random()))
 
 
 class NameUseCases:
@@ -208,6 +209,7 @@ class NameUseCases:
         return await self._store_draft(queue, name, draft, free_only=False)
 
     async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
+        """Stores a draft in the name's turn, unless the queue's kind, or a limited key, rules names out."""
         if queue.kind == "dedup":
             raise InvalidRequest({"name": "Messages of a dedup queue have no names. Leave it out."})
         if queue.kind == "ordered":
@@ -232,6 +234,7 @@ class NameUseCases:
         return changed
 
     async def delete(self, queue: Queue, name: str) -> None:
+        """Frees a name and deletes its message; does nothing if the name is free."""
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
             await self._name(queue, name).change(None, b"")
@@ -265,7 +268,7 @@ class Turns:
 
     def __init__(self, core: Core, most: int) -> None:
         self._core = core
-        self._most = most
+        self._max_waiting = most
         self._turns: dict[tuple[int, str], deque[asyncio.Future[None]]] = {}
         self._waiting: Counter[str] = Counter()
         self.refused = 0
@@ -275,14 +278,14 @@ class Turns:
         return self._waiting.total()
 
     @contextmanager
-    def place(self, application: str, name: str) -> Iterator[None]:
+    def wait_slot(self, application: str, name: str) -> Iterator[None]:
         """Counts a waiting caller of an application.
 
         Raises:
             StoreBusy: The application has too many waiting callers.
         """
-        if self._waiting[application] >= self._most:
-            raise self._refusal(name)
+        if self._waiting[application] >= self._max_waiting:
+            raise self._count_refusal(name)
         self._waiting[application] += 1
         try:
             yield
@@ -291,22 +294,28 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, queue: Queue, name: str) -> AsyncIterator[None]:
+        """Waits for earlier changes of the name, and lets no other begin until the context ends.
+
+        Raises:
+            StoreBusy: Too many callers of the application wait, or the turn did not come within ``TURN_TIMEOUT``.
+        """
         key = queue.qid, name
         line = self._turns.get(key)
         if line is None:
             self._turns[key] = deque()
         else:
-            with self.place(queue.application, name):
-                await self._wait(line, key)
+            with self.wait_slot(queue.application, name):
+                await self._wait_in_line(line, key)
         try:
             yield
         finally:
             self._pass_on(key)
 
-    async def _wait(self, line: deque[asyncio.Future[None]], key: tuple[int, str]) -> None:
+    async def _wait_in_line(self, line: deque[asyncio.Future[None]], key: tuple[int, str]) -> None:
+        """Waits for the turn. A caller that is cancelled when it has just got the turn passes it on."""
         turn = self._core.loop.create_future()
         line.append(turn)
-        timer = self._core.loop.call_later(PATIENCE, _refuse, turn)
+        timer = self._core.loop.call_later(TURN_TIMEOUT, _time_out, turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -316,7 +325,7 @@ class Turns:
             turn.cancel()
             raise
         except TimeoutError:
-            raise self._refusal(key[1]) from None
+            raise self._count_refusal(key[1]) from None
         finally:
             timer.cancel()
 
@@ -329,11 +338,11 @@ class Turns:
                 return
         del self._turns[key]
 
-    def _refusal(self, name: str) -> StoreBusy:
+    def _count_refusal(self, name: str) -> StoreBusy:
         self.refused += 1
         return StoreBusy(f'Too many callers are changing the message of name "{name}". Try again later.')
 
 
-def _refuse(turn: asyncio.Future[None]) -> None:
+def _time_out(turn: asyncio.Future[None]) -> None:
     if not turn.done():
         turn.set_exception(TimeoutError())

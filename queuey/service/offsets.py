@@ -113,6 +113,8 @@ class OffsetUseCases:
         return access.use(progress)
 
     def standing(self, access: QueueAccess, group: str) -> GroupLag:
+        """Returns the group's lag in a queue, and how many partitions have owners if members have owned any."""
+
         def standing(queue: Queue) -> GroupLag:
             rows = bridge.run(self._store.offsets.owned_offsets(queue, group)).rows
             positions = [(n, rows[n].position if n in rows else None) for n in range(1, queue.partitions + 1)]

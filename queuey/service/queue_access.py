@@ -74,6 +74,7 @@ class QueueAccess:
         self.queue = queue
 
     async def _renew(self) -> bool:
+        """Refreshes the row; returns whether more than its version has changed."""
         old = self.queue
         await self.refresh()
         return msgspec.structs.replace(old, version=self.queue.version) != self.queue

@@ -86,8 +86,10 @@ class Queues:
             name = uuid4().hex
         elif (error := queue_name_error(name, longest or self._limits.max_queue_name)) is not None:
             raise InvalidRequest({"queue_name": error})
-        self._check(name, spec, longest)
-        self._check_expiry(Queue(application=application, name=name, uid=0, qid=0, **catalogue_rows.of_new(spec)))
+        self._check_dead_letter(name, spec, longest)
+        self._check_expiry(
+            Queue(application=application, name=name, uid=0, qid=0, **catalogue_rows.new_queue_fields(spec))
+        )
         try:
             return bridge.run(self._store.catalogue.create_queue(application, name, spec))
         except QueueExists as error:
@@ -106,7 +108,7 @@ class Queues:
                 return msgspec.structs.replace(spec, consistency=level)
         return spec
 
-    def _check(self, name: str, spec: QueueSpec, longest: int | None) -> None:
+    def _check_dead_letter(self, name: str, spec: QueueSpec, longest: int | None) -> None:
         if not spec.dead_letter:
             return
         error = queue_name_error(spec.dead_letter, longest or self._limits.max_queue_name)
@@ -128,9 +130,10 @@ class Queues:
         if problem is not None:
             raise InvalidRequest({"on_expiry": f"dead-letter {problem.removesuffix('.')}."})
 
-    def _matching(
+    def _list_matching(
         self, application: str, start: str, patterns: Sequence[str], limit: int
     ) -> tuple[list[Queue], str | None]:
+        """Lists queues that match a pattern; ends the page early if too many others had to be read."""
         matching: list[Queue] = []
         budget, page_size = self._max_filtered, limit + 1
         for prefix in prefixes(patterns):
@@ -173,7 +176,7 @@ class Queues:
             InvalidRequest: The first match was not found among the queues that a listing may read.
         """
         if "*" not in patterns:
-            return self._matching(application, start, patterns, limit)
+            return self._list_matching(application, start, patterns, limit)
         queues = bridge.run(self._store.catalogue.list_queues(application, start=start, limit=limit + 1))
         return queues[:limit], queues[limit].name if len(queues) > limit else None
 
@@ -187,6 +190,7 @@ class Queues:
         return None if partitions is None else sum(partition.count for partition in partitions)
 
     def partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
+        """Returns what each partition holds, or None if the queue does not exist."""
         try:
             access = QueueAccess(self._core, self._store, queue, lambda _: None)
             return access.use(lambda row: bridge.run(self._store.messages.inspect(row, rough=rough)))[1]
@@ -215,7 +219,7 @@ class Queues:
 
         def update(queue: Queue) -> Queue:
             spec = changes(queue) if callable(changes) else changes
-            self._check(queue.name, spec, longest)
+            self._check_dead_letter(queue.name, spec, longest)
             self._check_expiry(msgspec.structs.replace(queue, **catalogue_rows.changed(queue, spec, clear)))
             return bridge.run(self._store.catalogue.update_queue(queue, spec, clear=clear))
 

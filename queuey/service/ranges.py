@@ -17,7 +17,7 @@ FRAME, FRAME_OF_PARTITION = 512, 128
 """Max bytes of an answer besides messages: per queue, and per partition."""
 
 
-SEVERAL = 8
+MIN_MESSAGES_WITH_BODIES = 8
 """Min messages per partition in a page for which the first read includes bodies."""
 _Key = tuple[int, int, int]
 """Sort key of a message: its position and partition, all negated if the list descends."""
@@ -148,27 +148,28 @@ class Reading(msgspec.Struct, gc=False):
         return ",".join(f"{n}:{ids.to_hex(position)}" for n, position in self.next.items() if position is not None)
 
 
-def _at(bound: Bound, partition: int) -> Mark | None:
+def _find_mark(bound: Bound, partition: int) -> Mark | None:
     if bound is None or isinstance(bound, Mark):
         return bound
     return bound.get(partition, bound.get(OTHERS))
 
 
 def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
+    """Returns the slices of a range by partition, without partitions that a descending cursor does not name."""
     skips_unnamed = wanted.descending and wanted.since is not None and not isinstance(wanted.since, Mark)
     slices_to_read = []
     for partition in partitions:
-        since = _at(wanted.since, partition)
+        since = _find_mark(wanted.since, partition)
         if since is None and skips_unnamed:
             continue
         lower, upper = FIRST, LAST
         if since is not None:
             lower, upper = (FIRST, since.end) if wanted.descending else (since.start, LAST)
-        if wanted.after is not None and (after := _at(wanted.after, partition)) is not None:
+        if wanted.after is not None and (after := _find_mark(wanted.after, partition)) is not None:
             lower = max(lower, after.end)
-        if wanted.before is not None and (before := _at(wanted.before, partition)) is not None:
+        if wanted.before is not None and (before := _find_mark(wanted.before, partition)) is not None:
             upper = min(upper, before.start)
-        if wanted.until is not None and (until := _at(wanted.until, partition)) is not None:
+        if wanted.until is not None and (until := _find_mark(wanted.until, partition)) is not None:
             upper = min(upper, until.end)
         slices_to_read.append(
             Slice(
@@ -192,7 +193,7 @@ def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_by
     early = []
     for piece in asked:
         lower = max(piece.lower, (reading.horizon, LOW_MIN))
-        if (mark := _at(wanted.early_after, piece.partition)) is not None:
+        if (mark := _find_mark(wanted.early_after, piece.partition)) is not None:
             lower = max(lower, mark.end)
         if lower < piece.upper:
             limit = wanted.limit - read[None if wanted.merge else piece.partition]
@@ -208,7 +209,7 @@ def add_early(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], read
     reading.early_more = len(messages) > limit or any(page.more for page in pages)
 
 
-def nothing() -> Slice:
+def empty_slice() -> Slice:
     """Returns an empty slice: reading it returns only the horizon."""
     return Slice(1, FIRST, FIRST, limit=1)
 
@@ -237,6 +238,7 @@ def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:
 
 
 def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+    """Appends pages to a reading in order; its horizon is the highest one of them."""
     for piece, page in zip(asked, pages, strict=True):
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
@@ -274,7 +276,7 @@ class Merge:
         self._max_bytes = max_bytes
         self._certain = certain
         # Messages that were read, with their bytes in an answer; None where only the id was read.
-        self._found: dict[_Key, tuple[Message, int] | None] = {}
+        self._entries: dict[_Key, tuple[Message, int] | None] = {}
         self._order: list[_Key] = []
         # By partition: where the unread part begins, and its slice.
         self._unread: dict[int, tuple[_Key, Slice]] = {}
@@ -286,7 +288,7 @@ class Merge:
 
     def first(self) -> list[Slice]:
         parts = len(self._asked)
-        bodies = SEVERAL * parts <= self._limit
+        bodies = MIN_MESSAGES_WITH_BODIES * parts <= self._limit
         limit = 5 * self._limit // (4 * parts) + 1 if bodies else share(2 * self._limit, parts)
         max_bytes = share(self._max_bytes // 4, parts)
         return [replace(piece, limit=limit, max_bytes=max_bytes, bodies=bodies) for piece in self._asked]
@@ -294,9 +296,9 @@ class Merge:
     def further(self) -> list[Slice]:
         """Returns the slices of the next read, or an empty list if the page is complete."""
         page, size = self._page()
-        weights = [entry[1] for entry in self._found.values() if entry]
+        weights = [entry[1] for entry in self._entries.values() if entry]
         count, held = len(weights), sum(weights)
-        lacking = (self._max_bytes - size) * count // held if held else self._limit // SEVERAL
+        lacking = (self._max_bytes - size) * count // held if held else self._limit // MIN_MESSAGES_WITH_BODIES
         expected = min(self._limit, len(page) + lacking + 1)
         self._filling = []
         if self._is_stuck or len(page) == self._limit or size >= self._max_bytes:
@@ -312,16 +314,16 @@ class Merge:
         if spare <= 0:
             return []
         if held >= self._max_bytes:
-            self._found.update(dict.fromkeys(self._order[len(page) :]))
+            self._entries.update(dict.fromkeys(self._order[len(page) :]))
             room = min(self._max_bytes - size, spare)
         else:
             room = min(self._max_bytes - held, spare)
         # Bodies may be longer than the previous ones, so some room is left for the next read.
         fit = 3 * room * count // (4 * held) if held else lacking
-        self._filling = [key for key in self._order[:expected] if self._found[key] is None][: fit + 1]
-        return self._bodies(room if held else room // 4)
+        self._filling = [key for key in self._order[:expected] if self._entries[key] is None][: fit + 1]
+        return self._body_slices(room if held else room // 4)
 
-    def _bodies(self, room: int) -> list[Slice]:
+    def _body_slices(self, room: int) -> list[Slice]:
         keys: dict[int, list[_Key]] = {}
         for key in self._filling:
             keys.setdefault(abs(key[2]), []).append(key)
@@ -339,16 +341,16 @@ class Merge:
             for message in page.messages:
                 key = self._key(message.position, piece.partition)
                 weight = rendered_bytes(message.body, message.meta) if piece.bodies else 0
-                self._found[key] = (message, weight) if piece.bodies else None
+                self._entries[key] = (message, weight) if piece.bodies else None
                 self._spent += weight
             if not self._filling:
-                self._read_up_to(piece, page)
+                self._set_unread(piece, page)
         if self._filling:
-            self._forget({piece.partition: page for piece, page in zip(asked, pages, strict=True)})
-            self._is_stuck = self._found.get(self._filling[0], True) is None
-        self._order = sorted(self._found)
+            self._drop_gone({piece.partition: page for piece, page in zip(asked, pages, strict=True)})
+            self._is_stuck = self._entries.get(self._filling[0], True) is None
+        self._order = sorted(self._entries)
 
-    def _read_up_to(self, piece: Slice, page: Page) -> None:
+    def _set_unread(self, piece: Slice, page: Page) -> None:
         number, start = piece.partition, page.next
         self._next[number] = start
         self._unread.pop(number, None)
@@ -357,12 +359,13 @@ class Merge:
             lower, upper = (piece.lower, min(bound, ids.following(start))) if piece.descending else (start, bound)
             self._unread[number] = self._key(start, number), replace(piece, lower=lower, upper=upper)
 
-    def _forget(self, pages: dict[int, Page]) -> None:
+    def _drop_gone(self, pages: dict[int, Page]) -> None:
+        """Drops messages of which only the id was read and that a later read has passed without returning them."""
         for key in self._filling if self._certain else ():
             number = abs(key[2])
             start = pages[number].next
-            if self._found[key] is None and (start is None or key < self._key(start, number)):
-                del self._found[key]
+            if self._entries[key] is None and (start is None or key < self._key(start, number)):
+                del self._entries[key]
 
     def finish(self, reading: Reading) -> None:
         """Fills a reading. Messages that do not fit are read again next time."""
@@ -384,7 +387,7 @@ class Merge:
         page: list[Message] = []
         size = 0
         for key in self._order[: self._limit]:
-            entry = self._found[key]
+            entry = self._entries[key]
             if entry is None or size >= self._max_bytes or (fence is not None and key >= fence):
                 break
             page.append(entry[0])

@@ -21,11 +21,11 @@ from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.storage import Store, bridge
 from queuey.storage.calls import GivenUp
 
-SHORT = 256
+MAX_SHORT_MESSAGES = 256
 """Max messages of a short read."""
-SHORT_BYTES = 256 * 1024
+MAX_SHORT_BYTES = 256 * 1024
 """Max bytes of the answer to a short read."""
-_LAST = 16 * 1024
+_RESERVED_BYTES = 16 * 1024
 """Bytes of a short answer that are reserved for the last message and the frame."""
 
 
@@ -75,40 +75,40 @@ class Reader:
             if isinstance(response, QueueyError):
                 raise response
             return response
-        room = self._room([Source(access, wanted)])
+        room = self._available_bytes([Source(access, wanted)])
         reading = bridge.run(self._read(access, wanted, room), as_one=True)
         self._metrics.delivered(reading.count, access.queue)
         return reading
 
     async def read_short(self, queue: Queue, wanted: Range, waiter: Waiter | None = None) -> Reading | None:
-        """Reads up to ``SHORT`` messages of one partition for an authorized row. Returns None if the read is not short.
+        """Reads up to ``MAX_SHORT_MESSAGES`` messages of one partition. Returns None if the read is not short.
 
         Raises:
             QueueChanged: The row is out of date.
         """
-        numbers = _numbers(queue, wanted)
-        if len(numbers) != 1 or wanted.limit > SHORT:
+        numbers = _partition_numbers(queue, wanted)
+        if len(numbers) != 1 or wanted.limit > MAX_SHORT_MESSAGES:
             return None
-        max_bytes = min(SHORT_BYTES, self._limits.page_bytes)
-        pieces = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _LAST))
+        max_bytes = min(MAX_SHORT_BYTES, self._limits.page_bytes)
+        pieces = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _RESERVED_BYTES))
         if not pieces:
             return None
         if waiter is not None:
             waiter.subscribe([(queue, numbers, self._trigger(wanted))])
-        page = await self._page(queue, pieces[0])
+        page = await self._read_page(queue, pieces[0])
         if page.more and not _fits(page, wanted.limit, max_bytes):
             return None
         reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
         ranges.one_after_another(pieces, [page], reading)
-        if early := self._early(queue, wanted, pieces, reading, max(1, max_bytes - _LAST)):
-            page = await self._page(queue, early[0])
+        if early := self._early_slices(queue, wanted, pieces, reading, max(1, max_bytes - _RESERVED_BYTES)):
+            page = await self._read_page(queue, early[0])
             if page.more:
                 return None
             ranges.add_early(wanted, early, [page], reading)
         self._metrics.delivered(reading.count, queue)
         return reading
 
-    async def _page(self, queue: Queue, piece: Slice) -> Page:
+    async def _read_page(self, queue: Queue, piece: Slice) -> Page:
         try:
             [page] = await self._store.messages.read(queue, [piece])
         except asyncio.CancelledError:
@@ -125,9 +125,9 @@ class Reader:
         """
         if waiter is not None:
             return self.read_woken(sources, sources, waiter)
-        return self._counted(sources, bridge.run(self._read_each(sources), as_one=True))
+        return self._count_delivered(sources, bridge.run(self._read_each(sources), as_one=True))
 
-    def _counted(
+    def _count_delivered(
         self, sources: Sequence[Source], responses: list[Reading | QueueyError]
     ) -> list[Reading | QueueyError]:
         for source, response in zip(sources, responses, strict=True):
@@ -142,18 +142,19 @@ class Reader:
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.subscribe(
-                (queue, _numbers(queue, source.range), self._trigger(source.range))
+                (queue, _partition_numbers(queue, source.range), self._trigger(source.range))
                 for queue, source in zip(queues, sources, strict=True)
             )
             responses = bridge.run(self._read_each(asked), as_one=True)
-            if not is_fruitless(responses):
-                return self._counted(asked, responses)
+            if not are_empty(responses):
+                return self._count_delivered(asked, responses)
             if queues == [source.access.queue for source in sources]:
                 return responses
         raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
 
     async def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
-        remaining_bytes = self._room(sources)
+        """Reads sources one after another, each with its share of the remaining bytes; returns denials as errors."""
+        remaining_bytes = self._available_bytes(sources)
         responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
             share = ranges.share(remaining_bytes, len(sources) - index) if remaining_bytes > 0 else 0
@@ -166,9 +167,9 @@ class Reader:
                 responses.append(reading)
         return responses
 
-    def _room(self, sources: Sequence[Source]) -> int:
+    def _available_bytes(self, sources: Sequence[Source]) -> int:
         """Returns the bytes for all messages of an answer: at least 1, which admits one message of any length."""
-        partition_counts = [len(_numbers(source.access.queue, source.range)) for source in sources]
+        partition_counts = [len(_partition_numbers(source.access.queue, source.range)) for source in sources]
         frames = ranges.FRAME * len(partition_counts) + ranges.FRAME_OF_PARTITION * sum(partition_counts)
         return max(1, self._limits.page_bytes - frames)
 
@@ -176,11 +177,15 @@ class Reader:
         return await access.apply(lambda queue: self._read_queue(queue, wanted, max_bytes))
 
     async def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
-        numbers = _numbers(queue, wanted)
+        """Reads a range: merged, or by partition with the slices that are furthest behind first.
+
+        Without bytes it reads only the horizon, or with ``looks_ahead`` the next ids.
+        """
+        numbers = _partition_numbers(queue, wanted)
         pieces = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
         if not pieces or (max_bytes <= 0 and not wanted.looks_ahead):
-            horizon = (await self._store.messages.read(queue, [ranges.nothing()]))[0].horizon
+            horizon = (await self._store.messages.read(queue, [ranges.empty_slice()]))[0].horizon
             ranges.one_after_another(pieces, [piece.put_off(horizon) for piece in pieces], reading)
             reading.horizon = horizon
         elif wanted.merge and len(pieces) > 1:
@@ -202,20 +207,22 @@ class Reader:
                 ids = await self._store.messages.read(queue, [ranges.first_id(piece) for piece in late])
                 pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
             ranges.one_after_another(pieces, [pages[piece.partition] for piece in pieces], reading)
-        if early := self._early(queue, wanted, pieces, reading, max_bytes):
+        if early := self._early_slices(queue, wanted, pieces, reading, max_bytes):
             ranges.add_early(wanted, early, await self._store.messages.read(queue, early), reading)
         return reading
 
-    def _early(
+    def _early_slices(
         self, queue: Queue, wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int
     ) -> list[Slice]:
+        """Returns the slices above the horizon, if they are requested and everything below was read."""
         if not wanted.early or reading.more or not asked or not self._store.read_delay(queue):
             return []
         remaining_bytes = max_bytes - bytes_of(reading.messages)
         return ranges.early_slices(wanted, asked, reading, remaining_bytes) if remaining_bytes > 0 else []
 
 
-def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
+def _partition_numbers(queue: Queue, wanted: Range) -> Sequence[int]:
+    """Returns the partitions of a range, each once; ignores numbers that no queue can have."""
     if wanted.partitions is None:
         return range(1, queue.partitions + 1)
     if len(wanted.partitions) == 1 and 1 <= wanted.partitions[0] <= MAX_PARTITIONS:
@@ -224,12 +231,12 @@ def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
 
 
 def _fits(page: Page, limit: int, max_bytes: int) -> bool:
-    """Returns whether a page, read with a bound of ``max_bytes - _LAST``, has ``limit`` messages and fits."""
+    """Returns whether a page, read with a bound of ``max_bytes - _RESERVED_BYTES``, has ``limit`` messages and fits."""
     frame = ranges.FRAME + ranges.FRAME_OF_PARTITION
     return len(page.messages) == limit and (
-        bytes_at_most(page.messages[-1:]) + frame <= _LAST or bytes_of(page.messages) + frame <= max_bytes
+        bytes_at_most(page.messages[-1:]) + frame <= _RESERVED_BYTES or bytes_of(page.messages) + frame <= max_bytes
     )
 
 
-def is_fruitless(responses: Sequence[Reading | QueueyError]) -> bool:
+def are_empty(responses: Sequence[Reading | QueueyError]) -> bool:
     return all(isinstance(response, Reading) and not response.count and not response.more for response in responses)

@@ -27,14 +27,14 @@ from queuey.service.reading import Reader, Source
 from queuey.service.unread import MarkNews
 from queuey.service.watching import Waiter
 
-MOST_EARLY = 256
+MAX_EARLY_PARTITIONS = 256
 """Max partitions tracked for early messages; with more, the lowest are dropped and get none."""
-MOST_MARKS = 16
+MAX_MARKS = 16
 """Max marks in a cursor; each event carries one."""
-LOOK = TICKS_PER_SECOND // 4
+MIN_LIST_INTERVAL = TICKS_PER_SECOND // 4
 """Min interval in ticks between two lists of the queues."""
-SPARE = 1.0
-"""Extra seconds, beyond the clock difference, allowed between a list of queues and a write to a new queue."""
+CREATION_MARGIN = 1.0
+"""Seconds beyond the clock difference that are allowed between a list of queues and a write to a new queue."""
 NOW = "now"
 Place = tuple[str, int]
 """Name of a queue and number of a partition."""
@@ -104,7 +104,8 @@ class Cursor:
         own = {number: mark_of(position) for (name, number), position in self.marks.items() if name == queue}
         return {OTHERS: mark_of(self.base), **own}
 
-    def pass_over(self, place: Place, position: Position, *, whole: bool) -> None:
+    def advance(self, place: Place, position: Position, *, whole: bool) -> None:
+        """Records that a position was passed: in all partitions if ``whole``, else in one."""
         after = ids.following(position)
         if whole:
             self.raise_base(after)
@@ -155,11 +156,11 @@ class OpenStreams:
 
     def notify(self, owner: str, queue: Queue) -> None:
         """Notifies streams that an owner's read mark in a queue may have moved; from any thread."""
-        self.reader.watchers.tell(self._notify, owner, queue)
+        self.reader.watchers.schedule(self._notify, owner, queue)
 
     def _notify(self, owner: str, queue: Queue) -> None:
         for stream in list(self.followers.get(owner, ())):
-            stream.hear_of_mark(queue)
+            stream.on_mark_moved(queue)
 
 
 class Stream:
@@ -176,8 +177,8 @@ class Stream:
     Attributes:
         cursor: Progress of the stream.
         is_of_all: True if the stream has all queues that its reader may read.
-        looks_again: True if the queues should be listed again.
-        looked: Position below which queues that are created later have no messages, as of the last list. None before
+        must_list: True if the queues should be listed again.
+        listed: Position below which queues that are created later have no messages, as of the last list. None before
             the first list.
         marks: Changes of the reader's marks, or None if they are not followed.
     """
@@ -185,19 +186,19 @@ class Stream:
     __slots__ = (
         "__weakref__",
         "_early",
+        "_early_cursor",
         "_followers",
-        "_given_early",
-        "_left",
         "_limit",
         "_partitions",
         "_queue",
         "_sources",
         "_streams",
+        "_unfinished",
         "cursor",
         "is_of_all",
-        "looked",
-        "looks_again",
+        "listed",
         "marks",
+        "must_list",
     )
 
     def __init__(
@@ -216,27 +217,27 @@ class Stream:
         self._partitions = partitions
         self._queue = queue
         self._early = early
-        self._given_early = Cursor()
+        self._early_cursor = Cursor()
         """The last early message of each partition; messages below it are only delivered in order."""
         self._sources: dict[str, QueueAccess] = {}
-        self._left: dict[str, dict[int, Mark]] = {}
+        self._unfinished: dict[str, dict[int, Mark]] = {}
         """Next position by partition in queues that were not read to the end. No unread message is below it."""
         self.cursor = cursor
         self.is_of_all = False
-        self.looks_again = True
-        self.looked: Position | None = None
+        self.must_list = True
+        self.listed: Position | None = None
         self.marks: MarkNews | None = None
         self._followers: WeakSet[Stream] | None = None
 
     @property
     def more(self) -> bool:
         """True if another attempt may return messages or marks at once."""
-        return not self.rests and (bool(self._left) or (self.marks is not None and self.marks.more))
+        return not self.waits_for_list and (bool(self._unfinished) or (self.marks is not None and self.marks.more))
 
     @property
-    def rests(self) -> bool:
+    def waits_for_list(self) -> bool:
         """True if the cursor cannot advance until the queues are listed again."""
-        return self.is_of_all and self.looks_again
+        return self.is_of_all and self.must_list
 
     @property
     def text(self) -> str:
@@ -253,10 +254,10 @@ class Stream:
     def admit(self, access: QueueAccess) -> None:
         """Adds a queue, which the next attempt reads in any case, or replaces the access to it."""
         if access.queue.name not in self._sources:
-            self._left.setdefault(access.queue.name, {})
+            self._unfinished.setdefault(access.queue.name, {})
         self._sources[access.queue.name] = access
 
-    def beat(self, longest: float) -> float:
+    def mark_interval(self, longest: float) -> float:
         """Returns the seconds until its reader's marks are read again, at most ``longest``."""
         return longest if self.marks is None else min(longest, self.marks.pause)
 
@@ -265,39 +266,39 @@ class Stream:
         self._followers = self._streams.followers.setdefault(marks.reader, WeakSet())
         self._followers.add(self)
 
-    def hear_of_mark(self, queue: Queue) -> None:
+    def on_mark_moved(self, queue: Queue) -> None:
         if self.marks is not None and queue.name in self._sources:
-            self.marks.hear(queue)
+            self.marks.request_read(queue)
 
     @property
-    def may_look(self) -> bool:
-        return self.looked is None or self._since() - self.looked[0] >= LOOK
+    def may_list(self) -> bool:
+        return self.listed is None or self._since() - self.listed[0] >= MIN_LIST_INTERVAL
 
     def _since(self) -> int:
         """Returns the time (ticks) below which a queue that is created later cannot have messages."""
         reader = self._streams.reader
-        return reader.now() - round((SPARE + reader.clock_difference) * TICKS_PER_SECOND)
+        return reader.now() - round((CREATION_MARGIN + reader.clock_difference) * TICKS_PER_SECOND)
 
-    def look(self) -> None:
-        self.looks_again = False
+    def record_list(self) -> None:
+        self.must_list = False
         if self.is_of_all:
-            self.looked = self._since(), LOW_MIN
+            self.listed = self._since(), LOW_MIN
 
     def drop(self, name: str) -> None:
         self._sources.pop(name, None)
-        self._left.pop(name, None)
+        self._unfinished.pop(name, None)
         if self.marks is not None:
             self.marks.drop(name)
-        for cursor in (self.cursor, self._given_early):
+        for cursor in (self.cursor, self._early_cursor):
             cursor.marks = {place: position for place, position in cursor.marks.items() if place[0] != name}
 
     def _range(self, name: str) -> Range:
         return Range(
             partitions=self._partitions,
             limit=self._limit,
-            since=self.cursor.of(name) | self._left.get(name, {}),
+            since=self.cursor.of(name) | self._unfinished.get(name, {}),
             early=self._early,
-            early_after=self._given_early.of(name) if self._early else None,
+            early_after=self._early_cursor.of(name) if self._early else None,
             looks_ahead=True,
         )
 
@@ -310,7 +311,7 @@ class Stream:
             return None
         requested = replace(self._range(name), partitions=(1,))
         reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, requested, waiter))
-        return None if reading is None else (self._given({name: reading}, whole=True), [])
+        return None if reading is None else (self._events({name: reading}, whole=True), [])
 
     def read(self, woken: frozenset[int] | None, waiter: Waiter) -> Found:
         """Returns new messages, and the queues that can no longer be read; blocks.
@@ -331,7 +332,7 @@ class Stream:
                 readings[name] = result
             else:
                 failed.append((name, result))
-        return self._given(readings, whole=len(readings) == len(self._sources)), failed
+        return self._events(readings, whole=len(readings) == len(self._sources)), failed
 
     def _behind(self, woken: frozenset[int] | None) -> Sequence[str]:
         """Returns the queues to read, the one that is furthest behind first.
@@ -341,26 +342,32 @@ class Stream:
         """
         names = list(self._sources)
         if woken is not None:
-            behind = {name for name, access in self._sources.items() if access.queue.qid in woken} | self._left.keys()
+            behind = {
+                name for name, access in self._sources.items() if access.queue.qid in woken
+            } | self._unfinished.keys()
             other_marks = [place for place in self.cursor.marks if place[0] not in behind]
             expected_marks = len(other_marks) + sum(self._sources[name].queue.partitions for name in behind)
-            if expected_marks <= MOST_MARKS:
+            if expected_marks <= MAX_MARKS:
                 names = list(behind)
-        return sorted(names, key=lambda name: min((m.start for m in self._left.get(name, {}).values()), default=LAST))
+        return sorted(
+            names, key=lambda name: min((m.start for m in self._unfinished.get(name, {}).values()), default=LAST)
+        )
 
-    def _given(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
+    def _events(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
         """Returns the messages of readings as events in time order, and advances the cursor.
 
         ``whole`` is true if all queues were read.
         """
         ends = [end for reading in readings.values() for end in reading.next.values() if end is not None]
         floor = min(ends) if whole and ends else FIRST
-        if self.looked is not None:
-            floor = min(floor, self.looked)
+        if self.listed is not None:
+            floor = min(floor, self.listed)
         for name, reading in readings.items():
-            self._left.pop(name, None)
+            self._unfinished.pop(name, None)
             if reading.more:
-                self._left[name] = {number: mark_of(end) for number, end in reading.next.items() if end is not None}
+                self._unfinished[name] = {
+                    number: mark_of(end) for number, end in reading.next.items() if end is not None
+                }
         messages = sorted(
             ((message.position, name, message) for name, reading in readings.items() for message in reading.messages),
             key=lambda entry: entry[:2],
@@ -369,14 +376,14 @@ class Stream:
         for index, (position, name, message) in enumerate(messages):
             place = name, message.partition
             is_below = position < floor
-            if not is_below and place not in self.cursor.marks and len(self.cursor.marks) >= MOST_MARKS:
+            if not is_below and place not in self.cursor.marks and len(self.cursor.marks) >= MAX_MARKS:
                 for left_position, queue, late in reversed(messages[index:]):
-                    self._left.setdefault(queue, {})[late.partition] = mark_of(left_position)
-                self.looks_again = self.looked is not None  # Only a new list lets the base rise.
+                    self._unfinished.setdefault(queue, {})[late.partition] = mark_of(left_position)
+                self.must_list = self.listed is not None  # Only a new list lets the base rise.
                 break
             # A batch may have one position in several partitions: only after the last of them is the position passed.
             is_last = index + 1 == len(messages) or messages[index + 1][0] != position
-            self.cursor.pass_over(place, position, whole=is_below and is_last)
+            self.cursor.advance(place, position, whole=is_below and is_last)
             events.append(Event(self.text, name, message))
         else:
             self.cursor.raise_base(floor)
@@ -384,17 +391,18 @@ class Stream:
         return events
 
     def _early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
+        """Returns the early messages of readings as events, and remembers them so that each is early only once."""
         if not self._early or not readings:
             return []
-        cursor = self._given_early
+        cursor = self._early_cursor
         cursor.raise_base((min(reading.horizon for reading in readings.values()), LOW_MIN))
         messages = [(message.position, name, message) for name, r in readings.items() for message in r.early]
         messages.sort(key=lambda entry: entry[:2])
         for position, name, message in messages:
             cursor.marks[name, message.partition] = position
-        if len(cursor.marks) > MOST_EARLY:
-            cursor.raise_base(sorted(cursor.marks.values())[-MOST_EARLY // 2])
+        if len(cursor.marks) > MAX_EARLY_PARTITIONS:
+            cursor.raise_base(sorted(cursor.marks.values())[-MAX_EARLY_PARTITIONS // 2])
         for name, reading in readings.items():
             if reading.early_more:
-                self._left.setdefault(name, {})
+                self._unfinished.setdefault(name, {})
         return [Event(self.text, name, message, early=True) for _, name, message in messages]

@@ -23,16 +23,16 @@ from queuey.messages import OffsetChange, Page, Queue, Slice
 from queuey.service.core import Core
 from queuey.service.offsets import check_partitions
 from queuey.service.queue_access import QueueAccess
-from queuey.service.ranges import OTHERS, nothing
+from queuey.service.ranges import OTHERS, empty_slice
 from queuey.storage import Store, bridge
 from queuey.storage.calls import in_thread
 from queuey.storage.offset_changes import READERS
 
 DEFAULT_COUNTED = 100
 MAX_ROWS = 200_000
-"""Approximate max ids that one call reads; the call counts no further queues after that."""
+"""Max ids that one call reads, approximately; the call counts no further queues after that."""
 SLICE_ROWS = 10
-"""Fixed cost of reading a partition, counted as ids."""
+"""Cost of reading a partition, counted as ids."""
 PARTITIONS_TOGETHER = 16
 """Max partitions of a queue that are read at once: each of them may return ``limit`` messages."""
 QUEUES_TOGETHER = 32
@@ -104,7 +104,7 @@ class UnreadUseCases:
 
         def mark(queue: Queue) -> ReadMark:
             check_partitions((number for number in ends if number != OTHERS), queue)
-            horizon = bridge.run(self._store.messages.read(queue, [nothing()]))[0].horizon, LOW_MIN
+            horizon = bridge.run(self._store.messages.read(queue, [empty_slice()]))[0].horizon, LOW_MIN
             requested = {
                 number: end
                 for number in range(1, queue.partitions + 1)
@@ -148,7 +148,7 @@ class UnreadUseCases:
         counts: list[Unread | QueueyError | None] = []
         for start in range(0, len(asked), QUEUES_TOGETHER):
             batch = asked[start : start + QUEUES_TOGETHER] if budget > 0 else []
-            for (access, marks), page in zip(batch, await self._begun(batch, limit), strict=True):
+            for (access, marks), page in zip(batch, await self._read_ahead(batch, limit), strict=True):
                 try:
                     count = partial(self._count_queue, marks=marks, limit=limit, row=access.queue, page=page)
                     unread, cost = await access.apply(count)
@@ -165,7 +165,7 @@ class UnreadUseCases:
         """Counts one queue; also returns the cost. ``page`` is of the only partition of ``row``, if already read."""
         if queue is not row:
             page = None
-        remaining = _slices(queue, marks, limit)
+        remaining = _unread_slices(queue, marks, limit)
         count = cost = 0
         while remaining and count <= limit:
             batch, remaining = remaining[:PARTITIONS_TOGETHER], remaining[PARTITIONS_TOGETHER:]
@@ -181,20 +181,20 @@ class UnreadUseCases:
             ]
         return Unread(marks, min(count, limit), more=count > limit), cost + count
 
-    async def _begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
+    async def _read_ahead(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
         """Reads queues with one partition concurrently if that is faster. Gives None for queues it did not read."""
         if not self._store.waits_for_network or not some:
             return [None] * len(some)
-        reading = partial(self._core.run, self._read_begun(some, limit))
+        reading = partial(self._core.run, self._read_concurrently(some, limit))
         return await in_thread(reading)
 
-    async def _read_begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Page | None]:
-        return await asyncio.gather(*(self._read_one(access.queue, marks, limit) for access, marks in some))
+    async def _read_concurrently(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Page | None]:
+        return await asyncio.gather(*(self._read_only_partition(access.queue, marks, limit) for access, marks in some))
 
-    async def _read_one(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
+    async def _read_only_partition(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
         if queue.partitions > 1:
             return None
-        [piece] = _slices(queue, marks, limit)
+        [piece] = _unread_slices(queue, marks, limit)
         try:
             [page] = await self._store.messages.read(queue, [piece])
         except QueueChanged:
@@ -206,7 +206,7 @@ def group_of(reader: str) -> str:
     return READERS + reader
 
 
-def _slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:
+def _unread_slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:
     return [
         Slice(number, ids.following(marks[number]) if number in marks else FIRST, limit=limit + 1, bodies=False)
         for number in range(1, queue.partitions + 1)
@@ -237,8 +237,8 @@ class MarkNews:
         self._unread = unread
         self._wake = wake
         self._clock = clock
-        self._told: dict[str, Marks] = {}
-        self._heard: set[str] = set()
+        self._reported: dict[str, Marks] = {}
+        self._queues_to_read: set[str] = set()
         """Queues whose marks must be read at the next turn."""
         self._due = -1.0
         self._queues = 0
@@ -249,14 +249,14 @@ class MarkNews:
 
     @property
     def more(self) -> bool:
-        return bool(self._heard)
+        return bool(self._queues_to_read)
 
-    def hear(self, queue: Queue) -> None:
-        self._heard.add(queue.name)
+    def request_read(self, queue: Queue) -> None:
+        self._queues_to_read.add(queue.name)
         self._wake(queue.qid)
 
     def drop(self, name: str) -> None:
-        self._told.pop(name, None)
+        self._reported.pop(name, None)
 
     def due(self, accesses: Sequence[QueueAccess]) -> Sequence[QueueAccess]:
         """Returns the stream's queues whose marks must be read now: periodically all of them."""
@@ -264,8 +264,8 @@ class MarkNews:
         is_due = self._clock() >= self._due
         if is_due:
             self._due = self._clock() + 0.5 * self.pause
-        moved, self._heard = self._heard, set()
-        return [a for a in accesses if is_due or a.queue.name in moved or a.queue.name not in self._told]
+        moved, self._queues_to_read = self._queues_to_read, set()
+        return [a for a in accesses if is_due or a.queue.name in moved or a.queue.name not in self._reported]
 
     def news(self, accesses: Sequence[QueueAccess]) -> list[tuple[str, Unread]]:
         """Returns queues whose marks have changed, with their unread messages; blocks.
@@ -276,14 +276,14 @@ class MarkNews:
         moved = [
             (access, mark)
             for access, mark in zip(accesses, marks, strict=True)
-            if self._told.get(access.queue.name) != mark
+            if self._reported.get(access.queue.name) != mark
         ]
         counted = self._unread.count(moved) if moved else []
         news: list[tuple[str, Unread]] = []
         for (access, _), unread in zip(moved, counted, strict=True):
             if isinstance(unread, Unread):
                 news.append((access.queue.name, unread))
-                self._told[access.queue.name] = unread.marks
+                self._reported[access.queue.name] = unread.marks
             elif unread is None:
-                self._heard.add(access.queue.name)
+                self._queues_to_read.add(access.queue.name)
         return news

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from queuey.messages import Queue
 
-FEW = 8
+MAX_WATCHED_PARTITIONS = 8
 """Max partitions of a queue that a waiter watches individually; with more, any partition of the queue wakes it."""
 
 
@@ -39,29 +39,29 @@ class WakeSource(NamedTuple):
 
 Key = tuple[Any, ...]
 """Queue (qid), version of its row, partitions, and trigger."""
-Wanted = tuple[Queue, Sequence[int], WakeSource]
+Subscription = tuple[Queue, Sequence[int], WakeSource]
 
 
 class _Shared:
     """A trigger and the requests that wait for it, in the order in which they are woken."""
 
-    __slots__ = ("_told", "_watchers", "for_all", "qid", "stops", "waiters")
+    __slots__ = ("_is_wake_scheduled", "_watchers", "for_all", "qid", "stops", "waiters")
 
     def __init__(self, watchers: Watchers, qid: int, *, for_all: bool) -> None:
         self.qid = qid
         self.stops: tuple[Callable[[], None], ...] = ()
         self.waiters: dict[Waiter, None] = {}
         self.for_all = for_all
-        self._told = False
+        self._is_wake_scheduled = False
         self._watchers = watchers
 
     def wake(self) -> None:
-        if not self._told:
-            self._told = True
-            self._watchers.tell(self._wake)
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            self._watchers.schedule(self._wake)
 
     def _wake(self) -> None:
-        self._told = False
+        self._is_wake_scheduled = False
         self._watchers.call(self, 1)
 
 
@@ -69,7 +69,7 @@ class Watchers:
     """Shares the watches of waiting requests. Safe for use by many threads.
 
     Attributes:
-        tell: Makes a call that wakes waiters. A server replaces it with a call into its event loop, so that waking
+        schedule: Makes a call that wakes waiters. A server replaces it with a call into its event loop, so that waking
             many waiters does not block the store's threads.
     """
 
@@ -79,7 +79,7 @@ class Watchers:
         # For triggers that wake one waiter: waiters that were woken and have not begun an attempt, and those that have.
         self._called: set[tuple[_Shared, Waiter]] = set()
         self._trying: set[tuple[_Shared, Waiter]] = set()
-        self.tell: Callable[..., None] = _call
+        self.schedule: Callable[..., None] = _call
 
     def __len__(self) -> int:
         """Returns the number of waiting requests, each counted once per partition that it waits on."""
@@ -104,11 +104,11 @@ class Watchers:
             waiter.keys = () if waiter.closed else tuple(queues)
             for key in waiter.keys:
                 if key not in before:
-                    self._add(key, waiter, queues[key])
+                    self._add_waiter(key, waiter, queues[key])
             now = dict.fromkeys(waiter.keys)
             for key in before:
                 if key not in now:
-                    ended += self._remove(key, waiter)
+                    ended += self._remove_waiter(key, waiter)
             for key in waiter.keys if self._called else ():
                 entry = (self._shared[key], waiter)
                 if entry in self._called:
@@ -117,7 +117,7 @@ class Watchers:
         for call in ended:
             call()
 
-    def _add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
+    def _add_waiter(self, key: Key, waiter: Waiter, queue: Queue) -> None:
         *_, partitions, trigger = key
         shared = self._shared.get(key)
         if shared is None:
@@ -125,7 +125,7 @@ class Watchers:
             shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
         shared.waiters[waiter] = None
 
-    def _remove(self, key: Key, waiter: Waiter) -> Sequence[Callable[[], None]]:
+    def _remove_waiter(self, key: Key, waiter: Waiter) -> Sequence[Callable[[], None]]:
         """Removes a waiter. Returns calls that must be made without the lock.
 
         If the waiter was woken and has not finished its attempt, other waiters are woken instead.
@@ -137,14 +137,14 @@ class Watchers:
         self._called.discard(entry)
         self._trying.discard(entry)
         if shared.waiters:
-            return (partial(self.tell, self.call, shared, 2),) if wake_others else ()
+            return (partial(self.schedule, self.call, shared, 2),) if wake_others else ()
         del self._shared[key]
         # The stops refer back to this trigger; without that cycle it is freed at once.
         stops, shared.stops = shared.stops, ()
         return stops
 
     def call(self, shared: _Shared, count: int) -> None:
-        """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. Called by way of :attr:`tell`."""
+        """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. :attr:`schedule` calls it."""
         with self._lock:
             if shared.for_all:
                 called = list(shared.waiters)
@@ -156,7 +156,7 @@ class Watchers:
         for waiter in called:
             waiter.wake(shared.qid)
 
-    def tried(self, waiter: Waiter) -> None:
+    def attempt_failed(self, waiter: Waiter) -> None:
         """Records that an attempt returned nothing, so no other waiter is woken for it."""
         with self._lock:
             for key in waiter.keys if self._trying else ():
@@ -181,12 +181,12 @@ class Waiter(ABC):
 
     @abstractmethod
     def wake(self, qid: int | None = None) -> None:
-        """Called when another attempt may succeed, from any thread or by way of ``Watchers.tell``.
+        """Called when another attempt may succeed, from any thread or by way of ``Watchers.schedule``.
 
         ``qid`` is the queue that may have messages; None means any.
         """
 
-    def note_woken(self, qid: int | None) -> None:
+    def record_wake(self, qid: int | None) -> None:
         if qid is None:
             self._woken_by = None
         elif isinstance(self._woken_by, set):
@@ -198,29 +198,30 @@ class Waiter(ABC):
     def may_be_any(self) -> bool:
         return self._woken_by is None
 
-    def take_woken(self) -> frozenset[int] | None:
+    def pop_woken(self) -> frozenset[int] | None:
         """Returns the queues (qid) that may have new messages since the last call; None means any."""
         woken, self._woken_by = self._woken_by, ()  # Thousands wait: an empty set for each would cost memory.
         return None if woken is None else frozenset(woken)
 
-    def subscribe(self, wanted: Iterable[Wanted]) -> None:
+    def subscribe(self, wanted: Iterable[Subscription]) -> None:
         """Replaces this waiter's subscriptions. Must be called before each attempt."""
         self._watchers.subscribe(
-            self, {key: queue for queue, numbers, trigger in wanted for key in _keys_of(queue, numbers, trigger)}
+            self, {key: queue for queue, numbers, trigger in wanted for key in _make_keys(queue, numbers, trigger)}
         )
 
-    def found_nothing(self) -> None:
-        self._watchers.tried(self)
+    def attempt_failed(self) -> None:
+        self._watchers.attempt_failed(self)
 
     def close(self) -> None:
         self.closed = True
         self.subscribe(())
 
 
-def _keys_of(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> list[Key]:
+def _make_keys(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> list[Key]:
+    """Returns a key for each partition, or one for the whole queue beyond ``MAX_WATCHED_PARTITIONS``."""
     partitions = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
-    if len(partitions) > FEW:
+    if len(partitions) > MAX_WATCHED_PARTITIONS:
         return [(*row, range(1, queue.partitions + 1), trigger)]
     return [(*row, (number,), trigger) for number in partitions]
 

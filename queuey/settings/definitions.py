@@ -118,6 +118,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
 
     def of(self, application: str) -> Rates:
+        """Returns the limits of an application: its own fields, else those for all applications."""
         own = self.applications.get(application)
         if own is None:
             return self

@@ -11,7 +11,7 @@ import msgspec
 from queuey.errors import SettingsError
 from queuey.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
-from queuey.settings.rooms import OWN, installed
+from queuey.settings.rooms import OWN_ROOMS, installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
@@ -53,7 +53,7 @@ def load(
     variables = {variable_of(name): name for name in lines}
     # Later sources override earlier ones.
     given = [
-        *([] if path is None else _in_file(path, lines)),
+        *([] if path is None else _read_file(path, lines)),
         *((name, Given(ours[key], key)) for key, name in variables.items() if key in ours),
         *((name, Given(text, source(name))) for name, text in options.items() if text is not None),
     ]
@@ -64,7 +64,7 @@ def load(
     for line in lines.values():
         own = [value for name, value in given if name == line.name]
         if own and line.fields:
-            values[line.attribute], sources[line.name] = _merged(line, own)
+            values[line.attribute], sources[line.name] = _merge(line, own)
         elif own:
             values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
@@ -85,14 +85,14 @@ def _check_known(key: str, known: Collection[str], where: str) -> None:
     Raises:
         SettingsError: It is unknown; the text suggests a similar name, or says which part of the service is missing.
     """
-    for room in OWN:
+    for room in OWN_ROOMS:
         if key in {room, variable_of(room)} and key not in known:
             owner = f"it belongs to the part {room!r} of the service, which is not installed"
             raise SettingsError(f"Unknown setting {key} {where}: {owner}. Install {DISTRIBUTION} again, or remove it.")
     check_known(key, known, where)
 
 
-def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
+def _read_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
     """Reads a settings file. Each table in a table, such as ``[consistency.strong]``, is one setting."""
     owners = {name.rpartition(".")[0] for name in lines} - {""}
     for name, value in file_values(path).items():
@@ -102,9 +102,9 @@ def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Gi
             yield key, Given(setting, str(path), path.parent)
 
 
-def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
+def _merge(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
     """Merges a table field by field; the last source that has a field wins."""
-    merged = {key: value for source in given for key, value in _fields(line, source)}
+    merged = {key: value for source in given for key, value in _split_fields(line, source)}
     fields = {field.name: field for field in line.fields}
     values = {}
     for key, value in merged.items():
@@ -114,7 +114,7 @@ def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]
     return msgspec.structs.replace(line.preset, **values), ", ".join(sources) or DEFAULT_SOURCE
 
 
-def _fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
+def _split_fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
     """Splits a table into fields: a TOML table, or a text such as ``write=QUORUM,delay=5``."""
     if isinstance(given.value, dict):
         pairs = list(given.value.items())
@@ -140,10 +140,12 @@ def _convert(line: Setting, given: Given) -> object:
     except (msgspec.ValidationError, ValueError) as error:
         problem = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
         raise SettingsError(f"Setting {line.name} (from {given.source}) {problem}. {error}.") from error
-    return convert(line.name, kind, meta, given, shown, wanted=line.type, seconds=line.seconds)
+    return convert(line.name, kind, meta, given, shown, expected=line.type, seconds=line.seconds)
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
+    """Raises SettingsError for the first conflict between settings, with the sources of both."""
+
     def refuse(message: str, *names: str) -> None:
         where = ", ".join(f"{name} from {sources[name]}" for name in names)
         raise SettingsError(f"{message} ({where})")

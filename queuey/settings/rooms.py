@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from queuey.settings.definitions import Settings
 
 ENTRY_POINTS = "queuey.rooms"
-OWN = ("console", "facades")
+OWN_ROOMS = ("console", "facades")
 """The rooms of this distribution. Each has a setting of its name."""
 Include = Callable[[Any], None]
 """Adds views to a Pyramid configuration. See ``docs/extending.md``."""
@@ -145,10 +145,10 @@ def installed() -> tuple[type[Room], ...]:
     Raises:
         SettingsError: A room cannot be imported, or is not a subclass of :class:`Room`.
     """
-    return tuple(_load())
+    return tuple(_load_rooms())
 
 
-def _load() -> Iterator[type[Room]]:
+def _load_rooms() -> Iterator[type[Room]]:
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         owner = "a distribution" if entry.dist is None else entry.dist.name
         try:

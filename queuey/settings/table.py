@@ -17,7 +17,7 @@ from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.rooms import installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users, as_json
-from queuey.terminal.setting_values import bare, type_text
+from queuey.terminal.setting_values import type_text, without_none
 
 PREFIX = "QUEUEY_"
 DEFAULT_SOURCE = "default"
@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
     @property
     def kind(self) -> Any:  # noqa: ANN401 - a type
-        return bare(typing.get_args(self.hint)[0])
+        return without_none(typing.get_args(self.hint)[0])
 
     @property
     def seconds(self) -> bool:
@@ -80,10 +80,10 @@ def table() -> tuple[Setting, ...]:
     Raises:
         SettingsError: Rooms cannot be loaded, or two parts of the service have a setting of the same name.
     """
-    lines = {line.name: line for line in _lines(Settings, "")}
+    lines = {line.name: line for line in _make_lines(Settings, "")}
     groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
     for room in installed():
-        groups.setdefault(room.group, []).extend(_lines(room, ""))
+        groups.setdefault(room.group, []).extend(_make_lines(room, ""))
     names = Counter(line.name for members in groups.values() for line in members)
     name, count = names.most_common(1)[0]
     if count > 1:
@@ -117,18 +117,18 @@ def as_text(value: object) -> str:
         value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
         fields = {name: field for name, field in value.items() if field not in (None, {})}
-        return ",".join(f"{name}={_bracketed(field)}" for name, field in fields.items())
+        return ",".join(f"{name}={_bracket(field)}" for name, field in fields.items())
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _bracketed(value: object) -> str:
+def _bracket(value: object) -> str:
     text = as_text(value)
     return f"[{text}]" if isinstance(value, Mapping | msgspec.Struct) else text
 
 
-def _lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
+def _make_lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
     hints = typing.get_type_hints(struct, include_extras=True)
     lines = []
     for field in msgspec.structs.fields(struct):
@@ -136,12 +136,12 @@ def _lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
         if name == "rooms":
             continue  # table() adds the settings of rooms.
         meta: Meta = hint.__metadata__[0]
-        kind = bare(typing.get_args(hint)[0])
+        kind = without_none(typing.get_args(hint)[0])
         default = (meta.extra or {}).get("default") or f"`{as_text(field.default)}`"
         default = "" if default == "`None`" else default
         line = Setting(name, _type_text(kind, meta), default, meta.description or "", hint)
         if _is_table(kind):
-            line = line._replace(fields=tuple(_lines(kind, f"{name}.")), preset=field.default)
+            line = line._replace(fields=tuple(_make_lines(kind, f"{name}.")), preset=field.default)
         lines.append(line)
     return lines
 

@@ -27,7 +27,7 @@ class QueueySource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         declared = tables.declared(options)
         super().__init__(options if declared is None else declared)
-        self._of_table = declared is not None
+        self._is_table = declared is not None
         table.check_names(self.options)
 
     @classmethod
@@ -36,7 +36,7 @@ class QueueySource(DataSource):
 
     def schema(self) -> StructType:
         """Returns all columns of a read or a table. Spark calls it first, so it raises mistakes in the options."""
-        if self._of_table:
+        if self._is_table:
             return tables.table_schema(self.options)
         from queuey.spark.source import columns
 

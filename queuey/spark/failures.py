@@ -45,13 +45,15 @@ def keep_quiet() -> None:
 def explain(error: BaseException) -> SparkFailure | None:
     """Returns the description of a Spark error, or None if it is another error."""
     kind = type(error)
-    if kind.__name__ == "Py4JNetworkError" or (isinstance(error, OSError | EOFError) and _of_py4j(error.__traceback__)):
+    if kind.__name__ == "Py4JNetworkError" or (
+        isinstance(error, OSError | EOFError) and _is_from_py4j(error.__traceback__)
+    ):
         return SparkFailure(_DEAD, usage=False)
     if not kind.__module__.startswith(_FOREIGN):
         return None
     whole = str(error)
     if _TRACEBACK in whole:
-        name, text = _raised(whole)
+        name, text = _parse_traceback(whole)
         bare = name.rpartition(".")[2]
         ours = name.startswith("queuey.")
         return SparkFailure(text if ours and text else f"{bare}: {text}" if text else bare, bare in _USAGE)
@@ -61,7 +63,7 @@ def explain(error: BaseException) -> SparkFailure | None:
     return SparkFailure(_first_line(text) or kind.__name__, usage)
 
 
-def _of_py4j(trace: TracebackType | None) -> bool:
+def _is_from_py4j(trace: TracebackType | None) -> bool:
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__", "")).startswith("py4j."):
             return True
@@ -69,8 +71,8 @@ def _of_py4j(trace: TracebackType | None) -> bool:
     return False
 
 
-def _raised(whole: str) -> tuple[str, str]:
-    for line in whole.rpartition(_TRACEBACK)[2].splitlines():
+def _parse_traceback(traceback_text: str) -> tuple[str, str]:
+    for line in traceback_text.rpartition(_TRACEBACK)[2].splitlines():
         match = _RAISED.match(line)
         if match is not None:
             return match["kind"], match["text"] or ""

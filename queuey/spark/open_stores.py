@@ -42,7 +42,7 @@ def opened(options: StoreOptions) -> Store:
     key = (os.getpid(), options)
     with _lock:
         if key not in _open:
-            _open[key] = _opened(options)
+            _open[key] = _open_existing(options)
         return _open[key]
 
 
@@ -60,17 +60,19 @@ def application(store: Store, options: StoreOptions) -> str:
     """
     if options.application is not None:
         if not bridge.run(store.applications.has_application(options.application)):
-            raise OptionError(f"There is no application {options.application!r} in the store. It has {_named(store)}.")
+            raise OptionError(
+                f"There is no application {options.application!r} in the store. It has {_application_text(store)}."
+            )
         return options.application
     names = bridge.run(store.applications.application_names(limit=2))
     if len(names) != 1:
         raise OptionError(
-            f"Option application (--app) is needed unless the store has exactly one. It has {_named(store)}."
+            f"Option application (--app) is needed unless the store has exactly one. It has {_application_text(store)}."
         )
     return names[0]
 
 
-def _named(store: Store) -> str:
+def _application_text(store: Store) -> str:
     names = bridge.run(store.applications.application_names(limit=_SHOWN + 1))
     if not names:
         return "none; queuey app create makes one"
@@ -85,7 +87,7 @@ def queue(store: Store, options: StoreOptions, name: str) -> Queue:
     Raises:
         QueueNotFound: The queue does not exist.
     """
-    return _queue(store, application(store, options), name)
+    return _look_up(store, application(store, options), name)
 
 
 def existing(store: Store, options: StoreOptions, name: str, qid: int | None = None) -> Queue | None:
@@ -117,12 +119,11 @@ def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SI
         ]
     else:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
-        queues = [_queue(store, owner, name) for name in names]
+        queues = [_look_up(store, owner, name) for name in names]
     return sorted(queues, key=lambda queue: queue.name)
 
 
 def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iterator[list[Queue]]:
-    """Yields an application's queues in pages, sorted by name, from ``start`` on."""
     more = True
     while more:
         listed = bridge.run(store.catalogue.list_queues(owner, start=start, limit=page))
@@ -161,7 +162,8 @@ def check_name(name: str) -> None:
         raise OptionError(f"{name!r} cannot be the name of a queue: {error[0].lower()}{error[1:]}.")
 
 
-def _opened(options: StoreOptions) -> Store:
+def _open_existing(options: StoreOptions) -> Store:
+    """Opens a store, which must exist; for Cassandra, waits up to ``deadline`` seconds for an answer."""
     settings = settings_of(options)
     remote = opening.is_cassandra(settings)
     if not remote and not opening.is_made(settings):
@@ -176,7 +178,7 @@ def _opened(options: StoreOptions) -> Store:
     return store
 
 
-def _queue(store: Store, owner: str, name: str) -> Queue:
+def _look_up(store: Store, owner: str, name: str) -> Queue:
     try:
         return bridge.run(store.catalogue.queue(owner, name, fresh=True))
     except QueueNotFound as error:

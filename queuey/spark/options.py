@@ -121,14 +121,14 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
 
 
-def _switch(name: str, text: str) -> bool:
+def _parse_switch(name: str, text: str) -> bool:
     value = _SWITCHES.get(text.strip().lower())
     if value is None:
         raise OptionError(f"Option {name} is {text!r}: it has to be true or false.")
     return value
 
 
-def _whole(name: str, text: str, *, most: int | None = None) -> int:
+def _parse_whole(name: str, text: str, *, most: int | None = None) -> int:
     try:
         number = int(text)
     except ValueError:
@@ -139,7 +139,7 @@ def _whole(name: str, text: str, *, most: int | None = None) -> int:
     return number
 
 
-def _real(name: str, text: str, *, least: float, most: float) -> float:
+def _parse_real(name: str, text: str, *, least: float, most: float) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -149,7 +149,7 @@ def _real(name: str, text: str, *, least: float, most: float) -> float:
     return number
 
 
-def _short(name: str, text: str) -> str:
+def _parse_name(name: str, text: str) -> str:
     if not 0 < len(text) <= MAX_NAME:
         raise OptionError(f"Option {name} has to be a text of 1 to {MAX_NAME} characters.")
     return text
@@ -188,20 +188,20 @@ _TABLE = {
     "endingOffsets": _Option((_BATCH_READ,)),
     "endingTimestamp": _Option((_BATCH_READ,)),
     "endingOffsetsByTimestamp": _Option((_BATCH_READ,)),
-    "failOnDataLoss": _Option(_READ, "fail_on_data_loss", _switch),
-    "minPartitions": _Option(_READ, "min_partitions", partial(_whole, most=100_000)),
-    "maxRecordsPerPartition": _Option(_READ, "max_records", _whole),
-    "includeHeaders": _Option(_READ, "headers", _switch),
-    "maxOffsetsPerTrigger": _Option((_STREAM_READ,), "max_offsets", _whole),
-    "group": _Option((_STREAM_READ,), "group", _short),
+    "failOnDataLoss": _Option(_READ, "fail_on_data_loss", _parse_switch),
+    "minPartitions": _Option(_READ, "min_partitions", partial(_parse_whole, most=100_000)),
+    "maxRecordsPerPartition": _Option(_READ, "max_records", _parse_whole),
+    "includeHeaders": _Option(_READ, "headers", _parse_switch),
+    "maxOffsetsPerTrigger": _Option((_STREAM_READ,), "max_offsets", _parse_whole),
+    "group": _Option((_STREAM_READ,), "group", _parse_name),
     "queue": _Option(_WRITE),
     "topic": _Option(_WRITE),
-    "ttl": _Option(_WRITE, "ttl", partial(_whole, most=MAX_TTL)),
-    "lead": _Option(_WRITE, "lead", partial(_real, least=0.1, most=MAX_LEAD)),
-    "rate": _Option(_WRITE, "rate", partial(_real, least=0.0, most=MAX_RATE)),
-    "create": _Option(_WRITE, "create", _switch),
-    "partitions": _Option(_WRITE, "partitions", _whole),
-    "run": _Option((_BATCH_WRITE,), "run", _short),
+    "ttl": _Option(_WRITE, "ttl", partial(_parse_whole, most=MAX_TTL)),
+    "lead": _Option(_WRITE, "lead", partial(_parse_real, least=0.1, most=MAX_LEAD)),
+    "rate": _Option(_WRITE, "rate", partial(_parse_real, least=0.0, most=MAX_RATE)),
+    "create": _Option(_WRITE, "create", _parse_switch),
+    "partitions": _Option(_WRITE, "partitions", _parse_whole),
+    "run": _Option((_BATCH_WRITE,), "run", _parse_name),
     # Options of Spark itself for a streaming write, which it passes on.
     "checkpointLocation": _Option((_STREAM_WRITE,)),
     "queryName": _Option((_STREAM_WRITE,)),
@@ -215,7 +215,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     Raises:
         OptionError: An option is missing or not valid.
     """
-    canonical = _given(options, _STREAM_READ if streaming else _BATCH_READ)
+    canonical = _checked_options(options, _STREAM_READ if streaming else _BATCH_READ)
     starting = bounds(canonical, "starting", LATEST if streaming else EARLIEST)
     ending = bounds(canonical, "ending", LATEST)
     if not streaming:
@@ -223,10 +223,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         _refuse_bound(ending, EARLIEST, "A read cannot end at earliest")
     return SourceOptions(
         store=store_options(canonical),
-        selection=_selection(canonical),
+        selection=_parse_selection(canonical),
         starting=starting,
         ending=ending,
-        **_fields(canonical),
+        **_parse_fields(canonical),
     )
 
 
@@ -236,13 +236,13 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions
     Raises:
         OptionError: An option is missing or not valid.
     """
-    canonical = _given(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
+    canonical = _checked_options(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
     queue = canonical.get("queue", canonical.get("topic"))
     if canonical.get("topic", queue) != queue:
         raise OptionError("Options queue and topic name different queues; one of them is enough.")
     if queue == "":
         raise OptionError("Option queue is empty.")
-    parsed = SinkOptions(store=store_options(canonical), queue=queue, **_fields(canonical))
+    parsed = SinkOptions(store=store_options(canonical), queue=queue, **_parse_fields(canonical))
     if parsed.create and queue is None:
         raise OptionError("Option create needs queue: which queue is to be created.")
     if parsed.partitions is not None and not parsed.create:
@@ -258,8 +258,10 @@ def store_options(options: Mapping[str, str]) -> StoreOptions:
     Raises:
         OptionError: A secret is given instead of its name. The message does not contain it.
     """
-    canonical = _canonical(options)
-    settings = {name: _place(line, canonical[name]) for name, line in _store_settings().items() if name in canonical}
+    canonical = _canonicalize(options)
+    settings = {
+        name: _normalize_setting(line, canonical[name]) for name, line in _store_settings().items() if name in canonical
+    }
     application, config = canonical.get("application"), canonical.get("config")
     if application == "":
         raise OptionError("Option application is empty.")
@@ -275,10 +277,10 @@ def check_read(options: Mapping[str, str]) -> bool:
     Raises:
         OptionError: An option is missing or not valid.
     """
-    canonical = _given(options, *_READ)
-    _selection(canonical)
+    canonical = _checked_options(options, *_READ)
+    _parse_selection(canonical)
     store_options(canonical)
-    return "includeHeaders" in canonical and _switch("includeHeaders", canonical["includeHeaders"])
+    return "includeHeaders" in canonical and _parse_switch("includeHeaders", canonical["includeHeaders"])
 
 
 def lasting(options: Mapping[str, str]) -> dict[str, str]:
@@ -288,7 +290,7 @@ def lasting(options: Mapping[str, str]) -> dict[str, str]:
         OptionError: A secret is given instead of its name. The message does not contain it.
     """
     store = store_options(options)
-    return _canonical(options) | dict(store.settings) | ({} if store.config is None else {"config": store.config})
+    return _canonicalize(options) | dict(store.settings) | ({} if store.config is None else {"config": store.config})
 
 
 def check_names(options: Mapping[str, str]) -> None:
@@ -298,43 +300,45 @@ def check_names(options: Mapping[str, str]) -> None:
         OptionError: An option is unknown. The message suggests the nearest known one.
     """
     for name in options:
-        _known(name)
+        _check_name(name)
 
 
-def _given(options: Mapping[str, str], *uses: str) -> dict[str, str]:
+def _checked_options(options: Mapping[str, str], *uses: str) -> dict[str, str]:
     """Returns the options by canonical name; raises OptionError if one is unknown or does not apply to ``uses``."""
     check_names(options)
-    canonical = _canonical(options)
+    canonical = _canonicalize(options)
     for name in canonical:
         if name in _TABLE and set(uses).isdisjoint(_TABLE[name].uses):
             raise OptionError(f"Option {name} does not apply to {uses[0] if len(uses) == 1 else 'a read'}.")
     return canonical
 
 
-def _fields(given: Mapping[str, str]) -> dict[str, Any]:
-    return {line.field: line.parse(name, given[name]) for name, line in _TABLE.items() if line.parse and name in given}
+def _parse_fields(options: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        line.field: line.parse(name, options[name]) for name, line in _TABLE.items() if line.parse and name in options
+    }
 
 
-def _canonical(options: Mapping[str, str]) -> dict[str, str]:
-    return {_names().get(name.lower(), name): text for name, text in options.items()}
+def _canonicalize(options: Mapping[str, str]) -> dict[str, str]:
+    return {_canonical_names().get(name.lower(), name): text for name, text in options.items()}
 
 
-def _known(name: str) -> None:
+def _check_name(name: str) -> None:
     lower = name.lower()
     if lower in {"path", "paths"}:
         raise OptionError("Queues have no path: use option subscribe to read, option queue to write.")
-    if lower in _names():
+    if lower in _canonical_names():
         return
     if lower in _KAFKA or lower.startswith("kafka."):
-        near = _KAFKA.get(lower) or _nearest(lower.removeprefix("kafka.")) or "store"
+        near = _KAFKA.get(lower) or _nearest_name(lower.removeprefix("kafka.")) or "store"
         raise OptionError(f"Option {name} of Kafka is not supported; the nearest option is {near}.")
-    close = _nearest(lower)
+    close = _nearest_name(lower)
     raise OptionError(f"Unknown option {name}.{f' Did you mean {close}?' if close else ''}")
 
 
-def _nearest(lower: str) -> str | None:
-    close = difflib.get_close_matches(lower, _names(), n=1)
-    return _names()[close[0]] if close else None
+def _nearest_name(lower: str) -> str | None:
+    close = difflib.get_close_matches(lower, _canonical_names(), n=1)
+    return _canonical_names()[close[0]] if close else None
 
 
 @cache
@@ -343,11 +347,12 @@ def _store_settings() -> dict[str, Setting]:
 
 
 @cache
-def _names() -> dict[str, str]:
+def _canonical_names() -> dict[str, str]:
     return {name.lower(): name for name in (*_TABLE, *_store_settings())}
 
 
-def _place(line: Setting, text: str) -> str:
+def _normalize_setting(line: Setting, text: str) -> str:
+    """Makes a path absolute; refuses a user in the store's address, and a password instead of its name."""
     if line.type == "path":
         return _absolute(text)
     if line.name == "store" and "@" in text:
@@ -364,24 +369,24 @@ def _absolute(text: str) -> str:
     return str(Path.cwd() / Path(text).expanduser())
 
 
-def _selection(given: Mapping[str, str]) -> Selection:
-    chosen = [name for name in SELECTIONS if name in given]
+def _parse_selection(options: Mapping[str, str]) -> Selection:
+    chosen = [name for name in SELECTIONS if name in options]
     if len(chosen) != 1:
         excess = f", not {' and '.join(chosen)}" if chosen else ""
         raise OptionError(f"A read needs exactly one of subscribe, subscribePattern and assign{excess}.")
     [name] = chosen
-    text = given[name]
+    text = options[name]
     if name == "assign":
-        return _assigned(text)
+        return _parse_assign(text)
     if name == "subscribePattern":
-        return _pattern(text)
+        return _parse_pattern(text)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
         raise OptionError("Option subscribe names no queue.")
     return Subscribe(names)
 
 
-def _pattern(text: str) -> Pattern:
+def _parse_pattern(text: str) -> Pattern:
     try:
         re.compile(text)
     except re.error as error:
@@ -389,7 +394,7 @@ def _pattern(text: str) -> Pattern:
     return Pattern(text)
 
 
-def _assigned(text: str) -> Assign:
+def _parse_assign(text: str) -> Assign:
     shape = '{"queue":[1,2]}'
     assigned = []
     for queue, partitions in parsed_object("assign", text, shape).items():
@@ -400,6 +405,7 @@ def _assigned(text: str) -> Assign:
     return Assign(tuple(assigned))
 
 
-def _refuse_bound(found: Bounds, bound: Bound, why: str) -> None:
-    if found.everywhere == bound or any(bound in partitions.values() for partitions in found.each.values()):
-        raise OptionError(f"{why}, as option {found.option} says.")
+def _refuse_bound(parsed: Bounds, bound: Bound, why: str) -> None:
+    """Raises OptionError if the option sets this bound for all partitions or for one."""
+    if parsed.everywhere == bound or any(bound in partitions.values() for partitions in parsed.each.values()):
+        raise OptionError(f"{why}, as option {parsed.option} says.")

@@ -77,11 +77,11 @@ class ProgressMetrics(StreamingQueryListener):
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"queuey_stream_lag_{name}", text, ["query"], registry=registry)
 
-        self._read = counter("read", "Rows of finished micro-batches.")
-        self._written = counter("written", "Rows that the sink has taken.")
-        self._moved = counter("moved", "Rows written at later ids than those reserved first.")
-        self._messages = gauge("messages", "Messages between the last micro-batch and the horizon.")
-        self._seconds = gauge("seconds", "Age of the oldest message that is left.")
+        self._rows_read = counter("read", "Rows of finished micro-batches.")
+        self._rows_written = counter("written", "Rows that the sink has taken.")
+        self._rows_moved = counter("moved", "Rows written at later ids than those reserved first.")
+        self._lag_messages = gauge("messages", "Messages between the last micro-batch and the horizon.")
+        self._lag_seconds = gauge("seconds", "Age of the oldest message that is left.")
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -90,16 +90,16 @@ class ProgressMetrics(StreamingQueryListener):
         progress = event.progress
         query = str(progress.id)
         name = self._names[query] = progress.name or query
-        self._read.labels(name).inc(progress.numInputRows)
+        self._rows_read.labels(name).inc(progress.numInputRows)
         # It is -1 for sinks that do not count.
-        self._written.labels(name).inc(max(progress.sink.numOutputRows, 0))
+        self._rows_written.labels(name).inc(max(progress.sink.numOutputRows, 0))
         lags = [lag for source in progress.sources if (lag := reported_lag(source.latestOffset)) is not None]
         if lags:
-            self._messages.labels(name).set(sum(lag["messages"] for lag in lags))
-            self._seconds.labels(name).set(max(lag["seconds"] for lag in lags))
+            self._lag_messages.labels(name).set(sum(lag["messages"] for lag in lags))
+            self._lag_seconds.labels(name).set(max(lag["seconds"] for lag in lags))
         if self._store is not None:
-            moved = self._moved_rows(self._store, query)
-            self._moved.labels(name).inc(max(0, moved - self._moved_before.get(query, 0)))
+            moved = self._count_moved(self._store, query)
+            self._rows_moved.labels(name).inc(max(0, moved - self._moved_before.get(query, 0)))
             self._moved_before[query] = moved
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -115,14 +115,15 @@ class ProgressMetrics(StreamingQueryListener):
             self._forget(self._ended.popleft())
 
     def _forget(self, query: str) -> None:
+        """Drops a query, and its metrics unless another query has the same name."""
         self._moved_before.pop(query, None)
         name = self._names.pop(query, None)
         if name is None or name in self._names.values():
             return
-        for metric in (self._read, self._written, self._moved, self._messages, self._seconds):
+        for metric in (self._rows_read, self._rows_written, self._rows_moved, self._lag_messages, self._lag_seconds):
             metric.remove(name)
 
-    def _moved_rows(self, options: StoreOptions, query: str) -> int:
+    def _count_moved(self, options: StoreOptions, query: str) -> int:
         try:
             store = open_stores.opened(options)
             report = write_reports.stream_report(store, open_stores.application(store, options), query)
@@ -133,7 +134,6 @@ class ProgressMetrics(StreamingQueryListener):
 
 
 def reported_lag(latest: str | None) -> dict[str, Any] | None:
-    """Returns the lag in a source's latest offset, or None if it is not a stream over queues."""
     try:
         offset = json.loads(latest or "")
     except ValueError:

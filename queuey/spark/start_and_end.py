@@ -86,16 +86,16 @@ def bounds(options: Mapping[str, str], which: Literal["starting", "ending"], def
         OptionError: An option is malformed.
     """
     if (text := options.get(name := f"{which}Timestamp")) is not None:
-        return Bounds(name, _instant(name, text))
+        return Bounds(name, _parse_instant(name, text))
     if (text := options.get(name := f"{which}OffsetsByTimestamp")) is not None:
-        return Bounds(name, each=_each(name, text, lambda value: _instant(name, value)))
+        return Bounds(name, each=_parse_each(name, text, lambda value: _parse_instant(name, value)))
     name = f"{which}Offsets"
     text = options.get(name)
     if text is None:
         return Bounds(name, default)
     if (symbol := _SYMBOLS.get(text.strip().lower())) is not None:
         return Bounds(name, symbol)
-    return Bounds(name, each=_each(name, text, lambda value: _offset(name, value)))
+    return Bounds(name, each=_parse_each(name, text, lambda value: _parse_offset(name, value)))
 
 
 def partition_numbers(option: str, text: str) -> range:
@@ -129,7 +129,7 @@ def parsed_object(option: str, text: str, shape: str) -> dict[str, Any]:
     return value
 
 
-def _each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
+def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
     shape = '{"queue":{"1":…,"2":…}}'
     result: dict[str, dict[int, Bound]] = {}
     for queue, partitions in parsed_object(option, text, shape).items():
@@ -141,7 +141,7 @@ def _each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, di
     return result
 
 
-def _offset(option: str, value: object) -> Bound:
+def _parse_offset(option: str, value: object) -> Bound:
     if isinstance(value, int | str) and (symbol := _SYMBOLS.get(value)) is not None:
         return symbol
     if isinstance(value, str):
@@ -152,7 +152,7 @@ def _offset(option: str, value: object) -> Bound:
     raise OptionError(f"Option {option} has {value!r} instead of a message id, earliest (-2) or latest (-1).")
 
 
-def _instant(option: str, value: object) -> Bound:
+def _parse_instant(option: str, value: object) -> Bound:
     try:
         milliseconds = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
     except ValueError:

@@ -112,6 +112,7 @@ class Deadline(threading.local):
 
     @contextmanager
     def running(self, call: Call | None = None) -> Iterator[None]:
+        """Runs a block as a call with a deadline. If ``call`` is given, its deadline and marks apply."""
         before = self.begin()
         self.call = call or self.call
         try:
@@ -250,6 +251,7 @@ class LoopCalls:
         self._waking = False
 
     def __call__(self, call: Callable[..., object], *args: object) -> None:
+        """Runs a call in the loop, after earlier ones; from any thread. Drops it if the loop has ended."""
         self._calls.append((call, args))
         if not self._waking:
             try:
@@ -287,6 +289,7 @@ class Home:
 
     @classmethod
     def present(cls) -> Home:
+        """Returns the home of the running loop, or a new one if it has none."""
         loop, last = asyncio.get_running_loop(), cls._last
         if last is not None and last.calls.loop is loop:
             return last
@@ -318,6 +321,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 async def in_steps(items: Iterator[T]) -> AsyncIterator[T]:
+    """Yields the items of a blocking iterator, each made in a thread. Closes a generator at the end."""
     end = object()
     try:
         while (item := await in_thread(partial(next, items, end))) is not end:
@@ -390,6 +394,7 @@ class _End:
             self.calls(self.come, value, error)
 
     def come(self, value: object, error: Exception | None) -> None:
+        """Stores the first answer and wakes the waiting caller. Later answers are ignored."""
         if not self.has_come:
             self.has_come = True
             self.value, self.error = value, error

@@ -27,6 +27,7 @@ def values(queue: Queue, columns: Iterable[str] = CHOSEN) -> list[Any]:
 
 
 def fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Decodes the values of a row. Null and blank values are left out."""
     return {
         name: _JSON[name](value) if name in _JSON else value
         for name, value in row.items()
@@ -38,17 +39,17 @@ def assignments() -> str:
     return ", ".join(f"{name} = ?" for name in CHOSEN)
 
 
-def given(spec: QueueSpec) -> dict[str, Any]:
+def set_fields(spec: QueueSpec) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
 
 
-def of_new(spec: QueueSpec) -> dict[str, Any]:
+def new_queue_fields(spec: QueueSpec) -> dict[str, Any]:
     """Returns the fields set for a new queue.
 
     Raises:
         InvalidRequest: The claim limits do not fit the kind or the number of partitions.
     """
-    fields = given(spec)
+    fields = set_fields(spec)
     complete = _DEFAULTS | fields
     if complete["max_claimed_per_key"] and complete["kind"] != "plain":
         text = f"Only a plain queue can have it, but this queue has the kind {complete['kind']}. Omit one of them."
@@ -65,7 +66,7 @@ def _check_shares(fields: Mapping[str, Any]) -> None:
 
 
 def differing(queue: Queue, spec: QueueSpec) -> list[str]:
-    return [name for name, value in given(spec).items() if getattr(queue, name) != value]
+    return [name for name, value in set_fields(spec).items() if getattr(queue, name) != value]
 
 
 def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str,
     Raises:
         InvalidRequest: See :meth:`~queuey.storage.Catalogue.update_queue`.
     """
-    fields = {name: _DEFAULTS[name] for name in clear if name in _DEFAULTS} | given(changes)
+    fields = {name: _DEFAULTS[name] for name in clear if name in _DEFAULTS} | set_fields(changes)
     if fields.get("kind", queue.kind) != queue.kind:
         text = f"Queue {queue.name!r} is {queue.kind}, which never changes. Create another queue."
         raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")

@@ -43,6 +43,7 @@ _decode = msgspec.msgpack.Decoder(Meta).decode
 
 
 def batch_of(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBatch:
+    """Builds a batch of messages; without ``bodies`` it lacks metadata too."""
     columns: list[Sequence[object]] = [
         [message.ticks for message in messages],
         [message.low for message in messages],
@@ -70,6 +71,7 @@ def marked(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - ma
 
 @lru_cache(maxsize=1024)
 def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
+    """Encodes metadata for the column, after a byte for the body's type. None stands for text without metadata."""
     if meta is None or meta == Meta():
         return None if text else BYTES
     return (TEXT if text else BYTES) + _encode(stored_meta(meta))
@@ -77,6 +79,7 @@ def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def meta_from(column: bytes | None) -> tuple[bool, Meta]:
+    """Decodes a value of the column. Returns whether the body is text, and the metadata."""
     if column is None:
         return True, Meta()
     return column[:1] == TEXT, _decode(column[1:]) if len(column) > 1 else Meta()

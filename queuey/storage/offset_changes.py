@@ -14,15 +14,16 @@ from queuey.groups.ownership import MAX_NOTE, MemberCommit, OwnedOffset, OwnedOf
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 
-MOST_GROUPS = 1000
+MAX_GROUPS = 1000
 """Max groups of one queue, because a listing has all of them. Concurrent calls may exceed it by a few."""
-MOST_READERS = 10_000
+MAX_READERS = 10_000
 """Max readers of one queue, which are not listed. Concurrent calls may exceed it by a few."""
 READERS = "~"
 """Prefix of groups that are readers; their offsets are read marks. It sorts after all other names."""
 
 
 def check(queue: Queue, changes: Sequence[OffsetChange], commit: MemberCommit | None = None) -> None:
+    """Raises ``InvalidRequest`` if a partition does not exist or a note is too long."""
     for change in changes:
         if not 0 < change.partition <= queue.partitions:
             raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
@@ -38,9 +39,9 @@ def check_group_count(queue: Queue, groups: int, *, readers: bool = False) -> No
         Conflict: The queue has its max number of groups or readers.
     """
     if readers:
-        if groups >= MOST_READERS:
+        if groups >= MAX_READERS:
             raise Conflict(f"Queue {queue.name!r} keeps read marks for {groups} readers, the maximum.")
-    elif groups >= MOST_GROUPS:
+    elif groups >= MAX_GROUPS:
         raise Conflict(
             f"Queue {queue.name!r} has {groups} consumer groups, the maximum. Delete one that is not used: "
             f"queuey offsets delete {quote(queue.name)} GROUP"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOOK_EVERY = 0.1
-TIMES = ("cassandra_clock_difference",)
+RETRY_INTERVAL = 0.1
+KEYSPACE_TIMING_SETTINGS = ("cassandra_clock_difference",)
 """Settings that must equal timing parameters of the keyspace."""
 LOCK_SHARE = 1 / 3
 """Ratio of the wait for another process's SQLite lock to the deadline. After that wait a call fails as busy."""
@@ -144,13 +144,13 @@ def cassandra_options(
     values = {
         name: getattr(settings, setting)
         for name, setting in names.items()
-        if hasattr(settings, setting) and setting not in TIMES
+        if hasattr(settings, setting) and setting not in KEYSPACE_TIMING_SETTINGS
     }
     password = settings.cassandra_password
     values["password"] = None if password is None else password.read(os.environ if environ is None else environ)
     options = CassandraOptions(
         **values,
-        levels=_levels(settings),
+        levels=_make_levels(settings),
         follow=True,
         stated=stated,
         **{f"catalogue_{name}": level for name, level in asdict(settings.consistency_catalogue).items()},
@@ -190,12 +190,16 @@ def patiently(call: Callable[[], T], seconds: float) -> T:
         try:
             return call()
         except StoreUnavailable:
-            if time.monotonic() + LOOK_EVERY > until:
+            if time.monotonic() + RETRY_INTERVAL > until:
                 raise
-        time.sleep(LOOK_EVERY)
+        time.sleep(RETRY_INTERVAL)
 
 
-def _levels(settings: Settings) -> dict[str, Level]:
+def _make_levels(settings: Settings) -> dict[str, Level]:
+    """Returns the consistency levels with the settings' changes.
+
+    Delay and deadline of safe levels cannot be changed.
+    """
     from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK  # noqa: PLC0415 - needs the driver
 
     levels = {}
@@ -212,7 +216,7 @@ def _levels(settings: Settings) -> dict[str, Level]:
 
 def _stated(settings: Settings) -> dict[str, float]:
     """Returns the timing parameters that are set. They must equal those stored in the keyspace."""
-    stated = {name: getattr(settings, name) for name in TIMES}
+    stated = {name: getattr(settings, name) for name in KEYSPACE_TIMING_SETTINGS}
     for level in ("strong", "very_strong"):
         chosen = getattr(settings, f"consistency_{level}")
         stated |= {f"consistency.{level}.{field}": getattr(chosen, field) for field in ("delay", "deadline")}

@@ -46,11 +46,12 @@ def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Positio
     slices: list[Slice] = []
     for info in partitions:
         if info.count:
-            slices += _divided(info, lower, upper, max(1, round(pieces * info.count / total)))
+            slices += _divide(info, lower, upper, max(1, round(pieces * info.count / total)))
     return slices
 
 
-def _divided(info: PartitionInfo, lower: Position, upper: Position, pieces: int) -> list[Slice]:
+def _divide(info: PartitionInfo, lower: Position, upper: Position, pieces: int) -> list[Slice]:
+    """Divides a range into at most ``pieces`` slices of equal time, from the oldest to the newest message."""
     low = lower if info.oldest is None else max(lower, info.oldest)
     high = upper if info.newest is None else min(upper, ids.following(info.newest))
     if low >= high:

@@ -36,6 +36,7 @@ class Trouble:
         """Short name of the present failure, or None."""
 
     def met(self, reason: str, text: object) -> None:
+        """Records a failure. Logs it unless the last one had the same reason and the trouble has not ended since."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
             if before is None:

@@ -1,6 +1,6 @@
 """Watches of partitions for new messages.
 
-Messages written by this process wake the watches at once (:meth:`Watches.wrote`). To find messages of other processes
+Messages written by this process wake the watches at once (:meth:`Watches.notify`). To find messages of other processes
 and messages that become due, each store polls in its own way while there are watches.
 """
 
@@ -26,11 +26,11 @@ class Watch:
         prompt: True if ``wake`` is called when messages are stored, before reads with the read delay show them.
         wake: The callback.
         position: Messages below this need no further call (ticks). This and the following attributes are for polls.
-        asking, looked: True while a poll is running, and the time of the last poll.
+        asking, polled: True while a poll is running, and the time of the last poll.
         due: Time of the next poll even without a hint of new messages.
     """
 
-    __slots__ = ("asking", "due", "looked", "partition", "position", "prompt", "queue", "wake")
+    __slots__ = ("asking", "due", "partition", "polled", "position", "prompt", "queue", "wake")
 
     def __init__(self, queue: Queue, partition: int, wake: Callable[[], None], position: int, *, prompt: bool) -> None:
         self.queue = queue
@@ -39,7 +39,7 @@ class Watch:
         self.wake = wake
         self.position = position
         self.asking = False
-        self.looked = 0
+        self.polled = 0
         self.due = math.inf
 
     @property
@@ -65,6 +65,7 @@ class Watches:
         return bool(self._by_key)
 
     def add(self, *watches: Watch) -> Callable[[], None]:
+        """Adds watches and returns a function that removes them. If closed, wakes them at once."""
         with self._lock:
             self._all = None
             is_first = not self._by_key
@@ -95,7 +96,7 @@ class Watches:
                 self._all = [watch for watches in self._by_key.values() for watch in watches]
             return self._all
 
-    def wrote(self, keys: Iterable[int]) -> None:
+    def notify(self, keys: Iterable[int]) -> None:
         for key in keys:
             _wake(self.of(key))
 

@@ -12,19 +12,19 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, fail, say, wants_json
+from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, fail, print_line, wants_json
 
 MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
 """Max names that are offered for completion; timeout for them, in seconds."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@+-]*")
-MAX_FIRST = 10
+MAX_TOP_OPTIONS = 10
 """Max options at the top of a command's help; the others follow in a panel below."""
 _JSON = typer.Option("--json", help="Print JSON and nothing else on standard output.", callback=choose_json)
 JSON = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, _JSON])
 """The option that makes :func:`queuey.terminal.output.show` print JSON. Commands do not receive it."""
 
 
-def offered(names: Iterable[str]) -> list[str]:
+def safe_completions(names: Iterable[str]) -> list[str]:
     """Returns the names that are safe for completion: a shell might run what others wrote into a name."""
     return list(filter(_PLAIN.fullmatch, names))
 
@@ -93,7 +93,7 @@ def _shorten(command: Any) -> None:  # noqa: ANN401 - a command of typer's
     options = [option for option in command.params if isinstance(option, TyperOption) and not option.hidden]
     own = [option for option in options if option.rich_help_panel is None]
     others = [option for option in own if option.name != JSON.name]
-    for option in others[MAX_FIRST - len(own) + len(others) :]:
+    for option in others[MAX_TOP_OPTIONS - len(own) + len(others) :]:
         option.rich_help_panel = "More options"
 
 
@@ -116,7 +116,7 @@ def command_line(program: str, commands: type[LazyGroup], *, release: str, about
 
     def say_version(wanted: bool) -> None:  # noqa: FBT001 - what typer hands on
         if wanted:
-            say(f"{program} {release}")
+            print_line(f"{program} {release}")
             raise typer.Exit
 
     option = typer.Option(

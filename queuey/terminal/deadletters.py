@@ -22,38 +22,38 @@ Choose = Callable[..., DeadLetterFilter]
 """Returns the filter of the options. It also takes the arguments of :func:`chosen`, for what has no option."""
 ORIGIN = ("queue", "pattern", "dead_queue")
 """Options for the queues of dead letters: where they came from, and where they are."""
-WHICH = ("partition", "since", "until", "error", "limit")
+FILTERS = ("partition", "since", "until", "error", "limit")
 """Options that choose among the dead letters of these queues."""
 
 _CAUSE = within("cause", Cause, "at", "attempts", "error", "text")
 
 
-def _task(letter: DeadLetter) -> str:
+def _task_text(letter: DeadLetter) -> str:
     call = shown_call(letter.body) if letter.json else None
     return "" if call is None else str(call)
 
 
-COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", ("task", _task), *_CAUSE)
+COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", ("task", _task_text), *_CAUSE)
 _PANEL = "Which dead letters"
 
 
-def _option(help_text: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
+def _make_option(help_text: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
     return typer.Option(*names, help=help_text, rich_help_panel=_PANEL, **others)
 
 
 _OPTIONS: dict[str, Any] = {
-    "queue": Annotated[list[str] | None, _option("Queue that they came from; several may be given.", "--queue")],
-    "pattern": Annotated[list[str] | None, _option("Queues that they came from: crash-*; several.", "--pattern")],
+    "queue": Annotated[list[str] | None, _make_option("Queue that they came from; several may be given.", "--queue")],
+    "pattern": Annotated[list[str] | None, _make_option("Queues that they came from: crash-*; several.", "--pattern")],
     "dead_queue": Annotated[
-        str | None, _option("Queue that holds them.", show_default="<queue>.dead and the queue's dead_letter")
+        str | None, _make_option("Queue that holds them.", show_default="<queue>.dead and the queue's dead_letter")
     ],
     "partition": Annotated[
-        list[int] | None, _option("Only this partition; several may be given.", "--partition", min=1)
+        list[int] | None, _make_option("Only this partition; several may be given.", "--partition", min=1)
     ],
     "since": Annotated[float | None, times.instant("Given up at or after this time.", rich_help_panel=_PANEL)],
     "until": Annotated[float | None, times.instant("Given up at or before this time.", rich_help_panel=_PANEL)],
-    "error": Annotated[str | None, _option("Class of the error, or a shell pattern: ValueError, requests.*")],
-    "limit": Annotated[int | None, _option("Max dead letters of each queue of dead letters.", min=1)],
+    "error": Annotated[str | None, _make_option("Class of the error, or a shell pattern: ValueError, requests.*")],
+    "limit": Annotated[int | None, _make_option("Max dead letters of each queue of dead letters.", min=1)],
 }
 
 
@@ -99,20 +99,20 @@ def show(done: Redriven, *, dry_run: bool, **about: object) -> None:
     Raises:
         typer.Exit: Some dead letters cannot be sent back.
     """
-    output.show({**about, "dry_run": dry_run, **msgspec.structs.asdict(done)}, _described(done, dry_run=dry_run))
+    output.show({**about, "dry_run": dry_run, **msgspec.structs.asdict(done)}, _describe(done, dry_run=dry_run))
     if done.left:
         raise typer.Exit(1)
 
 
-def _described(done: Redriven, *, dry_run: bool) -> Iterator[Block]:
+def _describe(redriven: Redriven, *, dry_run: bool) -> Iterator[Block]:
     verb = "would be sent back" if dry_run else "sent back"
-    for name, count in sorted(done.sent.items()):
+    for name, count in sorted(redriven.sent.items()):
         yield f"{name}: {plural(count, 'dead letter')} {verb}"
-    if not done.sent:
+    if not redriven.sent:
         yield f"0 dead letters {verb}"
-    if done.moved:
-        yield f"{done.moved} of them got other ids than those reserved first"
-    for reason, count in sorted(done.left.items()):
+    if redriven.moved:
+        yield f"{redriven.moved} of them got other ids than those reserved first"
+    for reason, count in sorted(redriven.left.items()):
         yield f"{count} stay: {reason}"
-    for sample in done.samples:
+    for sample in redriven.samples:
         yield ToStderr(f"{sample.lies_in} {sample.partition}:{sample.id} stays: {sample.reason}")

@@ -148,11 +148,11 @@ def table(kind: type, things: Iterable[Any] | Mapping[Any, Any], *chosen: Column
 
 def _print_block(block: Block) -> None:
     if isinstance(block, ToStderr):
-        note(block)
+        print_note(block)
     elif isinstance(block, str):
-        say(block)
+        print_line(block)
     elif isinstance(block, Fields):
-        _aligned([(title, cell(value)) for title, value in block.pairs], (False, False))
+        _print_aligned([(title, cell(value)) for title, value in block.pairs], (False, False))
     else:
         _print_table(block)
 
@@ -166,12 +166,12 @@ def choose_json(is_given: bool) -> bool:  # noqa: FBT001 - what typer hands on
     return is_given
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Prints a line of the result to standard output."""
     _print(f"{printable(text)}\n")
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Prints a line to standard error."""
     try:
         sys.stderr.write(f"{printable(text)}\n")
@@ -194,9 +194,9 @@ def fail(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = 
         begin: Text before the error, without ``--json``.
     """
     if not wants_json():
-        note(begin + text)
+        print_note(begin + text)
         return
-    note(msgspec.json.encode({"type": kind, "title": text, "exit_code": exit_code}).decode())
+    print_note(msgspec.json.encode({"type": kind, "title": text, "exit_code": exit_code}).decode())
 
 
 def write_json(value: object) -> None:
@@ -216,11 +216,11 @@ def write(data: bytes, *, json: bool = False) -> None:
         _print(IN_A_TEXT.sub(escape_json if json else escape, data.decode("utf-8", "backslashreplace")))
     else:
         _print(data)
-    if is_unread():
+    if is_output_closed():
         raise SystemExit(0)
 
 
-def is_unread() -> bool:
+def is_output_closed() -> bool:
     return sys.stdout in _unread
 
 
@@ -236,7 +236,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Failed(f"{question} There is no terminal to ask: repeat with --yes.", WRONG_USAGE)
     if not typer.confirm(printable(question), err=True):
-        note("Nothing was changed.")
+        print_note("Nothing was changed.")
         raise typer.Exit(1)
 
 
@@ -307,7 +307,7 @@ def _print(data: str | bytes) -> None:
         _unread.add(sys.stdout)
     except OSError as error:
         _silence(sys.stdout)
-        note(f"The output is not complete: {error.strerror}.")
+        print_note(f"The output is not complete: {error.strerror}.")
         raise SystemExit(FAILED) from error
 
 
@@ -320,7 +320,7 @@ def _print_table(drawn: Table) -> None:
     cells = [[cell(value) for value in row] for row in drawn.rows]
     numeric = [bool(cells) and all(_NUMBER.fullmatch(row[n]) for row in cells) for n in range(len(drawn.titles))]
     if not sys.stdout.isatty():
-        _aligned([list(drawn.titles), *cells], numeric)
+        _print_aligned([list(drawn.titles), *cells], numeric)
         return
     from rich import box
     from rich.console import Console
@@ -335,7 +335,7 @@ def _print_table(drawn: Table) -> None:
     Console().print(rich)
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+def _print_aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
     widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
     for row in rows:
         parts = (

@@ -19,16 +19,16 @@ from queuey.time_parsing import duration
 __all__ = [
     "Given",
     "SettingsError",
-    "bare",
     "check_known",
     "choices_of",
     "convert",
     "file_values",
     "own_variables",
     "type_text",
+    "without_none",
 ]
 
-_OF_A_SERVICE = re.compile(
+_KUBERNETES_VARIABLE = re.compile(
     r"\w+_SERVICE_(HOST|PORT(_\w+)?)=.*|\w+_PORT=(tcp|udp|sctp)://.*|\w+_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*"
 )
 """Variables that Kubernetes sets for each Service; those of a Service ``queuey`` look like settings."""
@@ -66,7 +66,7 @@ def file_values(path: Path) -> dict[str, Any]:
 def own_variables(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Returns the variables with a prefix, without empty ones and those that Kubernetes sets."""
     ours = {name: text for name, text in environ.items() if name.startswith(prefix) and text}
-    return {name: text for name, text in ours.items() if _OF_A_SERVICE.fullmatch(f"{name}={text}") is None}
+    return {name: text for name, text in ours.items() if _KUBERNETES_VARIABLE.fullmatch(f"{name}={text}") is None}
 
 
 def check_known(key: str, names: Iterable[str], where: str) -> None:
@@ -80,7 +80,7 @@ def check_known(key: str, names: Iterable[str], where: str) -> None:
         raise SettingsError(f"Unknown setting {key} {where}{did_you_mean([key], known)}")
 
 
-def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
+def without_none(hint: Any) -> Any:  # noqa: ANN401 - a type
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         (hint,) = (member for member in typing.get_args(hint) if member is not types.NoneType)
     return hint
@@ -109,7 +109,7 @@ def convert(
     given: Given,
     shown: Callable[[str, object], str],
     *,
-    wanted: str,
+    expected: str,
     seconds: bool = False,
     strict: bool = False,
 ) -> Any:  # noqa: ANN401 - of that type
@@ -121,7 +121,7 @@ def convert(
         meta: Limits of its values.
         given: The value.
         shown: Returns a printable form of a value, by the name of its setting.
-        wanted: The type as the table of settings describes it.
+        expected: The type as the table of settings describes it.
         seconds: Whether a text may have units: ``1h30m``.
         strict: Whether the value must already have the type, instead of being converted.
 
@@ -141,7 +141,7 @@ def convert(
     except ValueError as error:
         limits = (meta.ge is None) == (meta.le is None) and meta.gt is None
         is_described = typing.get_origin(kind) is Literal or (kind in {int, float, bool} and limits)
-        reason = f"Expected: {wanted.replace('`', '')}" if is_described else str(error).removesuffix(".")
+        reason = f"Expected: {expected.replace('`', '')}" if is_described else str(error).removesuffix(".")
         printable = shown(name, given.value)
         raise SettingsError(f"Setting {name} (from {given.source}) is {printable!r}. {reason}.") from error
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-_PAUSES = (0.05, 0.5, 2.0)
+_INTERRUPT_DELAYS = (0.05, 0.5, 2.0)
 """Seconds until the main thread is interrupted, so that it has entered the system call that it was about to enter."""
 
 
@@ -59,7 +59,7 @@ def _main_thread_interrupted() -> Iterator[None]:
 
     def interrupt() -> None:
         while signals := received.recv(64):
-            for pause in _PAUSES if signals.strip(bytes([signal.SIGURG])) else ():
+            for pause in _INTERRUPT_DELAYS if signals.strip(bytes([signal.SIGURG])) else ():
                 if not ended.wait(pause):
                     signal.pthread_kill(main, signal.SIGURG)
 

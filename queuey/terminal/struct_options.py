@@ -17,7 +17,7 @@ import typer
 
 from queuey.terminal import times
 from queuey.terminal.commands import with_parameters
-from queuey.terminal.setting_values import bare
+from queuey.terminal.setting_values import without_none
 
 _LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )(.+)")
 
@@ -54,7 +54,7 @@ def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
         first, *own = (parameter for parameter in parameters if parameter.name != "fields")
-        added = [parameter for struct in structs for parameter in _parameters(struct)]
+        added = [parameter for struct in structs for parameter in _make_parameters(struct)]
 
         def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
             fields = {parameter.name: values.pop(parameter.name) for parameter in added}
@@ -66,18 +66,18 @@ def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]
     return decorate
 
 
-def _parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
+def _make_parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
     described, hints = descriptions(struct), get_type_hints(struct, include_extras=True)
     parameters = []
     for field in msgspec.structs.fields(struct):
         for meta in getattr(hints[field.name], "__metadata__", ()):
             if "option" in (meta.extra or {}):
-                kind = bare(get_args(hints[field.name])[0])
-                parameters.append(_parameter(field, kind, meta, *described[field.name]))
+                kind = without_none(get_args(hints[field.name])[0])
+                parameters.append(_make_parameter(field, kind, meta, *described[field.name]))
     return parameters
 
 
-def _parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, text: str) -> inspect.Parameter:  # noqa: ANN401 - of msgspec
+def _make_parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, text: str) -> inspect.Parameter:  # noqa: ANN401 - of msgspec
     extra, name = meta.extra or {}, field.name.replace("_", "-")
     names = extra["option"] or (f"--{name}/--no-{name}" if field.default is True else f"--{name}",)
     looks = {"show_default": default or names[0].startswith("--"), "rich_help_panel": extra["panel"]}
@@ -96,4 +96,4 @@ def _parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, text: st
 
 
 def _is_list(parameter: inspect.Parameter) -> bool:
-    return get_origin(bare(get_args(parameter.annotation)[0])) is list
+    return get_origin(without_none(get_args(parameter.annotation)[0])) is list

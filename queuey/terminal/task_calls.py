@@ -50,19 +50,19 @@ def shown_call(body: str | bytes) -> ShownCall | None:
         call = _decode(body)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-    return ShownCall(shortened(printable(call.task[: MAX_NAME + 1]), MAX_NAME), _arguments(call))
+    return ShownCall(shortened(printable(call.task[: MAX_NAME + 1]), MAX_NAME), _arguments_text(call))
 
 
-def _arguments(call: _Call) -> str:
+def _arguments_text(call: _Call) -> str:
     text = ""
-    for number, argument in enumerate(_texts(call)):
+    for number, argument in enumerate(_argument_texts(call)):
         text += f", {argument}" if number else argument
         if len(text) > MAX_ARGUMENTS:
             break
     return shortened(text, MAX_ARGUMENTS)
 
 
-def _texts(call: _Call) -> Iterator[str]:
+def _argument_texts(call: _Call) -> Iterator[str]:
     for value in call.args:
         yield _text(value)
     for name, value in call.kwargs.items():

@@ -31,10 +31,10 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def did_you_mean(wanted: Iterable[str], known: Iterable[str]) -> str:
+def did_you_mean(unknown: Iterable[str], known: Iterable[str]) -> str:
     """Returns the end of a sentence about unknown names: a hint at similar ones, or a full stop."""
     names = list(known)
-    close = sorted({name for word in wanted for name in get_close_matches(word, names)})
+    close = sorted({name for word in unknown for name in get_close_matches(word, names)})
     return f"; did you mean {' or '.join(close)}?" if close else "."
 
 

@@ -124,6 +124,6 @@ def due_at(text: str) -> float:
     return due_time
 
 
-def until(due: float | None) -> dict[str, float]:
+def delay_option(due: float | None) -> dict[str, float]:
     """Returns the option ``delay`` for a message that is due at an instant, or no option if ``due`` is None."""
     return {} if due is None else {"delay": max(0.0, due - time.time())}

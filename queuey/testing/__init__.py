@@ -43,10 +43,10 @@ def queuey(queuey_stores: TestStores) -> Iterator[Client]:
     Tests share the store, but each has its own application: ``client.application``.
     """
     service, application = queuey_stores.application()
-    with _client(service, application) as client:
+    with _make_client(service, application) as client:
         yield client
     if not queuey_stores.clock.ahead:
-        with _client(service, application) as client:  # The test may have closed its client.
+        with _make_client(service, application) as client:  # The test may have closed its client.
             for schedule in client.schedules.list():
                 client.schedules.delete(schedule.name)
     if queuey_stores.clock.ahead:
@@ -69,7 +69,7 @@ def queuey_service(queuey_process: RealProcess) -> Iterator[RealService]:
     service.client.close()
 
 
-def _client(service: EmbeddedService, application: str) -> Client:
+def _make_client(service: EmbeddedService, application: str) -> Client:
     return Client(
         URL,
         key="",

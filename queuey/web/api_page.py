@@ -196,7 +196,7 @@ def _operation(method: str, path: str, operation: Part, schemas: Part, *, is_ope
         f'<a href="#error-{status}">{status}</a>' for status in sorted(operation["responses"].keys() - answers.keys())
     )
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
-    shown = next((status for status, answer in answers.items() if _shown(answer)), next(iter(answers)))
+    shown = next((status for status, answer in answers.items() if _find_example(answer)), next(iter(answers)))
     parameters = [
         (_code(p["name"]), ", ".join((escape(p["in"]), *_parameter_type(p))), [_text(p["description"])])
         for p in operation["parameters"]
@@ -216,17 +216,18 @@ def _parameter_type(parameter: Part) -> list[str]:
     return [] if parameter["in"] == "path" else [_type(parameter["schema"])]
 
 
-def _shown(answer: Part) -> object:
+def _find_example(answer: Part) -> object:
     return next((body["example"] for body in answer.get("content", {}).values() if "example" in body), None)
 
 
 def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
+    """Returns an example request in each language beside its answer. A language without one gets a comment."""
     tabs = "".join(f'<label for="api-{name.lower()}" aria-hidden="true">{name}</label>' for name in LANGUAGES)
     sources = "".join(
         _pre(samples.get(name) or f"# The {name} client has no call for this.", f"api-{name.lower()}")
         for name in LANGUAGES
     )
-    example = _shown(answer)
+    example = _find_example(answer)
     body = "" if example is None else example if isinstance(example, str) else indented(example)
     media = next((media for media, value in answer.get("content", {}).items() if "example" in value), "")
     return (
@@ -265,7 +266,7 @@ def _fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str
 def _body(body: Part | None, schemas: Part) -> str:
     if body is None:
         return ""
-    types = dict.fromkeys(name for media in body["content"].values() for name in _names(media["schema"]))
+    types = dict.fromkeys(name for media in body["content"].values() for name in _find_type_names(media["schema"]))
     folded = "".join(
         f"<details><summary>Fields of {escape(name)}</summary>\n{_properties(schemas[name], 'required')}</details>\n"
         for name in types
@@ -274,10 +275,10 @@ def _body(body: Part | None, schemas: Part) -> str:
     return f"<h3>Body</h3>\n<p>{_content(body['content'])}{optional}</p>\n{folded}"
 
 
-def _names(schema: Part) -> list[str]:
+def _find_type_names(schema: Part) -> list[str]:
     if "$ref" in schema:
         return [schema["$ref"].rpartition("/")[2]]
-    return [name for form in schema.get("anyOf", ()) for name in _names(form)]
+    return [name for form in schema.get("anyOf", ()) for name in _find_type_names(form)]
 
 
 def _answers(answers: Part, anchor: str = "") -> str:
@@ -304,7 +305,7 @@ def _content(content: Part) -> str:
 def _properties(schema: Part, word: str = "always there") -> str:
     required = schema.get("required", ())
     fields = [
-        (_code(name), f"{_type(value)}{f', {word}' if name in required else ''}", _abouts(value))
+        (_code(name), f"{_type(value)}{f', {word}' if name in required else ''}", _find_descriptions(value))
         for name, value in schema.get("properties", {}).items()
     ]
     return _fields("", fields) or f"<p>{_type(schema)}</p>\n"
@@ -318,9 +319,9 @@ def _schema(name: str, schema: Part) -> str:
     )
 
 
-def _abouts(schema: Part) -> list[str]:
+def _find_descriptions(schema: Part) -> list[str]:
     own = [_text(schema["description"])] if "description" in schema else []
-    return own + [about for form in schema.get("anyOf", ()) for about in _abouts(form)]
+    return own + [about for form in schema.get("anyOf", ()) for about in _find_descriptions(form)]
 
 
 def _type(schema: Part) -> str:

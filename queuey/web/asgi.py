@@ -46,11 +46,12 @@ class Application:
         if scope["type"] == "http":
             await answer(self._gateway, scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         else:
             raise ValueError(f"The service does not support ASGI scopes of type {scope['type']}.")
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
+        """Starts and stops the service as the server says. Reports an error to the server, and raises it."""
         while True:
             message = await receive()
             try:

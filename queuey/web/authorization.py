@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import get_args
 
-from queuey.access import ANYBODY, Caller, allowed, concerns, lacking, matches
+from queuey.access import ANYBODY, Caller, allowed, concerns, explain_refusal, matches
 from queuey.api.queues import Action
 from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
@@ -36,7 +36,7 @@ MAX_CREDENTIALS = 16
 """Max credentials in a header. Each unknown one costs a store read or a signature check."""
 MAX_PARTS = 128
 """Max parts of a header, counting blank parts and unknown schemes: the event loop splits them."""
-_SPELLED = {"bearer": "Bearer", "browserid": "BrowserID"}
+_CANONICAL_SCHEMES = {"bearer": "Bearer", "browserid": "BrowserID"}
 """Schemes of users, which are case-insensitive (RFC 9110, 11.1). ``Application`` is not, as in the original."""
 
 
@@ -60,7 +60,7 @@ class Authenticator:
         most: Max cached headers.
     """
 
-    __slots__ = ("_clock", "_known", "_lock", "_most", "_of_caller", "_readers", "_wall")
+    __slots__ = ("_cache", "_clock", "_keys_by_caller", "_lock", "_most", "_readers", "_wall")
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Authenticator:
         self._wall = wall
         self._most = most
         self._lock = threading.Lock()
-        self._known: dict[str | bytes, tuple[Caller, float]] = {}
-        self._of_caller: dict[frozenset[str], dict[str | bytes, None]] = {}
+        self._cache: dict[str | bytes, tuple[Caller, float]] = {}
+        self._keys_by_caller: dict[frozenset[str], dict[str | bytes, None]] = {}
 
     def add(self, reader: CredentialReader) -> None:
         self._readers[reader.scheme] = reader
@@ -88,46 +88,51 @@ class Authenticator:
             NotAuthenticated: A credential is unknown, expired or revoked.
             StoreUnavailable: A credential cannot be read now.
         """
-        caller = self.remembered(header)
-        return self._read(header or "") if caller is None else caller
+        caller = self.cached_caller(header)
+        return self._read_caller(header or "") if caller is None else caller
 
-    def remembered(self, header: str | None) -> Caller | None:
+    def cached_caller(self, header: str | None) -> Caller | None:
         """Returns the caller if it is cached and its entry has not expired."""
         if header is None:
             return ANYBODY
-        entry = self._known.get(header) or self._find(header)
+        entry = self._cache.get(header) or self._find_entry(header)
         return entry[0] if entry is not None and entry[1] > self._clock() else None
 
-    def seen(self, header: str) -> str | None:
+    def stale_tenant(self, header: str) -> str | None:
         """Returns the tenant of a cached caller, even shortly after its entry expired; it gives no permission.
 
         Requests count for this tenant. Returns None if the header is unknown, or was read so long ago that its key may
         have been revoked.
         """
-        entry = self._known.get(header) or self._find(header)
+        entry = self._cache.get(header) or self._find_entry(header)
         return entry[0].tenant if entry is not None and entry[1] + MAX_STALE > self._clock() else None
 
-    def seen_caller(self, header: str) -> Caller | None:
-        entry = self._find(header)
+    def stale_caller(self, header: str) -> Caller | None:
+        entry = self._find_entry(header)
         return None if entry is None else entry[0]
 
     def keys(self, header: str) -> list[bytes]:
-        return [digest_of(key) for scheme, key in self._credentials(header) if scheme == ApplicationKeys.scheme]
+        return [digest_of(key) for scheme, key in self._parse_credentials(header) if scheme == ApplicationKeys.scheme]
 
     def forget(self, header: str) -> None:
         with self._lock:
-            self._forget(_key(header))
+            self._forget(_cache_key(header))
 
-    def _find(self, header: str) -> tuple[Caller, float] | None:
+    def _find_entry(self, header: str) -> tuple[Caller, float] | None:
+        """Returns the cached caller and its time of expiry, for any form of the header; None if it is not cached."""
         if len(header) > MAX_HEADER:
             return None
-        entry = self._known.get(header if len(header) <= MAX_PLAIN_KEY else _key(header))
+        entry = self._cache.get(header if len(header) <= MAX_PLAIN_KEY else _cache_key(header))
         if entry is None:
             with suppress(NotAuthenticated):
-                entry = self._known.get(_key(_written(self._credentials(header))))
+                entry = self._cache.get(_cache_key(_canonical_header(self._parse_credentials(header))))
         return entry
 
-    def _credentials(self, header: str) -> list[tuple[str, str]]:
+    def _parse_credentials(self, header: str) -> list[tuple[str, str]]:
+        """Returns schemes and credentials in their order; skips unknown schemes and blank parts.
+
+        Raises if they are too many or too long.
+        """
         if len(header) > MAX_HEADER:
             text = f"The header Authorization is too long: {len(header)} characters, at most {MAX_HEADER}."
             raise NotAuthenticated(f"{text} Send only the credentials that this service knows.")
@@ -136,18 +141,22 @@ class Authenticator:
         credentials = []
         for part in header.split(";"):
             scheme, _, credential = part.strip().partition(" ")
-            scheme = _SPELLED.get(scheme.lower(), scheme)
+            scheme = _CANONICAL_SCHEMES.get(scheme.lower(), scheme)
             if scheme in self._readers and (credential := credential.strip()):
                 credentials.append((scheme, credential))
         if len(credentials) > MAX_CREDENTIALS:
             raise NotAuthenticated(f"Too many credentials: {len(credentials)}, at most {MAX_CREDENTIALS}.")
         return credentials
 
-    def _read(self, header: str) -> Caller:
-        credentials = self._credentials(header)
+    def _read_caller(self, header: str) -> Caller:
+        """Reads all credentials of a header and caches their caller, who has the rights of all of them.
+
+        One bad credential refuses all.
+        """
+        credentials = self._parse_credentials(header)
         if not credentials:
             return ANYBODY
-        key = _key(_written(credentials))
+        key = _cache_key(_canonical_header(credentials))
         began = self._clock()
         try:
             results = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
@@ -164,20 +173,20 @@ class Authenticator:
         )
         with self._lock:
             self._forget(key)
-            if len(self._known) >= self._most:
-                keys = max(self._of_caller.values(), key=len)
+            if len(self._cache) >= self._most:
+                keys = max(self._keys_by_caller.values(), key=len)
                 self._forget(next(iter(keys)))
-            self._known[key] = caller, began + min(seconds for _, seconds in results)
-            self._of_caller.setdefault(caller.names, {})[key] = None
+            self._cache[key] = caller, began + min(seconds for _, seconds in results)
+            self._keys_by_caller.setdefault(caller.names, {})[key] = None
         return caller
 
     def _forget(self, key: str | bytes) -> None:
         """Drops a cached header. Call it with the lock held."""
-        if (entry := self._known.pop(key, None)) is not None:
+        if (entry := self._cache.pop(key, None)) is not None:
             names = entry[0].names
-            del self._of_caller[names][key]
-            if not self._of_caller[names]:
-                del self._of_caller[names]
+            del self._keys_by_caller[names][key]
+            if not self._keys_by_caller[names]:
+                del self._keys_by_caller[names]
 
     def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
         now = self._wall()
@@ -185,14 +194,14 @@ class Authenticator:
         remaining_seconds = math.inf if identity.expires is None else identity.expires - now
         if remaining_seconds <= 0:
             raise NotAuthenticated("The credential has expired.")
-        return identity, min(reader.believed, remaining_seconds)
+        return identity, min(reader.max_cache_seconds, remaining_seconds)
 
 
-def _written(credentials: list[tuple[str, str]]) -> str:
+def _canonical_header(credentials: list[tuple[str, str]]) -> str:
     return "; ".join(sorted({f"{scheme} {credential}" for scheme, credential in credentials}))
 
 
-def _key(header: str) -> str | bytes:
+def _cache_key(header: str) -> str | bytes:
     return header if len(header) <= MAX_PLAIN_KEY else sha256(header.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -225,7 +234,7 @@ class Authorization:
     async def identify(self, request: Request) -> Caller:
         if request.refused is not None:
             raise request.refused
-        caller = self._authenticate.remembered(request.headers.get("authorization"))
+        caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         return await request.in_pool(lambda: self.caller(request)) if caller is None else caller
 
     async def member(self, request: Request) -> Credential:
@@ -235,7 +244,7 @@ class Authorization:
 
     def former_member(self, request: Request) -> Credential | None:
         """Returns a member's credential, without rights, if the caller is still cached; else None."""
-        if self.seen(request) is None:
+        if self.stale_caller(request) is None:
             return None
         return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), ANYBODY)
 
@@ -243,7 +252,7 @@ class Authorization:
     def require_credential(request: Request, caller: Caller) -> None:
         """Raises ``NotAllowed`` if the caller has no credential; called before a body is read that needs a right."""
         if caller.anonymous:
-            raise _refusal(request, caller, "")
+            raise _make_refusal(request, caller, "")
 
     def forget(self, request: Request) -> None:
         if (header := request.headers.get("authorization")) is not None:
@@ -255,17 +264,17 @@ class Authorization:
         All callers without a credential have one tenant. Returns None if the credential has not been read yet.
         """
         header = request.headers.get("authorization")
-        return ANONYMOUS if header is None else self._authenticate.seen(header)
+        return ANONYMOUS if header is None else self._authenticate.stale_tenant(header)
 
-    def seen(self, request: Request) -> Caller | None:
+    def stale_caller(self, request: Request) -> Caller | None:
         """Returns the cached caller, even if its entry has expired; it gives no permission.
 
         Returns None if its credential has not been read, or is not valid.
         """
         header = request.headers.get("authorization")
-        return ANYBODY if header is None else self._authenticate.seen_caller(header)
+        return ANYBODY if header is None else self._authenticate.stale_caller(header)
 
-    def know(self, request: Request) -> None:
+    def preload_caller(self, request: Request) -> None:
         """Authenticates the caller ahead of the view. Blocks if an issuer has to be asked, so that the view does not.
 
         A :class:`QueueyError` of the credential is kept, and raised by the view.
@@ -290,7 +299,7 @@ class Authorization:
 
         def check(row: Queue) -> None:
             if not concerns(row, caller):
-                raise _refusal(request, caller, lacking(caller, application, "measure", name))
+                raise _make_refusal(request, caller, explain_refusal(caller, application, "measure", name))
 
         try:
             return self._service.enter(self._service.find(application, name), check).queue
@@ -340,16 +349,17 @@ class Authorization:
     def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
         """Authorizes a caller from the caches; returns None if something has to be read (:meth:`admit`)."""
         queue = self._service.store.catalogue.cached_queue(match["app"], match["queue"])
-        caller = self._authenticate.remembered(request.headers.get("authorization"))
+        caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
             return None
         check = partial(self._check, request, action, None)
         return QueueAccess(self._service.core, self._service.store, queue, check)
 
     def _check(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
+        """Raises ``NotAllowed`` unless the present row and rights allow the action, and a changed dead-letter queue."""
         caller = self.caller(request)
         if not allowed(row, caller, action):
-            raise _refusal(request, caller, lacking(caller, row.application, action, row.name))
+            raise _make_refusal(request, caller, explain_refusal(caller, row.application, action, row.name))
         if dead_letter != row.dead_letter:
             self.require_dead_letter(request, row.application, row.name, dead_letter)
 
@@ -373,8 +383,8 @@ class Authorization:
         caller = self.caller(request)
         row = Queue(application=application, name=dead_letter, uid=0, qid=0)
         if not allowed(row, caller, "send") and not allowed(row, caller, "admin"):
-            text = f"dead_letter names another queue. {lacking(caller, application, 'send', dead_letter)}"
-            raise _refusal(request, caller, text)
+            text = f"dead_letter names another queue. {explain_refusal(caller, application, 'send', dead_letter)}"
+            raise _make_refusal(request, caller, text)
 
     def patterns(self, request: Request, application: str, action: Action) -> Sequence[str]:
         """Returns patterns of the queues of an application on which the caller may do something; at least one.
@@ -387,15 +397,16 @@ class Authorization:
         self._service.queues.require_application(application)
         caller = self.caller(request)
         if not (patterns := caller.patterns(application, action)):
-            raise _refusal(request, caller, lacking(caller, application, action))
+            raise _make_refusal(request, caller, explain_refusal(caller, application, action))
         return patterns
 
     def matching(self, request: Request, application: str, action: Action) -> Callable[[str], bool]:
+        """Returns a predicate of queue names on which the caller may do something. Raises as :meth:`patterns`."""
         patterns = self.patterns(request, application, action)
         return lambda name: any(matches(pattern, name) for pattern in patterns)
 
-    def creation(self, request: Request, application: str) -> Callable[[str], None]:
-        """Returns a check that refuses names of queues that the caller may not create. Raises as :meth:`patterns`."""
+    def creation_check(self, request: Request, application: str) -> Callable[[str], None]:
+        """Returns a check of queue names: creating a queue needs ``admin``. Raises as :meth:`patterns`."""
         patterns = self.patterns(request, application, "admin")
 
         def check(name: str) -> None:
@@ -432,8 +443,8 @@ class Authorization:
                     raise
         for action in CONSUMING:
             begins = [pattern.partition("*")[0] for pattern in caller.patterns(application, action)]
-            if shapes and not any(_may_meet(shape, begin) for shape in shapes for begin in begins):
-                raise _refusal(request, caller, lacking(caller, application, action))
+            if shapes and not any(_may_match_prefix(shape, begin) for shape in shapes for begin in begins):
+                raise _make_refusal(request, caller, explain_refusal(caller, application, action))
 
     def readable(self, request: Request, application: str, most: int) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, whether they exist or not.
@@ -470,13 +481,14 @@ class Authorization:
         """
         caller = self.caller(request)
         if (name := caller.reader_within(application)) is None:
-            raise _refusal(request, caller, "Read marks are kept for users of the application, and for applications.")
+            text = "Read marks are kept for users of the application, and for applications."
+            raise _make_refusal(request, caller, text)
         return name
 
     def rights(self, request: Request, application: str, name: str) -> list[Action]:
         """Returns the actions that the caller may do on a queue of this name, whether it exists or not.
 
-        The principals and the type of a queue count only for callers that it concerns (:func:`queuey.access.concerns`).
+        The principals and the type of a queue count only for callers that it concerns (:func:`queuey.access.matches`).
         All others get no action, as if the queue did not exist.
 
         Raises:
@@ -489,22 +501,23 @@ class Authorization:
             row = Queue(application=application, name=name, uid=0, qid=0)
         return [action for action in get_args(Action) if allowed(row, caller, action)]
 
-    def oversee(self, request: Request) -> None:
+    def require_operator(self, request: Request) -> None:
         caller = self.caller(request)
         if not any(grant.application is None for grant in caller.grants):
-            raise _refusal(request, caller, "Only operators' keys list applications.")
+            raise _make_refusal(request, caller, "Only operators' keys list applications.")
 
 
 def consumes(queue: Queue, caller: Caller) -> bool:
     return all(allowed(queue, caller, action) for action in CONSUMING)
 
 
-def _may_meet(shape: str, begin: str) -> bool:
+def _may_match_prefix(shape: str, begin: str) -> bool:
+    """Returns whether a shell pattern could match names that begin with ``begin``, judged before its first wildcard."""
     own = re.split(r"[*?\[]", shape, maxsplit=1)[0]
     return own.startswith(begin) or begin.startswith(own)
 
 
-def _refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
+def _make_refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
     if caller.anonymous:
         reason = (
             "The header Authorization has no scheme that is known here" if request.headers.get("authorization") else ""

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote_to_bytes
 from queuey.metrics import Metrics
 from queuey.storage.calls import GivenUp
 from queuey.web.admission.long_polls import client_left
-from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_stranger_sees, error_response
+from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_unauthenticated, error_response
 from queuey.web.requests import (
     MAX_NAME,
     OWN_HEADER,
@@ -41,7 +41,7 @@ Match = dict[str, str]
 Handler = Callable[[Request, Match], Response] | Callable[[Request, Match], Coroutine[Any, Any, Response]]
 
 
-PATHS, SHORT_PATH = 1024, 200
+MAX_CACHED_PATHS, MAX_CACHED_PATH_BYTES = 1024, 200
 """Max cached routes, and max bytes of a cached path."""
 
 WARNING = "Warning"
@@ -160,7 +160,7 @@ class Endpoint:
             raise
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             if not self._original:
-                error = as_stranger_sees(error)
+                error = as_unauthenticated(error)
             if isinstance(error, GivenUp) and request.is_left:
                 error = client_left()
             response = error_response(error, request)
@@ -173,20 +173,20 @@ class Endpoint:
         self._metrics.observe(self.name, response.status, seconds)
 
     async def _options(self, request: Request, match: Match) -> Response:
-        return self._allowing(text_response(self._allow))
+        return self._add_allow(text_response(self._allow))
 
     async def _no_such_method(self, request: Request, match: Match) -> Response:
         if self._original:
-            return self._allowing(error_response(NoSuchResource("The resource does not have this method."), request))
+            return self._add_allow(error_response(NoSuchResource("The resource does not have this method."), request))
         text = f"{request.method[:20]} is not a method of this resource. It has: {self._allow}."
-        return self._allowing(error_response(MethodNotAllowed(text), request))
+        return self._add_allow(error_response(MethodNotAllowed(text), request))
 
-    def _allowing(self, response: Response) -> Response:
+    def _add_allow(self, response: Response) -> Response:
         response.headers += (("Allow", self._allow),)
         return response
 
 
-class Found(NamedTuple):
+class ResourceMatch(NamedTuple):
     """The resource of a path.
 
     Attributes:
@@ -218,20 +218,20 @@ class Resources:
     ) -> None:
         self.routes = [(route, endpoints.get(route.name, bridge)) for route in routes]
         self._nowhere = nowhere
-        self._remembered = lru_cache(PATHS)(self._find)
+        self._find_cached = lru_cache(MAX_CACHED_PATHS)(self._find)
 
-    def find(self, raw: bytes) -> Found:
-        return self._remembered(raw) if len(raw) <= SHORT_PATH else self._find(raw)
+    def find(self, raw: bytes) -> ResourceMatch:
+        return self._find_cached(raw) if len(raw) <= MAX_CACHED_PATH_BYTES else self._find(raw)
 
-    def _find(self, raw: bytes) -> Found:
+    def _find(self, raw: bytes) -> ResourceMatch:
         path = decode_path(raw)
         if path is None:
-            return Found(raw.decode("latin-1"), self._nowhere, {})
+            return ResourceMatch(raw.decode("latin-1"), self._nowhere, {})
         for route, endpoint in self.routes:
             # Routes end in ``$``, which also matches before a newline at the end of the path.
             if (match := route.match(path)) is not None and not (path[-1:] == "\n" and route.match(path[:-1]) == match):
-                return Found(path, endpoint, match)
-        return Found(path, self._nowhere, {})
+                return ResourceMatch(path, endpoint, match)
+        return ResourceMatch(path, self._nowhere, {})
 
 
 def with_warning(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> tuple[Header, ...]:

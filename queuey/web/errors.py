@@ -58,17 +58,21 @@ def status_of(error: Exception) -> int:
 
 
 def error_response(error: Exception, request: Request) -> Response:
+    """Makes the response to an error, in the form of its facade or as the request accepts it.
+
+    Logs a defect with its traceback.
+    """
     status = status_of(error)
     form = None if request.facade is None else partial(request.facade.error_response, request)
     if status == 500:  # noqa: PLR2004 - the status of our own defects
-        text = f"application error: crash id {_note_crash(error, request)}"
-        return _crashed(text, request) if form is None else form(error, status, text)
+        text = f"application error: crash id {_log_crash(error, request)}"
+        return _crash_response(text, request) if form is None else form(error, status, text)
     if form is not None:
         return form(error, status, str(error))
-    extra = _extra(error, request)
+    extra = _extra_fields(error, request)
     headers = _headers(error, status)
     if _wants_problem(request):
-        return _problem(status, _code(error), _texts(error), extra, headers)
+        return _problem_response(status, _code(error), _texts(error), extra, headers)
     if isinstance(error, errors.NotAllowed):
         return Response(status, f"403 Forbidden\n\n{error}\n".encode(), TEXT)
     if isinstance(error, NoSuchResource | errors.ApplicationNotFound):
@@ -82,10 +86,10 @@ def plain_error_response(error: errors.QueueyError) -> Response:
     """Returns the response to an error outside of a request, such as one from opening a store."""
     status = status_of(error)
     extra = {"outcome": getattr(error, "outcome", "none")}
-    return _problem(status, error.code, _texts(error), extra, _headers(error, status))
+    return _problem_response(status, error.code, _texts(error), extra, _headers(error, status))
 
 
-def as_stranger_sees(error: Exception) -> Exception:
+def as_unauthenticated(error: Exception) -> Exception:
     """Turns a refusal of a caller without a credential (403) into 401; returns other errors unchanged."""
     return errors.NoCredential(*error.args) if isinstance(error, errors.NotAllowed) and error.anonymous else error
 
@@ -108,7 +112,8 @@ def _texts(error: Exception) -> dict[str, str]:
     return {_code(error): str(error)}
 
 
-def _extra(error: Exception, request: Request) -> dict[str, Any]:
+def _extra_fields(error: Exception, request: Request) -> dict[str, Any]:
+    """Returns the further fields of an error's body, above all whether a write may have been done."""
     if request.in_doubt:
         return {"outcome": "unknown"}
     if isinstance(
@@ -139,7 +144,7 @@ def _headers(error: Exception, status: int) -> tuple[Header, ...]:
     return HEADERS.get(status, ())
 
 
-def _problem(
+def _problem_response(
     status: int, code: str, texts: dict[str, str], extra: dict[str, Any], headers: tuple[Header, ...]
 ) -> Response:
     content = {
@@ -161,21 +166,22 @@ def _without_secrets(path: str) -> str:
     return path
 
 
-def _note_crash(error: Exception, request: Request) -> str:
+def _log_crash(error: Exception, request: Request) -> str:
     """Logs a defect under a random id, which is all that the client gets."""
     crash = secrets.token_hex(8)
     logger.error("crash %s: %s %r", crash, request.method, _without_secrets(request.path), exc_info=error)
     return crash
 
 
-def _crashed(text: str, request: Request) -> Response:
+def _crash_response(text: str, request: Request) -> Response:
     texts = {"InternalError": text}
     if _wants_problem(request):
-        return _problem(500, "InternalError", texts, {}, ())
+        return _problem_response(500, "InternalError", texts, {}, ())
     return json_response({"status": "error", "error_msg": texts}, 500)
 
 
 def refusal(status: int, why: str) -> Response:
+    """Makes the response to a request that could not be read, or that came when there were too many connections."""
     response = json_response({"status": "error", "error_msg": {"request": why}}, status)
     if status == 503:  # noqa: PLR2004 - there are too many connections
         response.headers += (("Retry-After", "1"),)

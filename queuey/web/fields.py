@@ -84,12 +84,12 @@ class Fields(Generic[S]):
         return self.read(self.json(request), errors)
 
     def note_unknown(self, request: Request, values: Mapping[str, object]) -> None:
-        items = ((self.names, values), *self._items(values))
+        items = ((self.names, values), *self._inner_objects(values))
         if unknown := dict.fromkeys(name for names, item in items for name in item if name not in names):
             allowed = self.names.union(*(names for names, _ in self._inner.values()))
             note_unknown(request, list(unknown), "field", "body", allowed)
 
-    def _items(self, values: Mapping[str, object]) -> Iterator[tuple[frozenset[str], Mapping[str, object]]]:
+    def _inner_objects(self, values: Mapping[str, object]) -> Iterator[tuple[frozenset[str], Mapping[str, object]]]:
         for field, (names, is_map) in self._inner.items():
             value = values.get(field)
             if is_map and isinstance(value, dict):
@@ -107,23 +107,23 @@ class Queries(Generic[T]):
 
     def __init__(self, read: Callable[[Request], T]) -> None:
         self._read = read
-        self._known: dict[str, T] = {}
+        self._cache: dict[str, T] = {}
 
     def read(self, request: Request) -> T:
         text = request.query
-        parsed = self._known.get(text)
+        parsed = self._cache.get(text)
         if parsed is None:
             ignored_before = request.ignored
             parsed = self._read(request)
             # A query with unknown fields is not cached, so that each response has its warning.
             if request.ignored is ignored_before and len(text) <= MAX_QUERY:
-                if len(self._known) >= MAX_QUERIES:
-                    self._known.clear()
-                self._known[text] = parsed
+                if len(self._cache) >= MAX_QUERIES:
+                    self._cache.clear()
+                self._cache[text] = parsed
         return parsed
 
 
-def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
+def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
     """Returns a type without None and metadata, and the metadata; ``AnyType`` if the type has several forms."""
     metadata: dict[str, Any] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
@@ -138,7 +138,7 @@ def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
 
 def _inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
     """Returns the field names of a type's inner structs, and whether these are the values of an object."""
-    kind, _ = _unwrapped(kind)
+    kind, _ = _unwrap(kind)
     is_map = isinstance(kind, inspect.DictType)
     item = kind.value_type if isinstance(kind, inspect.DictType) else getattr(kind, "item_type", kind)
     if not isinstance(item, inspect.StructType):
@@ -147,7 +147,8 @@ def _inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
 
 
 def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:
-    kind, metadata = _unwrapped(kind)
+    """Returns the function that parses values of a type within its limits, or None if any value will do."""
+    kind, metadata = _unwrap(kind)
     bounds = _bounds(kind, metadata.get("x-limit"), limits)
     match kind:
         case inspect.IntType():

@@ -139,14 +139,14 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
 
 def document(api: Api, limits: msgspec.Struct) -> Schema:
     """Returns the OpenAPI document, with these limits as upper bounds and for their names in texts."""
-    requests = [kind for operation in api.operations for kind in _kinds([operation.body])]
+    requests = [kind for operation in api.operations for kind in _find_types([operation.body])]
     answers = [spec.content for operation in api.operations for spec in operation.success.values()]
-    answered = _kinds([*answers, *(spec.content for spec in api.errors.values())])
+    answered = _find_types([*answers, *(spec.content for spec in api.errors.values())])
     kinds = list(dict.fromkeys([*requests, *answered]))
     found_schemas, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
-    for kind in set(_structs(answered)).difference(_structs(requests)):
-        _complete(components[kind.__name__], kind)
-    for kind in _structs(kinds):
+    for kind in set(_find_structs(answered)).difference(_find_structs(requests)):
+        _complete_answer(components[kind.__name__], kind)
+    for kind in _find_structs(kinds):
         _describe(components[kind.__name__], kind)
     schemas = dict(zip(kinds, found_schemas, strict=True))
     paths: dict[str, Schema] = {}
@@ -168,13 +168,13 @@ def document(api: Api, limits: msgspec.Struct) -> Schema:
             "securitySchemes": {"credential": dict(api.security)},
         },
     }
-    resolved: Schema = _in_force(content, msgspec.structs.asdict(limits))
+    resolved: Schema = _fill_in_limits(content, msgspec.structs.asdict(limits))
     return resolved
 
 
 def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
     parts = [p for p in api.path_parameters if f"{{{p.name}}}" in operation.path]
-    query = [] if operation.query is None else [*_query(operation.query), api.strict]
+    query = [] if operation.query is None else [*_query_parameters(operation.query), api.strict]
     answers = {str(status): _response(status, spec, schemas) for status, spec in operation.success.items()}
     answers |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.errors}
     entry: Schema = {
@@ -191,7 +191,7 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
         content = _content(operation.body, schemas)
         entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
     if (example := next((e for e in api.examples if e.operation == operation.id), None)) is not None:
-        _show(entry, example)
+        _add_example(entry, example)
         entry["x-codeSamples"] = [
             {"lang": "Shell" if label == "curl" else label, "label": label, "source": source}
             for label, source in samples(operation, example).items()
@@ -208,7 +208,7 @@ def samples(operation: Operation, example: Example) -> dict[str, str]:
     return {label: source for label, source in sources.items() if source}
 
 
-def _show(entry: Schema, example: Example) -> None:
+def _add_example(entry: Schema, example: Example) -> None:
     values = example.path | example.query | example.headers
     for parameter in entry["parameters"]:
         if parameter["name"] in values:
@@ -278,7 +278,8 @@ def _fetch(operation: Operation, example: Example) -> str:
     return f"const answer = await fetch(`{address}`{options});\nconsole.log(await answer.{read}());"
 
 
-def _query(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
+def _query_parameters(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
+    """Yields the parameters of a query struct. In a query all values are text, so null and lists are left out."""
     _, components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
     for name, field in components[kind.__name__]["properties"].items():
         forms = [form for form in field.get("anyOf", [field]) if form.get("type") not in {"null", "array"}]
@@ -314,13 +315,13 @@ def _response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]
     return answer
 
 
-def _kinds(contents: Iterable[Content]) -> list[Any]:
+def _find_types(contents: Iterable[Content]) -> list[Any]:
     values = [value for content in contents for value in content.values()]
     kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
-def _structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
+def _find_structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
     structs: dict[type[msgspec.Struct], None] = {}
     pending = list(inspect.multi_type_info(kinds))
     while pending:
@@ -337,7 +338,11 @@ def _structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
     return list(structs)
 
 
-def _complete(schema: Schema, kind: type[msgspec.Struct]) -> None:
+def _complete_answer(schema: Schema, kind: type[msgspec.Struct]) -> None:
+    """Corrects the schema of an answer: all fields that are never left out are required.
+
+    Fields that are left out instead of null are not nullable.
+    """
     fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
     optional = {name for name, f in fields.items() if not f.required and kind.__struct_config__.omit_defaults}
     schema["required"] = [name for name in schema["properties"] if name not in optional]
@@ -348,6 +353,7 @@ def _complete(schema: Schema, kind: type[msgspec.Struct]) -> None:
 
 
 def _describe(schema: Schema, kind: type[msgspec.Struct]) -> None:
+    """Puts the class docstring and its ``Attributes`` into the descriptions of a struct's schema and properties."""
     text, _, more = (kind.__doc__ or "").partition("\n\n")
     schema["description"] = _as_json(text)
     lines = re.search(r"Attributes:\n(.*)", more, re.DOTALL)
@@ -366,14 +372,15 @@ def _as_json(text: str) -> str:
     return re.sub(r"\b(?:None|False|True)\b|``", lambda match: names[match[0]], " ".join(text.split()))
 
 
-def _in_force(part: Any, limits: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+def _fill_in_limits(part: Any, limits: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """Replaces names of limits by their values: ``{name}`` in texts, ``x-limit`` in schemas."""
     if isinstance(part, list):
-        return [_in_force(item, limits) for item in part]
+        return [_fill_in_limits(item, limits) for item in part]
     if isinstance(part, str):
         return re.sub(r"\{(\w+)\}", lambda name: f"{limits[name[1]]:,}" if name[1] in limits else name[0], part)
     if not isinstance(part, Mapping):
         return part
-    resolved = {name: _in_force(value, limits) for name, value in part.items()}
+    resolved = {name: _fill_in_limits(value, limits) for name, value in part.items()}
     if (limit := resolved.pop("x-limit", None)) is not None:
         resolved[_BOUNDS[resolved["type"]]] = limits[limit]
     return resolved

@@ -61,15 +61,15 @@ class OpsViews:
             lambda: metrics.exposition(counts.all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
         )
         self._clock = clock
-        self._looking = threading.Lock()
+        self._ping_lock = threading.Lock()
         self._health: StoreUnavailable | None = None
         self._warning: str | None = None
-        self._looked: float | None = None
+        self._pinged_at: float | None = None
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
         """Reports whether the store can write and read, at most ``HEARTBEAT_INTERVAL`` seconds ago, or why not."""
-        if self._looked is None or (self._due() and not self._looking.locked()):
-            await request.in_pool(self._look)
+        if self._pinged_at is None or (self._is_due() and not self._ping_lock.locked()):
+            await request.in_pool(self._ping_if_due)
         error = self._health
         if error is None:
             return text_response("OK" if self._warning is None else f"OK, but: {self._warning}")
@@ -77,17 +77,17 @@ class OpsViews:
         response.headers += (("Retry-After", str(error.retry_after)),)
         return response
 
-    def _due(self) -> bool:
-        return self._looked is None or self._clock() >= self._looked + HEARTBEAT_INTERVAL
+    def _is_due(self) -> bool:
+        return self._pinged_at is None or self._clock() >= self._pinged_at + HEARTBEAT_INTERVAL
 
-    def _look(self) -> None:
+    def _ping_if_due(self) -> None:
         """Writes to the store, unless that was done a moment ago: any caller may ask for a heartbeat."""
-        if self._looking.acquire(blocking=self._looked is None):
+        if self._ping_lock.acquire(blocking=self._pinged_at is None):
             try:
-                if self._due():
+                if self._is_due():
                     self._ping()
             finally:
-                self._looking.release()
+                self._ping_lock.release()
 
     def _ping(self) -> None:
         try:
@@ -96,7 +96,7 @@ class OpsViews:
             self._health = None
         except StoreUnavailable as error:
             self._health = error.with_traceback(None)
-        self._looked = self._clock()
+        self._pinged_at = self._clock()
 
     async def lbheartbeat(self, request: Request, match: Match) -> Response:
         """Reports whether this process accepts requests; a load balancer stops sending them when it stops."""
@@ -173,7 +173,7 @@ class WorkerCounts:
         self._own = own
         self._workers = workers
         self._collection = Collection(own)
-        workers.handle(COUNTS, self._tell)
+        workers.handle(COUNTS, self._answer_counts)
 
     def all(self) -> metrics.Workers:
         """Returns the counts of all workers, by number; None for one that does not answer in time."""
@@ -183,7 +183,7 @@ class WorkerCounts:
         counts = self._workers.ask_all(COUNTS, None, ANSWER_SECONDS) | {identity.number: self._own()}
         return {str(number): counts[number] for number in sorted(counts)}
 
-    def _tell(self, _question: None, answer: Answer[Snapshot]) -> None:
+    def _answer_counts(self, _question: None, answer: Answer[Snapshot]) -> None:
         self._collection.ask().add_done_callback(lambda future: answer(None if future.exception() else future.result()))
 
 
@@ -205,6 +205,7 @@ class ShownQueues:
         return bool(self._patterns)
 
     def queues(self) -> Iterator[Queue]:
+        """Yields the matching queues, each once, up to a maximum. Logs which are left out."""
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
@@ -240,13 +241,13 @@ class Backlogs:
     ) -> None:
         self._service = service
         self._shown = ShownQueues(service, patterns, "backlogs")
-        self._collection = Collection(lambda: list(self._look()), INTERVAL, clock)
+        self._collection = Collection(lambda: list(self._measure()), INTERVAL, clock)
 
-    def look(self) -> list[QueueBacklog]:
+    def measure(self) -> list[QueueBacklog]:
         """Returns recent backlogs; blocks. Queues that cannot be read now are left out."""
         return self._collection.ask().result() if self._shown else []
 
-    def _look(self) -> Iterator[QueueBacklog]:
+    def _measure(self) -> Iterator[QueueBacklog]:
         remaining = MAX_PARTITIONS
         for queue in self._shown.queues():
             remaining -= queue.partitions
@@ -278,6 +279,7 @@ class GroupLags:
         return self._collection.ask().result() if self._shown else []
 
     def _measure(self) -> Iterator[GroupLag]:
+        """Yields the lags of all groups of the shown queues, until their partitions are too many."""
         remaining = MAX_PARTITIONS
         for queue in self._shown.queues():
             try:
@@ -295,7 +297,7 @@ class GroupLags:
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     app: App = config.registry.app
     backlogs, lags = Backlogs(app.service, app.shown_backlogs), GroupLags(app.service, app.shown_lags)
-    views = OpsViews(app.service, backlogs=backlogs.look, lags=lags.measure)
+    views = OpsViews(app.service, backlogs=backlogs.measure, lags=lags.measure)
     resources: list[tuple[str, str, Handler]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
         ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),

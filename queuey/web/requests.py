@@ -34,11 +34,11 @@ BODY_TIMEOUT = 120
 OWN_HEADER = "x-header-"
 """Prefix of headers that are stored with a message."""
 
-_MEANT = frozenset(
+_REQUIRED_ASCII = frozenset(
     b"authorization content-encoding content-length content-type transfer-encoding x-ttl x-partition x-message-key "
     b"x-delay x-after x-encoding idempotency-key".split()
 )
-_OF_PROXIES = ("forwarded", "via", "x-forwarded-")
+_PROXY_PREFIXES = ("forwarded", "via", "x-forwarded-")
 _HEADERS = {
     name.encode(): name
     for name in (
@@ -267,12 +267,12 @@ class Fields(NamedTuple):
     Attributes:
         headers: Values by lower-case name.
         own: Some headers are stored with a message.
-        foreign: Names of headers that the service reads and whose values are not ASCII.
+        unreadable: Names of headers that the service reads and whose values are not ASCII.
     """
 
     headers: dict[str, str]
     own: bool
-    foreign: list[str]
+    unreadable: list[str]
 
 
 def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
@@ -291,9 +291,9 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
             name = raw_name.decode("latin-1")
             own = own or name.startswith(OWN_HEADER)
         if not raw.isascii():
-            if raw_name in _MEANT or name.startswith(OWN_HEADER):
+            if raw_name in _REQUIRED_ASCII or name.startswith(OWN_HEADER):
                 foreign.append(name)
-            elif name.startswith(_OF_PROXIES):
+            elif name.startswith(_PROXY_PREFIXES):
                 headers.setdefault(name, "")  # Any value shows that there is a proxy.
             continue
         value = raw.decode()
@@ -349,7 +349,7 @@ class BodyReader:
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
-    def take_at_once(self, request: Request, exchange: Exchange) -> bool:
+    def take_received_body(self, request: Request, exchange: Exchange) -> bool:
         """Sets the request's body if it is empty, or small and already received; else returns False.
 
         Raises:
@@ -362,7 +362,7 @@ class BodyReader:
             request.body = exchange.take_whole(announced)
         return request.body is not None
 
-    async def take(self, request: Request, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
+    async def receive_body(self, request: Request, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
         """Receives the body into the request, unless it is longer than any view accepts.
 
         Afterwards, in any case, the caller releases the memory that the request has ``held``.
@@ -371,7 +371,7 @@ class BodyReader:
             InvalidRequest: The body broke off, or did not arrive in time.
             TooManyRequests, StoreUnavailable: Not enough memory is free now.
         """
-        if not self.take_at_once(request, exchange):
+        if not self.take_received_body(request, exchange):
             announced = announced_length(request)
             # Views refuse a body that is too long by its length alone, so it is not read.
             if announced is None or announced <= self._most:
@@ -402,6 +402,7 @@ class BodyReader:
     async def _take_pieces(
         self, request: Request, message: dict[str, Any], receive: Receive, announced: int | None
     ) -> bytes:
+        """Joins the pieces of a body up to its announced length, or until it is longer than any view accepts."""
         body: bytes | bytearray = b""
         while True:
             if message["type"] != "http.request":
@@ -425,6 +426,10 @@ class BodyReader:
             message = await receive()
 
     def _hold(self, request: Request, size: int) -> None:
+        """Holds memory for that many bytes of a body, in steps.
+
+        Raises if it is not free; small bodies are not counted.
+        """
         if size <= SMALL_BODY or size <= request.held:
             return
         # Quota is taken in steps, so that a body in small pieces is not counted at each piece.
@@ -435,6 +440,7 @@ class BodyReader:
         request.held = weight
 
     def give_up_late(self) -> None:
+        """Ends the arrival of bodies whose time is over. Called every second."""
         self._seconds += 1
         for task, deadline in list(self._arriving.items()):
             if deadline > self._seconds:

@@ -86,17 +86,17 @@ def integer(value: object, least: int, most: int) -> int:
     """Reads a whole number; decimals of a JSON number are cut off."""
     if _is_number(value, _INTEGER):
         return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
-    raise _no_number(value, "a whole number")
+    raise _make_not_number(value, "a whole number")
 
 
 def decimal(value: object, least: float, most: float) -> float:
     if not _is_number(value, _DECIMAL):
-        raise _no_number(value, "a number")
+        raise _make_not_number(value, "a number")
     number: Any = float(value) if isinstance(value, str) else value
     return float(in_range(number, least, most))  # only now: a whole JSON number may be too large for a float
 
 
-def _no_number(value: object, wanted: str) -> BadField:
+def _make_not_number(value: object, wanted: str) -> BadField:
     is_number = isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is not None
     return BadField(f'"{show(value)}" is not {f"{wanted} in plain digits" if is_number else "a number"}')
 

@@ -30,7 +30,7 @@ REPORTS = (
     "queuey send reports 1 2 3",
     "qdo offsets reset earliest --group archive --queue reports",
 )
-GIVEN = {
+TYPED_BEFORE = {
     ("docs/access.md", "queuey app key-add shop"): ("queuey app create shop",),
     ("docs/compat/sqs.md", "queuey app key-add"): ("queuey app create shop",),
     ("docs/cli.md", "queuey queue move"): (*ORDERS, "queuey queue create orders-2025"),
@@ -166,7 +166,7 @@ def test_commands(typist: Typist, page: str) -> None:
     """Every command and program of the page ends well, in order; those that follow something are stopped."""
     page, _, section = page.partition("#")
     page_blocks = to_run(page, below=section)
-    typed_before = {start: lines for (name, start), lines in GIVEN.items() if name == page}
+    typed_before = {start: lines for (name, start), lines in TYPED_BEFORE.items() if name == page}
     assert [start for start in typed_before if not any(block.text.startswith(start) for block in page_blocks)] == []
     for block in page_blocks:
         for start, lines in typed_before.items():

@@ -17,7 +17,7 @@ from tests.servers.served import environment
 DEMO = Path(__file__).parents[2] / "deploy" / "demo"
 LOSE = "parts.PARTS.insert({}, ('Lose', lambda stage: stage.client.{} or parts.Account('Lost')))"
 """A further part at this position that loses messages."""
-BACKWARDS = """
+WRONG_ORDER = """
 whole = parts.Workers.handled
 parts.Workers.handled = lambda self: list({one.id: one for one in whole(self)}.values())[::-1]
 del parts.PARTS[1:10]
@@ -91,7 +91,7 @@ def accounts_for_the_parts(out: str) -> None:
         ("parts.FEED = parts.FEED.with_name('missing')", "missing"),
         (LOSE.format(3, "purge_queue(parts.WORK)"), "did not come back"),
         pytest.param(LOSE.format(9, "delete(parts.WORK, stage.work[:1])"), "has changed", marks=pytest.mark.slow),
-        pytest.param(BACKWARDS, "out of order", marks=pytest.mark.slow),
+        pytest.param(WRONG_ORDER, "out of order", marks=pytest.mark.slow),
     ],
     ids=["no feed", "lost before", "lost in the crash", "not in order"],
 )

@@ -57,7 +57,7 @@ def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
     with Served(tmp_path, variables=hindered(tmp_path, HASTE)) as served:
         [first] = workers(served)
         os.kill(first, signal.SIGSTOP)
-        served.wait_for("has stood still")
+        served.wait_for("sent no heartbeat")
         until(lambda: gone(first))
         with served.client() as client:
             client.heartbeat()

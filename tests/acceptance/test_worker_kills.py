@@ -71,7 +71,7 @@ def test_workers_are_killed_at_random_moments(tmp_path: Path, count: int) -> Non
             until(lambda: len(workers(served)) == count, process=served.process)
         with served.client(rounds=100) as client:
             assert {message.id for message in client.read_all("q", delay=False)} >= set(writer.acknowledged)
-        assert "Unexpected exit" in served.output
+        assert "ended unexpectedly" in served.output
         assert served.end(signal.SIGTERM) == 0
 
 
@@ -83,7 +83,7 @@ def test_a_worker_that_cannot_start_again(tmp_path: Path, fate: str) -> None:
         (tmp_path / "hindered" / "fate").write_text(fate)
         [first, second] = workers(served)
         os.kill(first, signal.SIGKILL)
-        until(lambda: served.output.count("Unexpected exit") >= 4, process=served.process)
+        until(lambda: served.output.count("ended unexpectedly") >= 4, process=served.process)
         for _ in range(30):
             with served.client(timeout=5.0, rounds=1) as client:
                 client.heartbeat()
@@ -96,7 +96,7 @@ def test_a_worker_that_cannot_start_again(tmp_path: Path, fate: str) -> None:
         (tmp_path / "hindered" / "fate").write_text(fate)
         for process in workers(served):
             os.kill(process, signal.SIGKILL)
-        until(lambda: served.output.count("Unexpected exit") >= 9, process=served.process)
+        until(lambda: served.output.count("ended unexpectedly") >= 9, process=served.process)
         assert served.end(signal.SIGTERM) == 0
 
 
@@ -107,7 +107,7 @@ def test_workers_that_are_killed_before_any_was_up(tmp_path: Path) -> None:
     fate.write_text("killed")
     served = Served(tmp_path, ["--workers", "2"], variables=variables)
     try:
-        until(lambda: served.output.count("Unexpected exit") >= 4, process=served.process)
+        until(lambda: served.output.count("ended unexpectedly") >= 4, process=served.process)
         fate.unlink()
         served.wait_for("Queuey serves at")
         assert served.end(signal.SIGTERM) == 0
@@ -123,6 +123,6 @@ def test_workers_that_fail_before_any_was_up(tmp_path: Path) -> None:
     try:
         served.wait_for("No worker can start: the service ends.")
         assert served.end() == 1
-        assert served.output.count("Unexpected exit") == 2
+        assert served.output.count("ended unexpectedly") == 2
     finally:
         served.kill()

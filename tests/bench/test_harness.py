@@ -11,7 +11,7 @@ import pytest
 
 from bench import __main__
 from bench.baselines import rows, table
-from bench.harness import Bench, Measure, Skip, Void, file_system, take, workspace
+from bench.harness import Bench, Measure, Skip, Void, file_system, run_measure, workspace
 from bench.load import traffic, wrk
 from bench.results import Report, Verdict
 from bench.started import processes
@@ -90,7 +90,7 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     def run(bench: Bench) -> Report:
         raise Skip("no Java")
 
-    report = take(Measure("peer", "title", run), quick=True, seed=1, parent=tmp_path)
+    report = run_measure(Measure("peer", "title", run), quick=True, seed=1, parent=tmp_path)
     assert "SKIPPED: no Java" in report.as_text()
     assert "SKIPPED peer: no Java" in __main__.summary([report], {"other": "broke"})
     assert "VOID other" in __main__.summary([report], {"other": "broke"})

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bench import measures
-from bench.harness import REGISTRY, take
+from bench.harness import REGISTRY, run_measure
 from bench.pages import SUMMARY
 from bench.started.processes import ROOT
 from tests.servers.plugin import Cassandra
@@ -20,7 +20,7 @@ def test_a_measure_gives_a_report(name: str, cassandra: Cassandra, monkeypatch: 
     for variable in [variable for variable in os.environ if variable.startswith("QUEUEY_")]:
         monkeypatch.delenv(variable)  # also variables of the tests, which the service does not know
     monkeypatch.setenv(measures.before.BEFORE, str(ROOT))
-    report = take(REGISTRY[name], quick=True, seed=1, node=cassandra)
+    report = run_measure(REGISTRY[name], quick=True, seed=1, node=cassandra)
     if report.skipped:
         pytest.skip(report.skipped)
     assert "|" in report.as_text()

@@ -20,7 +20,7 @@ from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.write.row_changes import RowStatements
-from tests.sim.cassandra.cluster import Cluster, Machine, SimulatedDriver, Weather
+from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, SimulatedDriver
 from tests.sim.cassandra.cql import Command, command
 from tests.sim.cassandra.values import CQL_TYPES
 from tests.sim.world import Process, World
@@ -55,7 +55,7 @@ TIMESTAMPS = (1, 2, NEWER, NEWER + 1)
 LIMITS = (1, 2, 100)
 
 
-class Both:
+class PairedClusters:
     """A real node and the simulated cluster, which receive the same requests.
 
     Args:
@@ -66,7 +66,7 @@ class Both:
         self.real = real
         self.world = World(0)
         self.world.now = time.time()
-        self.weather = Weather(slow=1e-5)
+        self.weather = NetworkFaults(slow=1e-5)
         process = Process(self.world, 0.0)
         cluster = Cluster(self.world, self.weather)
         self.simulated = SimulatedDriver(cluster, process, Machine(process), Deadline(math.inf), TIMEOUT)

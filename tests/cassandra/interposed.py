@@ -37,15 +37,15 @@ INSERTS = message_codec.INSERT
 DELETES = message_codec.DELETE
 READS = (*message_codec.UP, *message_codec.DOWN)
 RECORDS = (bucket_index._RECORD,)
-LOOKS = (bucket_index.FIRST,)
+BUCKET_LOOKUPS = (bucket_index.FIRST,)
 LOW_WATERMARKS = (bucket_index.SET_LOW_WATERMARK,)
 CLOCKS = (clock_watch.NOW,)
 QUEUES = (queue_cache.FIND,)
 APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
 
-ALWAYS = math.inf
+UNLIMITED = math.inf
 """The count of a rule that is permanent."""
-PATIENCE = 60.0
+WAIT_TIMEOUT = 60.0
 """Timeout of every wait, in seconds, so that a failed test ends."""
 
 Answer = tuple[Any, StoreUnavailable | None]
@@ -64,21 +64,21 @@ class Gate:
 
     def reached(self) -> None:
         """Waits until a request has come."""
-        assert self._reached.acquire(timeout=PATIENCE), "no request has come"
+        assert self._reached.acquire(timeout=WAIT_TIMEOUT), "no request has come"
 
     def open(self) -> None:
         self._opened.set()
 
     def passed(self) -> None:
         """Waits until Cassandra has answered a request that passed."""
-        assert self._passed.acquire(timeout=PATIENCE), "no request has passed"
+        assert self._passed.acquire(timeout=WAIT_TIMEOUT), "no request has passed"
 
     def stop_request(self) -> None:
         """Blocks the calling request until the gate is open."""
         self._reached.release()
-        self._opened.wait(PATIENCE)
+        self._opened.wait(WAIT_TIMEOUT)
 
-    def note(self) -> None:
+    def record_answer(self) -> None:
         self._passed.release()
 
 
@@ -87,26 +87,26 @@ class Rule:
     """What happens to matching requests.
 
     Attributes:
-        concerns: Returns whether the rule applies to a statement.
+        matches: Returns whether the rule applies to a statement.
         times: How many requests it applies to.
         before: Holds requests before they are sent.
         after: Holds the answers.
         sent: Whether requests are sent.
         error: Replaces the answer.
-        stumbles: The call that begins the request raises; nothing else of the rule applies.
+        raises_at_begin: The call that begins the request raises; nothing else of the rule applies.
         then: Called when the request is answered, or would be sent, before its caller gets the end.
     """
 
-    concerns: Callable[[Statement], bool]
+    matches: Callable[[Statement], bool]
     times: float
     before: Gate | None = None
     after: Gate | None = None
     sent: bool = True
     error: StoreUnavailable | None = None
-    stumbles: bool = False
+    raises_at_begin: bool = False
     then: Callable[[], object] | None = None
 
-    def play(self, ask: Callable[[], Answer], tell: Done) -> None:
+    def apply(self, ask: Callable[[], Answer], tell: Done) -> None:
         """Applies the rule to one request.
 
         Args:
@@ -118,7 +118,7 @@ class Rule:
         answer: Answer = ask() if self.sent else (None, None)
         for gate in (self.before, self.after):
             if gate is not None:
-                gate.note()
+                gate.record_answer()
         if self.after is not None:
             self.after.stop_request()
         if self.then is not None:
@@ -187,11 +187,11 @@ class Wire:
         """Sends requests and loses their answers."""
         self._add(Rule(_chosen(which), times, error=InDoubt("the answer was lost"), then=then))
 
-    def stumble(self, which: Which, times: float = 1) -> None:
+    def raise_at_begin(self, which: Which, times: float = 1) -> None:
         """Makes the calls that begin requests raise an error that no driver should raise."""
-        self._add(Rule(_chosen(which), times, stumbles=True))
+        self._add(Rule(_chosen(which), times, raises_at_begin=True))
 
-    def meanwhile(self, which: Which, then: Callable[[], object], times: float = 1) -> None:
+    def after_answer(self, which: Which, then: Callable[[], object], times: float = 1) -> None:
         """Calls a function after Cassandra has answered, before the caller gets the answer."""
         self._add(Rule(_chosen(which), times, then=then))
 
@@ -213,10 +213,10 @@ class Wire:
         rule = self._take(statement)
         if rule is None:
             send(done)
-        elif rule.stumbles:
+        elif rule.raises_at_begin:
             raise RuntimeError("broken")
         else:
-            threading.Thread(target=rule.play, args=(lambda: _awaited(send), done), daemon=True).start()
+            threading.Thread(target=rule.apply, args=(lambda: _awaited(send), done), daemon=True).start()
 
     def _telling_time(
         self, request: Request | Encoded, send: Callable[[Done], None], now: Callable[[], UUID]
@@ -239,7 +239,7 @@ class Wire:
         with self._lock:
             self.log.statements.append(statement)
             for rule in self._rules:
-                if rule.times and rule.concerns(statement):
+                if rule.times and rule.matches(statement):
                     rule.times -= 1
                     return rule
         return None
@@ -263,7 +263,7 @@ class _Interposed(LastingDriver):
         if isinstance(request, Encoded):
             done = partial(self._tell_in_loop, done)
             if request.decode is None or request.host is not None:
-                request = request._replace(timeout=PATIENCE)
+                request = request._replace(timeout=WAIT_TIMEOUT)
             else:
                 request = request._replace(decode=partial(self._weighed, request.decode))
         try:
@@ -303,4 +303,4 @@ def _awaited(send: Callable[[Done], None]) -> Answer:
 
     send(done)
     # Requests in flight get no answer when a test closes its store.
-    return answer[0] if answered.wait(PATIENCE) else (None, StoreUnavailable("Cassandra did not answer"))
+    return answer[0] if answered.wait(WAIT_TIMEOUT) else (None, StoreUnavailable("Cassandra did not answer"))

@@ -24,8 +24,8 @@ from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import PATIENCE, Wire
-from tests.contract.samples import Begun, begin
+from tests.cassandra.interposed import WAIT_TIMEOUT, Wire
+from tests.contract.samples import BegunCall, begin
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS
 
@@ -37,13 +37,13 @@ OPTIONS: dict[str, Any] = {
     "levels": {"strong": Level(None, None, delay=D, deadline=W)},
     "heartbeat": None,
     "reap_interval": None,
-    "timeout": PATIENCE,
+    "timeout": WAIT_TIMEOUT,
     "deadline": 1e6,  # Tests let hours of the world's time pass while a call waits.
     "speculative": 0.0,
 }
 TTL = 3600
 
-Attempt = Begun[list[Position]]
+Attempt = BegunCall[list[Position]]
 
 
 _QUARTER_HOUR = 900 * 10**9
@@ -74,7 +74,7 @@ class World:
         """Lets the time run with the real clock, for calls that end at their deadlines."""
         self._running = time.monotonic_ns()
 
-    def stand(self) -> None:
+    def stop(self) -> None:
         now, self._running = self(), None
         self._moved = now - self._began
 
@@ -147,7 +147,7 @@ class Reader:
         self.seen: list[Position] = []
         self.bodies: list[str] = []
 
-    def go_on(self) -> list[Position]:
+    def read_more(self) -> list[Position]:
         """Reads all that is readable; returns the new messages."""
         positions: list[Position] = []
         while True:
@@ -194,11 +194,11 @@ class Scene:
         clock = Clock(machine.boottime, machine.wall)
         wire = Wire(self.world.uuid)
         store = CassandraStore(self.url, CassandraOptions(**(OPTIONS | options)), clock, driver=wire.driver)
-        store._arrivals._record.note = lambda _keys: None  # Only requests of the test are sent.
+        store._arrivals._record.add_keys = lambda _keys: None  # Only requests of the test are sent.
         store._driver.loop.sleep = self._let_pass  # type: ignore[method-assign]
         process = Process(store, machine, wire)
         self.processes.append(process)
-        assert store.ready(PATIENCE), bridge.run(store.statistics())
+        assert store.ready(WAIT_TIMEOUT), bridge.run(store.statistics())
         return process
 
     async def _let_pass(self, seconds: float) -> None:
@@ -225,7 +225,7 @@ def message(text: str = "x", partition: int = 1, ttl: int = TTL, delay: float = 
 
 def end_of(attempt: Attempt) -> str:
     """Waits until an append ends and names its end: ``acknowledged``, ``none``, ``unknown`` or the error's code."""
-    error = attempt.exception(PATIENCE)
+    error = attempt.exception(WAIT_TIMEOUT)
     if error is None:
         return "acknowledged"
     if isinstance(error, StoreUnavailable):
@@ -237,7 +237,7 @@ def end_of(attempt: Attempt) -> str:
 def playing(url: str, application: str) -> Iterator[Scene]:
     """Makes a scene and closes it again. Nodes may take any time to report their clock."""
     scene = Scene(url, application)
-    with replace_in(ClockWatch, ClockWatch.timeout, PATIENCE):
+    with replace_in(ClockWatch, ClockWatch.timeout, WAIT_TIMEOUT):
         try:
             yield scene
         finally:

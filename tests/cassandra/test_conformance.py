@@ -21,7 +21,7 @@ from queuey.storage.cassandra.driver import UNSET, Driver, Encoded, InDoubt, Req
 from queuey.storage.cassandra.options import parse_url
 from tests.cassandra.both import (
     NEW_VALUES,
-    Both,
+    PairedClusters,
     TableStatements,
     Values,
     encoded,
@@ -42,13 +42,13 @@ LONGER = 3.5
 
 
 @pytest.fixture(scope="module")
-def both(cassandra: Cassandra) -> Iterator[Both]:
+def both(cassandra: Cassandra) -> Iterator[PairedClusters]:
     """A node and the simulated cluster, both empty at first."""
     real = Driver(parse_url(keyspaces.make(cassandra)), keyspaces.OPTIONS)
     try:
         assert real.ready(60), real.problem()
         real.run(Statement("DELETE FROM migrations WHERE singleton = 0"))
-        yield Both(real)
+        yield PairedClusters(real)
     finally:
         real.close()
 
@@ -67,7 +67,7 @@ class Play:
         answers: Per statement, whether it returned rows or its write was applied.
     """
 
-    def __init__(self, both: Both, table: str) -> None:
+    def __init__(self, both: PairedClusters, table: str) -> None:
         self._both = both
         self.statements = TableStatements(table)
         self._values = Values(table)
@@ -114,7 +114,7 @@ class Play:
 
 
 @pytest.mark.parametrize("table", sorted({command(one.cql).table.name for one in product_statements()}))
-def test_statements(both: Both, table: str) -> None:
+def test_statements(both: PairedClusters, table: str) -> None:
     """Each statement about a table returns, writes and refuses the same as on a real node, and each case occurs."""
     play = Play(both, table)
     for number in range(10 * WRITES_PER_TABLE):
@@ -143,7 +143,7 @@ def test_all_statements_are_found() -> None:
 # Lifetimes
 
 
-def test_lifetimes(both: Both) -> None:
+def test_lifetimes(both: PairedClusters) -> None:
     """What was written for a second is gone after it, for reads and for comparisons."""
     statements = [one for one in product_statements() if "TTL ?" in one.cql]
 
@@ -169,7 +169,7 @@ def test_lifetimes(both: Both) -> None:
     assert len(statements) >= 8
 
 
-def test_lifetime_of_a_table(both: Both) -> None:
+def test_lifetime_of_a_table(both: PairedClusters) -> None:
     """A write without a TTL has its table's default, but not a write that is to stay for ever."""
     read = Statement("SELECT process, ttl(tails) FROM heartbeats WHERE process = ?")
     for process, using in (("ends", ""), ("stays", " USING TTL 0"), ("ends later", " USING TTL 9000")):
@@ -238,7 +238,7 @@ def writes(draw: st.DrawFn) -> tuple[Statement, list[Any]]:
     return statement, [draw(CHOICES[name]) if name in CHOICES else None for name in names]
 
 
-def _send(both: Both, partition: int, number: int, statement: Statement, values: Sequence[Any]) -> bool:
+def _send(both: PairedClusters, partition: int, number: int, statement: Statement, values: Sequence[Any]) -> bool:
     """Sends a write; returns whether it expires within the test."""
     names = [name for name, _ in command(statement.cql).markers]
     values_by_name = dict(zip(names, values, strict=True))
@@ -248,12 +248,12 @@ def _send(both: Both, partition: int, number: int, statement: Statement, values:
     return ttl == SHORT
 
 
-def _read(both: Both, partition: int) -> None:
+def _read(both: PairedClusters, partition: int) -> None:
     for cql, values in READS:
         both.ask(Request(Statement(cql), (partition, *values)))
 
 
-def test_ties(both: Both) -> None:
+def test_ties(both: PairedClusters) -> None:
     """Both systems keep the same one of any two writes and deletes with equal timestamps, with its TTL."""
     for partition, pair in enumerate(itertools.combinations(TIES, 2), 10_000):
         for number, write in enumerate(pair):
@@ -261,7 +261,7 @@ def test_ties(both: Both) -> None:
         both.ask_roughly(Request(Statement(TIMES), (partition,)))
 
 
-def test_timestamps(both: Both) -> None:
+def test_timestamps(both: PairedClusters) -> None:
     """After writes and deletes in any timestamp order both systems keep the same one, which ends with its TTL."""
     partitions, ending = itertools.count(1), []
 
@@ -286,7 +286,7 @@ def test_timestamps(both: Both) -> None:
 # Transactions in doubt, and clocks
 
 
-def test_doubt(both: Both) -> None:
+def test_doubt(both: PairedClusters) -> None:
     """A conditional write in doubt was applied or not; sending it again decides, with the same result either way."""
     [change] = TableStatements("ledger").conditional
     [find] = TableStatements("ledger").reads
@@ -311,7 +311,7 @@ def test_doubt(both: Both) -> None:
     assert doubts > 8  # All outcomes of the simulated cluster, and some of the node.
 
 
-def test_clocks(both: Both) -> None:
+def test_clocks(both: PairedClusters) -> None:
     """A node that is asked by name returns its time, as a value and as bytes."""
     both.real.await_pools(60)
     for driver, ask in ((both.real, both.of_real), (both.simulated, both.of_simulated)):

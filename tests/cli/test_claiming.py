@@ -11,11 +11,11 @@ from threading import Timer
 
 import pytest
 
-from queuey.cli.claiming import STOP_SIGNALS, TOGETHER, JobProgram
+from queuey.cli.claiming import SAME_SIGNAL_SECONDS, STOP_SIGNALS, JobProgram
 from queuey.client import Backoff, Client
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.claims import claiming
-from queuey.client.claims.claiming import LONGEST_WAIT
+from queuey.client.claims.claiming import MAX_WAIT
 from tests.commands import Run
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
@@ -47,7 +47,7 @@ def test_a_long_wait_takes_several_requests(run: Run, client: Client, queue: str
     assert run("claim", queue, "--wait", "0.2").err == "There are no messages to claim now.\n"
     sending = Timer(1.5, client.send, (queue, "late"))
     sending.start()
-    with replace_in(claiming, LONGEST_WAIT, 0.5):
+    with replace_in(claiming, MAX_WAIT, 0.5):
         ended = run("claim", queue, "--wait", "60", "--json")
     sending.join(60)
     assert (ended.code, [line["body"] for line in ended.json_lines]) == (0, ["late"])
@@ -280,7 +280,7 @@ def test_stopped_while_a_program_runs(
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signals[0])
         for number in signals[1:]:
-            time.sleep(2 * TOGETHER)
+            time.sleep(2 * SAME_SIGNAL_SECONDS)
             process.send_signal(number)
         process.communicate(timeout=60)
         assert process.returncode == code
@@ -300,7 +300,7 @@ def test_stopped_while_it_waits_for_messages(served: Served, client: Client, que
         begun = time.monotonic()
         process.send_signal(number)
         process.communicate(timeout=60)
-        assert (process.returncode, time.monotonic() - begun < LONGEST_WAIT / 2) == (128 + number, True)
+        assert (process.returncode, time.monotonic() - begun < MAX_WAIT / 2) == (128 + number, True)
 
 
 def test_stopped_before_the_program_is_started(client: Client, queue: str) -> None:
@@ -329,7 +329,7 @@ def test_stopped_after_the_program_has_ended(client: Client, queue: str) -> None
         with pytest.raises(SystemExit, match="143"):
             next(jobs)
     assert client.job_queue(queue).size().size == 1
-    time.sleep(2 * TOGETHER)
+    time.sleep(2 * SAME_SIGNAL_SECONDS)
     with pytest.raises(SystemExit, match="143"):
         program.signalled(signal.SIGINT, None)
 

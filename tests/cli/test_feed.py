@@ -24,7 +24,7 @@ def test_every_line_once_and_in_order(names: list[str], size: int, room: int) ->
     """Whatever the sizes, each queue gets exactly its lines in their order, in batches of the size asked for."""
     lines = [(number, msgspec.json.encode({"q": name, "n": number})) for number, name in enumerate(names, 1)]
     got: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for batch in batches(lines, Route("{}", queue_field="q"), size=size, room=room):
+    for batch in batches(lines, Route("{}", queue_field="q"), max_messages=size, max_bytes=room):
         assert 1 <= len(batch.messages) <= size
         got[batch.queue] += [value(message)["n"] for message in batch.messages]
     assert got == {name: [n for n, q in enumerate(names, 1) if q == name] for name in got}
@@ -40,7 +40,7 @@ def test_a_feed_is_never_held_as_a_whole() -> None:
             read += 1
             yield read, b"%d" % read
 
-    parts = batches(endless(), Route("q"), size=10)
+    parts = batches(endless(), Route("q"), max_messages=10)
     for count in range(1, 100):
         assert len(next(parts).messages) == 10
         assert read == 10 * count
@@ -49,7 +49,7 @@ def test_a_feed_is_never_held_as_a_whole() -> None:
 def test_held_bytes_are_bounded() -> None:
     """Lines for many queues are handed out when they fill the room, not when some queue's batch is full."""
     lines = ((number, b'{"q":%d,"pad":"%s"}' % (number, b"x" * 100)) for number in range(1000))
-    first = next(batches(lines, Route("{}", queue_field="q"), size=1000, room=1000))
+    first = next(batches(lines, Route("{}", queue_field="q"), max_messages=1000, max_bytes=1000))
     assert (first.queue, next(lines)[0]) == ("0", 9)
 
 

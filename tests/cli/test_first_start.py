@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queuey.cli.operations import first_start
-from queuey.cli.operations.first_start import Found, Plan, plan, prepare
+from queuey.cli.operations.first_start import Plan, ProfileFile, plan, prepare
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import ProfileExposed, ProfileInvalid
 from queuey.settings import Settings
@@ -19,26 +19,30 @@ from queuey.storage.sqlite import open_store
 
 HERE = "http://127.0.0.1:5000"
 THERE = "http://127.0.0.1:6000"
-OURS = Profile(url=HERE, application="queuey", key="k")
-MOVED = Profile(url=THERE, application="queuey", key="k")
-MAIN, BESIDE = Path("profile.toml"), Path("profile-1.toml")
+OUR_PROFILE = Profile(url=HERE, application="queuey", key="k")
+MOVED_PROFILE = Profile(url=THERE, application="queuey", key="k")
+MAIN, SECOND_PROFILE = Path("profile.toml"), Path("profile-1.toml")
 
 
-def found(path: Path, what: Profile | str) -> Found:
-    return Found(path, "ours", what) if isinstance(what, Profile) else Found(path, what)  # type: ignore[arg-type]
+def found(path: Path, what: Profile | str) -> ProfileFile:
+    return ProfileFile(path, "ours", what) if isinstance(what, Profile) else ProfileFile(path, what)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("main", "beside", "there", "path", "write", "new_key"),
     [
         pytest.param("absent", "absent", False, MAIN, True, True, id="first start"),
-        pytest.param(OURS, "absent", False, MAIN, False, False, id="nothing to do"),
-        pytest.param(MOVED, "absent", False, MAIN, True, False, id="moved to another port"),
-        pytest.param(MOVED, "absent", True, BESIDE, True, False, id="a second service on the same store"),
-        pytest.param(MOVED, OURS, True, BESIDE, False, False, id="the second service again"),
-        pytest.param("foreign", "absent", False, BESIDE, True, True, id="another server's profile"),
-        pytest.param("foreign", OURS, False, BESIDE, False, False, id="another server's profile, again"),
-        pytest.param("foreign", MOVED, False, BESIDE, True, False, id="another server's profile, moved"),
+        pytest.param(OUR_PROFILE, "absent", False, MAIN, False, False, id="nothing to do"),
+        pytest.param(MOVED_PROFILE, "absent", False, MAIN, True, False, id="moved to another port"),
+        pytest.param(
+            MOVED_PROFILE, "absent", True, SECOND_PROFILE, True, False, id="a second service on the same store"
+        ),
+        pytest.param(MOVED_PROFILE, OUR_PROFILE, True, SECOND_PROFILE, False, False, id="the second service again"),
+        pytest.param("foreign", "absent", False, SECOND_PROFILE, True, True, id="another server's profile"),
+        pytest.param("foreign", OUR_PROFILE, False, SECOND_PROFILE, False, False, id="another server's profile, again"),
+        pytest.param(
+            "foreign", MOVED_PROFILE, False, SECOND_PROFILE, True, False, id="another server's profile, moved"
+        ),
     ],
 )
 def test_which_profile_is_used(
@@ -50,21 +54,21 @@ def test_which_profile_is_used(
     new_key: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """A working profile is kept, another server's never changed, and a key created only where none can be found."""
-    made = plan(found(MAIN, main), found(BESIDE, beside), HERE, keys=0, answers=lambda url: there)
+    made = plan(found(MAIN, main), found(SECOND_PROFILE, beside), HERE, keys=0, answers=lambda url: there)
     assert (made.path, made.write, made.profile is None) == (path, write, new_key)
-    assert bool(made.notes) == (path == BESIDE or main == MOVED)
+    assert bool(made.notes) == (path == SECOND_PROFILE or main == MOVED_PROFILE)
 
 
 def test_a_lost_profile_is_mentioned() -> None:
     """Making a further key because no profile was found is never done in silence."""
-    made = plan(found(MAIN, "absent"), found(BESIDE, "absent"), HERE, keys=1, answers=lambda url: False)
-    assert "new one" in " ".join(made.notes)
+    made = plan(found(MAIN, "absent"), found(SECOND_PROFILE, "absent"), HERE, keys=1, answers=lambda url: False)
+    assert "new key" in " ".join(made.notes)
 
 
 def test_two_foreign_profiles_are_an_error() -> None:
     """The start fails and says what to do, rather than overwriting a key that may be the only one."""
     with pytest.raises(ProfileInvalid, match="--profile"):
-        plan(found(MAIN, "foreign"), found(BESIDE, "foreign"), HERE, keys=0, answers=lambda url: False)
+        plan(found(MAIN, "foreign"), found(SECOND_PROFILE, "foreign"), HERE, keys=0, answers=lambda url: False)
 
 
 @pytest.fixture

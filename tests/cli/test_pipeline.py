@@ -45,7 +45,7 @@ CLASS = ErrorClass(
 )
 
 
-class Started(Exception):
+class FirstStepReached(Exception):
     """Raised by a command's first step, when nothing was refused."""
 
 
@@ -56,7 +56,7 @@ def starts() -> Iterator[list[dict[str, Any]]]:
 
     def start(**options: Any) -> None:  # noqa: ANN401 - what the session is given
         started.append(options)
-        raise Started
+        raise FirstStepReached
 
     with replace(session, start):
         yield started
@@ -159,7 +159,7 @@ def test_every_job_has_a_command() -> None:
         (["archive", "a", "--to", "x", "--once"], "needs --stream"),
         (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--check"], "cannot be used with --check"),
         (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--dry-run"], "cannot be used with --dry-run"),
-        (["replay", "x", "--from", "soon"], "no position in time"),
+        (["replay", "x", "--from", "soon"], "not a position in time"),
         (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to be after its start"),
         (["replay", "x", "--ttl", "1h", "--keep-expiry"], "messages keep their expiry"),
         (["replay", "x", "--run", ""], "the name of a run"),
@@ -199,7 +199,7 @@ def test_unknown_queues_cost_no_start(run: Run, starts: list[Any], arguments: li
 def test_how_spark_is_started(run: Run, starts: list[Any]) -> None:
     """By the master and the settings that are given."""
     arguments = ["--queue", "a", "--master", "spark://one:7077", "--conf", "spark.cores.max=2", "--conf", "a=b=c"]
-    with pytest.raises(Started):
+    with pytest.raises(FirstStepReached):
         run("pipeline", "deadletter", "classes", *arguments)
     assert starts == [{"master": "spark://one:7077", "conf": {"spark.cores.max": "2", "a": "b=c"}}]
 

@@ -10,7 +10,7 @@ from queuey.ids import FIRST
 from queuey.pipeline.audit import audit_job
 from queuey.pipeline.audit.audit_job import Account, Audit, AuditSample, Passed
 from queuey.pipeline.stats import lag, stats_job
-from queuey.pipeline.stats.lag import Behind, LagReport
+from queuey.pipeline.stats.lag import GroupLag, LagReport
 from queuey.pipeline.stats.stats_job import Stats
 from queuey.pipeline.stats.totals import QueueFigures, RecentCounts, Totals
 from queuey.pipeline.stats.ttl_forecast import Forecast
@@ -48,7 +48,7 @@ def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
 
 def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     """The lag is printed with its forecast; offsets of a file are read before Spark starts."""
-    row = Behind(
+    row = GroupLag(
         queue="q",
         partition=2,
         group="g",

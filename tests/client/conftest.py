@@ -13,7 +13,7 @@ from queuey.client.credentials.profile import read_profile
 from queuey.web.parts import App
 from tests.client.live import LOCAL, LOCAL_KEY, Bridge, Served, application
 from tests.client.live import served as serving
-from tests.client.scripted import Blocking, async_client, sync_client
+from tests.client.scripted import BlockingClient, async_client, sync_client
 from tests.in_process import InProcess
 
 Connect = Callable[..., Any]
@@ -40,7 +40,7 @@ def connect(kind: str) -> Iterator[Connect]:
         def make(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - those of sync_client; a client of either kind
             if kind == "sync":
                 return opened.enter_context(sync_client(*args, **options))
-            client = Blocking(async_client(*args, **options))
+            client = BlockingClient(async_client(*args, **options))
             opened.callback(client.shut)
             return client
 
@@ -66,7 +66,7 @@ def opened(kind: str, url: str, key: str, app: App | None = None) -> Iterator[An
         with Client(url, key=key, transport=None if app is None else InProcess(app)) as client:
             yield client
     else:
-        blocking = Blocking(AsyncClient(url, key=key, transport=None if app is None else Bridge(app)))
+        blocking = BlockingClient(AsyncClient(url, key=key, transport=None if app is None else Bridge(app)))
         yield blocking
         blocking.shut()
 

@@ -160,7 +160,7 @@ class Script:
         self.sleep(seconds)
 
 
-class Blocking:
+class BlockingClient:
     """An async client that is called like the sync one, so that one suite runs on both; its loop has a thread."""
 
     def __init__(self, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ANN401 - and its jobs
@@ -174,7 +174,7 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the client
         value = getattr(self._client, name)
         if isinstance(value, AsyncSchedules | AsyncConsumerGroups):
-            return Blocking(value, self._loop)
+            return BlockingClient(value, self._loop)
         if not callable(value):
             return value
 
@@ -185,7 +185,7 @@ class Blocking:
             if asyncio.iscoroutine(result):
                 result = self._wait(result)
             if isinstance(result, AsyncJobQueue | AsyncMoving | AsyncNamedMessages):
-                return Blocking(result, self._loop)
+                return BlockingClient(result, self._loop)
             return result
 
         return call
@@ -209,7 +209,7 @@ class Blocking:
 
         try:
             while (value := self._wait(following())) is not END:
-                yield Blocking(value, self._loop) if isinstance(value, AsyncJob) else value
+                yield BlockingClient(value, self._loop) if isinstance(value, AsyncJob) else value
         finally:
             if not self._loop.is_closed():
                 self._wait(values.aclose())

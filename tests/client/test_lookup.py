@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from queuey.client import ServiceUnavailable
-from queuey.client.lookup import Lookup, look_up
+from queuey.client.lookup import Lookup, find_queues
 from tests.client.live import Connect, connected
 from tests.client.scripted import Script, async_client, busy, ok
 
 NAMES = ["mails", "mails-1", "orders-a", "orders-b", "payroll", *(f"x{number:02}" for number in range(40))]
-ASKED = ["mails", "nothing", "orders-a", "orders-b", "orders-c", "payroll", "x07", "x08", "x09", "x31", "zz"]
+REQUESTED_NAMES = ["mails", "nothing", "orders-a", "orders-b", "orders-c", "payroll", "x07", "x08", "x09", "x31", "zz"]
 
 
 @pytest.fixture(params=["open", "private"])
@@ -40,23 +40,27 @@ def shape(found: Lookup) -> tuple[dict[str, int], set[str], set[str]]:
 @pytest.mark.parametrize("queues", ["", "*"])
 async def test_a_key_for_all_queues_sees_what_exists(connect: Connect, queues: str) -> None:
     """With a key that is not limited, nothing is hidden."""
-    known = set(ASKED) & set(NAMES)
-    assert shape(await look_up(connect("measure", queues), ASKED)) == (dict.fromkeys(known, 2), {*ASKED} - known, set())
+    known = set(REQUESTED_NAMES) & set(NAMES)
+    assert shape(await find_queues(connect("measure", queues), REQUESTED_NAMES)) == (
+        dict.fromkeys(known, 2),
+        {*REQUESTED_NAMES} - known,
+        set(),
+    )
 
 
 @pytest.mark.parametrize("queues", ["orders-*", "*ders-*", "orders-a,orders-b,orders-c"])
 async def test_what_a_key_does_not_see_is_hidden(connect: Connect, privacy: str, queues: str) -> None:
     """A queue outside the key's patterns is hidden, not absent; inside them absence is certain."""
-    found, absent, hidden = shape(await look_up(connect("read", queues), ASKED))
+    found, absent, hidden = shape(await find_queues(connect("read", queues), REQUESTED_NAMES))
     assert found == {"orders-a": 2, "orders-b": 2}
-    hidden_names = set(ASKED) - {"orders-a", "orders-b", "orders-c"}
+    hidden_names = set(REQUESTED_NAMES) - {"orders-a", "orders-b", "orders-c"}
     visible = {"nothing", "zz"} if privacy == "open" else set()
     assert (absent, hidden) == ({"orders-c"} | visible, hidden_names - visible)
 
 
 async def test_a_key_that_may_not_look(connect: Connect, privacy: str) -> None:
     """A key that only sends sees no queue, and still learns which of its own queues do not exist."""
-    found, absent, hidden = shape(await look_up(connect("send", "orders-*"), ["orders-a", "orders-c"]))
+    found, absent, hidden = shape(await find_queues(connect("send", "orders-*"), ["orders-a", "orders-c"]))
     assert (found, absent, hidden) == ({}, {"orders-c"}, {"orders-a"})
 
 
@@ -83,6 +87,6 @@ async def test_a_failure_is_no_answer() -> None:
     """While the service is down no queue is absent; an older service's list does not say what it leaves out."""
     async with async_client(Script(busy(0))) as client:
         with pytest.raises(ServiceUnavailable):
-            await look_up(client, ["orders"])
+            await find_queues(client, ["orders"])
     async with async_client(Script(ok(queues=[], next=None))) as client:
         assert (await client.queue_page()).lists_all()

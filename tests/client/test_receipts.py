@@ -34,7 +34,7 @@ from queuey.client.receipts import Journal, SentMessage
 from queuey.web.parts import App
 from tests.client.conftest import Connect
 from tests.client.live import LOCAL, LOCAL_KEY, Bridge
-from tests.client.scripted import ONE, Blocking, Script, broken, busy, message_id, ok, receipts, refused, silent
+from tests.client.scripted import ONE, BlockingClient, Script, broken, busy, message_id, ok, receipts, refused, silent
 from tests.in_process import InProcess
 from tests.servers.processes import ending
 
@@ -61,7 +61,7 @@ def recording(request: pytest.FixtureRequest, app: App, path: Path) -> Any:  # n
         with Client(LOCAL, key=LOCAL_KEY, transport=InProcess(app), receipts=path) as client:
             yield client
     else:
-        blocking = Blocking(AsyncClient(LOCAL, key=LOCAL_KEY, transport=Bridge(app), receipts=str(path)))
+        blocking = BlockingClient(AsyncClient(LOCAL, key=LOCAL_KEY, transport=Bridge(app), receipts=str(path)))
         yield blocking
         blocking.shut()
 
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_written_is_noticed_before_anything_is_sent(connec
 def test_a_full_disk_says_what_was_stored(connect: Connect, path: Path) -> None:
     """A stored message without a receipt is an error that carries it, after those of earlier batches."""
     client = connect(Script(receipts(1000), receipts(1, first=1001)), ONE, None, path)
-    journal: Any = (client._client if isinstance(client, Blocking) else client)._journal
+    journal: Any = (client._client if isinstance(client, BlockingClient) else client)._journal
 
     def messages() -> Iterator[str]:
         yield from (str(number) for number in range(1001))

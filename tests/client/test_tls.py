@@ -30,7 +30,7 @@ class Heartbeat(BaseHTTPRequestHandler):
         pass
 
 
-class Quiet(HTTPServer):
+class QuietServer(HTTPServer):
     """A server that logs no failed handshakes."""
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -42,7 +42,7 @@ def url() -> Iterator[str]:
     """URL of a server whose certificate is not signed by any authority of the system."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE, CERTIFICATES / "key.pem")
-    with Quiet(("127.0.0.1", 0), Heartbeat) as server:
+    with QuietServer(("127.0.0.1", 0), Heartbeat) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -63,7 +63,7 @@ def test_an_unknown_authority_is_refused(url: str) -> None:
 
 def test_a_server_without_tls() -> None:
     """An https address of a server that speaks plain HTTP is named as the cause, and no other one is."""
-    with Quiet(("127.0.0.1", 0), Heartbeat) as server:
+    with QuietServer(("127.0.0.1", 0), Heartbeat) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         with (

@@ -20,7 +20,7 @@ import pytest
 
 from queuey.client import Client, InvalidArgument, NotAuthenticated, Profile, ProfileInvalid, Token, TokenError
 from queuey.client.credentials.profile import read_profile, write_profile
-from queuey.client.credentials.tokens import MOST_BYTES, Command, File, KeptToken, read_token
+from queuey.client.credentials.tokens import MAX_TOKEN_BYTES, KeptToken, TokenCommand, TokenFile, read_token
 from tests.client.conftest import Connect
 from tests.client.scripted import ONE, Script, async_client, ok, page, receipts, sync_client
 
@@ -221,7 +221,7 @@ def test_two_credentials_are_refused_by_their_names(monkeypatch: pytest.MonkeyPa
     Client(ONE, token="t").close()
 
 
-@pytest.mark.parametrize("token", ["a b", "a\r\nX: y", "a;b", "schlüssel", "a\x00", "x" * (MOST_BYTES + 1)])
+@pytest.mark.parametrize("token", ["a b", "a\r\nX: y", "a;b", "schlüssel", "a\x00", "x" * (MAX_TOKEN_BYTES + 1)])
 def test_a_token_that_no_header_can_carry_is_refused_unseen(token: str) -> None:
     """It is refused before it gets into a header, and not repeated, whichever way it comes."""
     with pytest.raises(InvalidArgument) as caught:
@@ -348,7 +348,7 @@ def test_files_and_commands_give_a_line_or_json(content: bytes, token: str, end:
         b'{"token": "s3 cret"}',
         b"\xff\xfe",
         b'{"a":' * 100_000,
-        b"x" * (MOST_BYTES + 1),
+        b"x" * (MAX_TOKEN_BYTES + 1),
     ],
 )
 def test_what_is_no_token_is_refused_unseen(content: bytes) -> None:
@@ -384,7 +384,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("pipe", "not a"),
     ):
         with pytest.raises(TokenError, match=f"(?i)token_file {tmp_path}.* {reason}"):
-            File(tmp_path / name).ask()
+            TokenFile(tmp_path / name).ask()
 
 
 @pytest.mark.needs_programs
@@ -396,24 +396,24 @@ def test_a_command_is_run_without_a_shell(connect: Connect, tmp_path: Path) -> N
     connect(script, token_command=[sys.executable, "-c", code, str(runs)]).queue_page()
     assert sent(script) == ["Bearer run-1", "Bearer run-2"]
     with pytest.raises(TokenError, match="token_command echo gave no token"):
-        Command("echo '$HOME' `id`").ask()
+        TokenCommand("echo '$HOME' `id`").ask()
 
 
 @pytest.mark.needs_programs
 def test_a_command_that_fails_hangs_or_floods_is_ended() -> None:
     """Time and output of the command are bounded; its children end with it, and its arguments are not shown."""
     with pytest.raises(TokenError, match=r"^token_command no-such-program cannot be run: No such file"):
-        Command(["no-such-program", SECRET]).ask()
+        TokenCommand(["no-such-program", SECRET]).ask()
     with pytest.raises(TokenError, match=r"^token_command false failed with exit code 1: see its error output$"):
-        Command("false").ask()
+        TokenCommand("false").ask()
     with pytest.raises(TokenError, match="wrote more than 65,536 bytes"):
-        Command("yes").ask()
+        TokenCommand("yes").ask()
     for late in ("exec sleep 600", "sleep 600 & echo abc", "exec >&-; sleep 600"):
         with pytest.raises(TokenError, match=r"^token_command sh gave no token within 0\.3 seconds$"):
-            Command(["sh", "-c", late], seconds=0.3).ask()
+            TokenCommand(["sh", "-c", late], seconds=0.3).ask()
     for words in ("", "  ", "'"):
         with pytest.raises(InvalidArgument, match="token_command"):
-            Command(words)
+            TokenCommand(words)
 
 
 def test_a_profile_may_name_a_token_file(tmp_path: Path) -> None:

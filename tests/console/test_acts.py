@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from queuey.access import VERBS, Caller, Grant, may_hand_on, parse_scope
+from queuey.access import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.api.progress import RecordedOffsets
 from queuey.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
 from queuey.errors import StoreUnavailable
@@ -32,7 +32,7 @@ from tests.web.caller import Caller as ApiCaller
 from tests.web.conftest import GUEST_KEY, KEY
 
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
-OF_CLAIMS = {"rewind": 404, "cancel-job": 400, "retry-job": 400}
+CLAIM_ACTS = {"rewind": 404, "cancel-job": 400, "retry-job": 400}
 """Acts for which ``claim`` is enough, and the answers to forms that name no group or message."""
 
 
@@ -314,10 +314,10 @@ def test_rights(workers: Browser, owner: ApiCaller) -> None:
     assert "_audit" not in page
     for act_name in OF_QUEUES:
         reply = workers.get(f"{Q}/acts/{act_name.name}", query="message=1:" + "0" * 32)
-        assert (reply.status == 403) == (act_name.name not in OF_CLAIMS), act_name.name
+        assert (reply.status == 403) == (act_name.name not in CLAIM_ACTS), act_name.name
         sent = {"form_token": workers.token(Q), "act_id": act_name.name.ljust(22, "x")}
         refused = workers.post(f"{Q}/acts/{act_name.name}", sent)
-        assert refused.status == OF_CLAIMS.get(act_name.name, 403)
+        assert refused.status == CLAIM_ACTS.get(act_name.name, 403)
     for act_name in OF_APPLICATIONS:
         assert workers.get(f"/console/a/queuey/_acts/{act_name.name}").status == 403
     assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)
@@ -523,4 +523,4 @@ def test_a_key_ends_no_later_than_its_maker(app: App, store: Store) -> None:
 )
 def test_what_may_be_handed_on(grant: Grant, scope: Scope, may: bool) -> None:  # noqa: FBT001
     """A key has fewer rights than its maker, who may change the same queues."""
-    assert may_hand_on(Caller(grants=(grant,)), "a", scope) == may
+    assert may_create_key(Caller(grants=(grant,)), "a", scope) == may

@@ -131,7 +131,7 @@ def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, 
                 reader = await stack.enter_async_context(reading(gateway, live(by)))
                 assert reader.status == 200
             one_more = await live(again).to(gateway)
-            assert (one_more.status, "20 live charts" in one_more.text) == (429, True)
+            assert (one_more.status, "20 open pages with live charts" in one_more.text) == (429, True)
             assert (await stack.enter_async_context(reading(gateway, live(browser)))).status == 200
         async with reading(gateway, live(again)) as later:
             assert later.status == 200
@@ -156,7 +156,7 @@ def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
     bridge.run(store.catalogue.delete_queue(deleted))
     bridge.run(store.messages.append(queue, [NewMessage("x", 1, 60)]))
     for queue_row in (queue, deleted):
-        history.note(queue_row, 1, 0)
+        history.record(queue_row, 1, 0)
     rounds = iter([False, False, True])
     sample(service, history, lambda _seconds: next(rounds))
     assert history.of(queue).depth[-1] == 1
@@ -174,6 +174,6 @@ def test_counting_ends_with_the_store(app: App) -> None:
 
     history = History(app.service.workers)
     queue, _ = bridge.run(app.service.store.catalogue.create_queue("queuey", "q", QueueSpec()))
-    history.note(queue, 1, 0)
+    history.record(queue, 1, 0)
     closed: Any = Closed()
     sample(closed, history, lambda _seconds: False)

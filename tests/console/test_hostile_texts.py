@@ -37,7 +37,7 @@ ATTRIBUTES = re.compile(
 )
 
 
-class Strict(HTMLParser):
+class StrictParser(HTMLParser):
     """Fails at any element or attribute that no template has, and at any external address."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -86,9 +86,9 @@ def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
     for path in paths:
         for reply in (browser.get(path), browser.part(path)):
             assert reply.status == 200, (path, reply)
-            Strict().feed(reply.text)
+            StrictParser().feed(reply.text)
     for reply in (browser.get(paths[2], query="depth=on"), browser.part(paths[2], query="depth=on")):
-        Strict().feed(reply.text)
+        StrictParser().feed(reply.text)
 
 
 def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) -> None:
@@ -104,8 +104,8 @@ def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) ->
         ("/console/login", {"next": payload}),
         ("/console/nothing", {payload: payload}),
     ):
-        Strict().feed(browser.get(path, query=urlencode(fields)).text)
-        Strict().feed(browser.part(path, query=urlencode(fields)).text)
+        StrictParser().feed(browser.get(path, query=urlencode(fields)).text)
+        StrictParser().feed(browser.part(path, query=urlencode(fields)).text)
 
 
 def test_hostile_paths(browser: Browser, payload: str) -> None:
@@ -115,7 +115,7 @@ def test_hostile_paths(browser: Browser, payload: str) -> None:
         pages.link("a", payload, payload),
         pages.link("a", "queuey", payload, payload),
     ):
-        Strict().feed(browser.get(path).text)
+        StrictParser().feed(browser.get(path).text)
 
 
 def test_hostile_applications(store: Store, app: App, payload: str) -> None:
@@ -123,4 +123,4 @@ def test_hostile_applications(store: Store, app: App, payload: str) -> None:
     bridge.run(store.applications.create_application(payload))
     bridge.run(store.applications.add_key(payload, digest_of("8" * 64)))
     browser = logged_in(app, "8" * 64)
-    Strict().feed(browser.get("/console").text)
+    StrictParser().feed(browser.get("/console").text)

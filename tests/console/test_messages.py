@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
-from queuey.service.browsing import Wanted
+from queuey.service.browsing import MessageFilter
 from queuey.storage import Store, bridge
 from tests.console.browser import Browser, plain
 from tests.console.test_pages import text_of
@@ -107,7 +107,7 @@ def test_a_scan_pauses(browser: Browser, owner: Caller) -> None:
     owner.batch("q", *({"body": "x"} for _ in range(40)))
     with replace_in(messages, messages.SCAN_SIZE, 10):
         assert "data-scan" in browser.get(LIST, query="text=y").text
-        with replace_in(messages, messages.MAX_UNASKED, 10):
+        with replace_in(messages, messages.MAX_UNCONFIRMED, 10):
             page = browser.get(LIST, query="text=y").text
             assert "data-scan" not in page
             assert "Go on" in page
@@ -293,21 +293,21 @@ def test_indents_change_no_value(value: object) -> None:
 @pytest.mark.parametrize(
     ("wanted", "taken"),
     [
-        (Wanted(), True),
-        (Wanted(text="HELLO"), True),
-        (Wanted(text="bye"), False),
-        (Wanted(header="A"), True),
-        (Wanted(header="b"), False),
-        (Wanted(header="a", value="on"), True),
-        (Wanted(header="a", value="two"), False),
-        (Wanted(value="one"), True),
-        (Wanted(key="k"), True),
-        (Wanted(key="K"), False),
-        (Wanted(text="hello", key="other"), False),
+        (MessageFilter(), True),
+        (MessageFilter(text="HELLO"), True),
+        (MessageFilter(text="bye"), False),
+        (MessageFilter(header="A"), True),
+        (MessageFilter(header="b"), False),
+        (MessageFilter(header="a", value="on"), True),
+        (MessageFilter(header="a", value="two"), False),
+        (MessageFilter(value="one"), True),
+        (MessageFilter(key="k"), True),
+        (MessageFilter(key="K"), False),
+        (MessageFilter(text="hello", key="other"), False),
     ],
 )
-def test_which_messages_are_wanted(wanted: Wanted, taken: bool) -> None:  # noqa: FBT001
+def test_which_messages_are_wanted(wanted: MessageFilter, taken: bool) -> None:  # noqa: FBT001
     """Each field that is given must hold."""
     assert wanted.takes(message("Hello", headers=(("a", "one"),), key="k")) is taken
-    assert Wanted(text="é").takes(message("É".lower().encode()))
-    assert not Wanted(header="a").takes(message("x"))
+    assert MessageFilter(text="é").takes(message("É".lower().encode()))
+    assert not MessageFilter(header="a").takes(message("x"))

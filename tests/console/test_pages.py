@@ -12,7 +12,7 @@ import pytest
 
 import queuey.console
 from queuey.console import applications, pages
-from queuey.console.sessions import Ask
+from queuey.console.sessions import PageRequest
 from tests.console.browser import Browser, plain
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -85,7 +85,7 @@ def test_defects_are_pages(browser: Browser) -> None:
     def fail(*_: object) -> object:
         raise RuntimeError("internals")
 
-    with replace_in(Ask, Ask.render, fail):
+    with replace_in(PageRequest, PageRequest.render, fail):
         fresh = Browser(browser.app)
         fresh.cookies = browser.cookies
         reply = fresh.get("/console/health")
@@ -103,7 +103,7 @@ def test_applications(browser: Browser, operator: Browser, limited: Browser) -> 
         assert "guest" not in page.replace("key of", "")
         assert "Other applications are not shown: they need an operator's key." in text_of(page)
     assert "guest" in operator.get("/console", query="prefix=gu").text
-    assert "No application" in operator.get("/console", query="prefix=zz").text
+    assert "This key may see no application" in operator.get("/console", query="prefix=zz").text
 
 
 def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:

@@ -27,12 +27,12 @@ def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> No
     (path, query), *_ = [
         unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', letters)
     ]
-    assert "of 5 messages in q.dead: 3." in text_of(browser.get(path, query=query).text)
+    assert "among 5 messages in q.dead: 3." in text_of(browser.get(path, query=query).text)
     assert "Sent back 3 to q." in said(browser, act(browser, path, query))
     assert owner.get("q/size").json["size"] == 3
     assert owner.get("q.dead/size").json["size"] == 2
     nothing = browser.get(path, query=query).text
-    assert "of 2 messages in q.dead: 0." in text_of(nothing)
+    assert "among 2 messages in q.dead: 0." in text_of(nothing)
     assert "Send them back" not in nothing
 
 

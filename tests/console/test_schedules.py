@@ -15,7 +15,7 @@ from queuey.web.v1.schedules import ScheduleSaver
 from tests.console.acting import act, form, said
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
-from tests.console.test_hostile_texts import PAYLOADS, Strict
+from tests.console.test_hostile_texts import PAYLOADS, StrictParser
 from tests.console.test_pages import text_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
@@ -246,7 +246,7 @@ def test_hostile_texts(browser: Browser, owner: ApiCaller, payload: str) -> None
     for path in (LIST, f"{LIST}/s", acts("run")):
         reply = browser.get(path, query="schedule=s" if path == acts("run") else "")
         assert reply.status == 200
-        Strict().feed(reply.text)
+        StrictParser().feed(reply.text)
     assert browser.get(acts("remove"), query=urlencode({"schedule": payload})).status == 404
     reply = act(browser, acts("add"), schedule=payload, queue=payload, cron=payload, body=payload)
     assert reply.status == 400

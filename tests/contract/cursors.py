@@ -19,13 +19,13 @@ from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT, StoreLocation
-from tests.contract.samples import make_queue, new
+from tests.contract.samples import make_queue, new_message
 from tests.waiting import PATIENCE_SECONDS, join
 
 Place = tuple[int, Position]
-FEW_OR_MANY = [30, pytest.param(150, marks=pytest.mark.slow)]
+MESSAGES_PER_WRITER = [30, pytest.param(150, marks=pytest.mark.slow)]
 """Messages of each writer."""
-PAUSE = 0.05
+READ_INTERVAL = 0.05
 """Seconds between two reads of a reader that waits, after the writers have ended, until all messages are readable."""
 
 
@@ -57,7 +57,7 @@ class Writer:
     def _append(self) -> None:
         rng = self._rng
         items = [
-            new("x", partition=rng.randint(1, 2), delay=rng.choice((0.0, 0.0, 0.0, 0.003, 0.02)))
+            new_message("x", partition=rng.randint(1, 2), delay=rng.choice((0.0, 0.0, 0.0, 0.003, 0.02)))
             for _ in range(rng.choice((1, 1, 1, 4)))
         ]
         positions = bridge.run(self._store.messages.append(self._queue, items))
@@ -72,7 +72,7 @@ class Loader(Writer):
 
     _ahead = 0.002
     """Distance in seconds."""
-    _farthest = 8.0
+    _max_ahead = 8.0
     """Max distance in seconds; more than any store's read delay, by which one read may make a load late."""
 
     def _append(self) -> None:
@@ -84,13 +84,13 @@ class Loader(Writer):
         try:
             bridge.run(self._store.bulk.load_unread(self._queue, messages))
         except TooLate:
-            self._ahead = min(self._ahead * 2, self._farthest)
+            self._ahead = min(self._ahead * 2, self._max_ahead)
             return
         self.acknowledged += [(message.partition, message.position) for message in messages]
 
 
 @dataclass
-class Seen:
+class ReaderResult:
     """The messages that one reader was shown, and per partition the cursor below which it should know all."""
 
     shown: set[Place] = field(default_factory=set)
@@ -107,7 +107,7 @@ class Reader:
     """
 
     def __init__(self, store: Store, queue: Queue, *, descending: bool = False) -> None:
-        self.seen = Seen(cursors={1: ids.FIRST, 2: ids.FIRST})
+        self.seen = ReaderResult(cursors={1: ids.FIRST, 2: ids.FIRST})
         self.error: BaseException | None = None
         self._store = store
         self._queue = queue
@@ -125,7 +125,7 @@ class Reader:
                 assert time.monotonic() < deadline, f"{self.seen.cursors} have not passed {newest}"
                 with suppress(StoreUnavailable):
                     self._step()
-                time.sleep(PAUSE)
+                time.sleep(READ_INTERVAL)
         except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
             self.error = error
 
@@ -151,7 +151,7 @@ class Reader:
         self.seen.shown.add(place)
 
 
-def missed(acknowledged: Iterable[Place], seen: Seen) -> list[Place]:
+def missed(acknowledged: Iterable[Place], seen: ReaderResult) -> list[Place]:
     """Returns acknowledged messages below a reader's cursor that the reader was not shown."""
     return sorted(place for place in set(acknowledged) - seen.shown if place[1] < seen.cursors[place[0]])
 
@@ -161,7 +161,7 @@ class Result:
     """The results of the writers and readers of one process."""
 
     acknowledged: list[Place]
-    readers: list[Seen]
+    readers: list[ReaderResult]
 
 
 def in_processes(

@@ -17,7 +17,7 @@ from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import APP, Clock, StoreLocation
 from tests.contract.model import Model, ModelQueue
-from tests.contract.samples import new
+from tests.contract.samples import new_message
 
 NAMES = st.sampled_from(["a", "b", "c"])
 PARTITIONS = st.integers(1, 3)
@@ -128,7 +128,7 @@ class Histories(RuleBasedStateMachine):
         row, queue = self._retried(name, at), self._model.queues[name]
         items = [(min(item[0], queue.partitions), *item[1:]) for item in items]
         messages = [
-            new(body, partition=part, ttl=ttl, delay=delay, meta=meta, kept=kept)
+            new_message(body, partition=part, ttl=ttl, delay=delay, meta=meta, kept=kept)
             for part, body, ttl, delay, meta, kept in items
         ]
         after = None if push is None else (self._clock.ticks + round(push * ids.TICKS_PER_SECOND), 0)
@@ -145,7 +145,7 @@ class Histories(RuleBasedStateMachine):
         name = self._present(data)
         row = self._retried(name, at)
         locations = [self._draw_place(data, name) for _ in range(count)]
-        bridge.run(self._store(at).messages.put(row, locations, new(body, ttl=ttl, meta=meta)))
+        bridge.run(self._store(at).messages.put(row, locations, new_message(body, ttl=ttl, meta=meta)))
         for part, place in locations:
             self._model.put(self._model.queues[name], part, place, body, ttl, meta)
 
@@ -211,7 +211,7 @@ class Histories(RuleBasedStateMachine):
         row = data.draw(st.sampled_from(self._stale))
         store: Store = self._store(at)
         for call in (
-            lambda: bridge.run(store.messages.append(row, [new("stale")])),
+            lambda: bridge.run(store.messages.append(row, [new_message("stale")])),
             lambda: bridge.run(store.messages.read(row, [Slice(partition=1)])),
         ):
             with contextlib.suppress(QueueChanged):

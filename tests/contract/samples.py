@@ -52,7 +52,7 @@ def make_queue(
     return queue
 
 
-def ran(call: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
+def run_call(call: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
     """Runs a call of a store, where a function is needed."""
     return bridge.run(call(*arguments, **named))
 
@@ -64,7 +64,7 @@ def method_of(store: Store, method: Callable[..., Any]) -> Callable[..., Any]:
     return bound_method
 
 
-def new(
+def new_message(
     body: str | bytes = "x",
     *,
     partition: int = 1,
@@ -76,11 +76,15 @@ def new(
     return NewMessage(body, partition, ttl, meta, delay, kept)
 
 
-def say(store: Store, queue: Queue, *bodies: str | bytes, partition: int = 1, ttl: int = 3600) -> list[Position]:
-    return bridge.run(store.messages.append(queue, [new(body, partition=partition, ttl=ttl) for body in bodies]))
+def append_bodies(
+    store: Store, queue: Queue, *bodies: str | bytes, partition: int = 1, ttl: int = 3600
+) -> list[Position]:
+    return bridge.run(
+        store.messages.append(queue, [new_message(body, partition=partition, ttl=ttl) for body in bodies])
+    )
 
 
-class Begun(Future[T]):
+class BegunCall(Future[T]):
     """The result of a call that was begun.
 
     Attributes:
@@ -97,9 +101,9 @@ class Begun(Future[T]):
         return None if error is None else error.outcome
 
 
-def begin(call: Coroutine[Any, Any, T]) -> Begun[T]:
+def begin(call: Coroutine[Any, Any, T]) -> BegunCall[T]:
     """Begins a call, and returns when it waits or has ended."""
-    begun: Begun[T] = Begun()
+    begun: BegunCall[T] = BegunCall()
     waits = threading.Event()
 
     async def run() -> None:
@@ -125,24 +129,26 @@ def _background() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def begun(
+def start_append(
     store: Store, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
-) -> Begun[list[Position]]:
+) -> BegunCall[list[Position]]:
     """Begins an append without waiting for it."""
     return begin(store.messages.append(queue, items, after=after))
 
 
-def begun_entry(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> Begun[bool]:
+def begin_entry(
+    store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None
+) -> BegunCall[bool]:
     """Begins an append to a claim log."""
     return begin(store.claim_logs.append_entry(queue, partition, entry, **named))
 
 
-def begun_once(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> Begun[PostResult]:
+def begin_post(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> BegunCall[PostResult]:
     """Begins a post without waiting for it."""
     return begin(store.keyed_posts.append_once(queue, items, key))
 
 
-def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool:
+def append_log_entry(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool:
     """Appends to a claim log, and repeats the entry while it is in doubt."""
     doubted = False
     while True:
@@ -156,11 +162,11 @@ def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **nam
 
 def outbox(claims: ClaimUseCases, access: QueueAccess) -> dict[int, int]:
     """Returns how many messages of each partition are about to become dead letters."""
-    looking = access.apply(lambda queue: claims.look_at(queue, lambda state, _expired: len(state.outbox)))
+    looking = access.apply(lambda queue: claims.query_states(queue, lambda state, _expired: len(state.outbox)))
     return claims.core.run(looking)
 
 
-def whole(partition: int = 1) -> Slice:
+def whole_partition(partition: int = 1) -> Slice:
     return Slice(partition=partition, limit=1_000_000, max_bytes=1 << 40)
 
 
@@ -169,14 +175,14 @@ def read_one(store: Store, queue: Queue, part: Slice) -> Page:
     return page
 
 
-def shown(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
+def messages_in_partition(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
     """Returns the messages that a range read of a whole partition shows."""
-    return read_one(store, queue, whole(partition)).messages
+    return read_one(store, queue, whole_partition(partition)).messages
 
 
-def shown_bodies(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
+def bodies_in_partition(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
     """Returns the bodies that a range read of a whole partition shows."""
-    return [message.body for message in shown(store, queue, partition)]
+    return [message.body for message in messages_in_partition(store, queue, partition)]
 
 
 def pages(store: Store, queue: Queue, part: Slice, sizes: Iterator[int] | None = None) -> Iterator[Page]:

@@ -18,16 +18,16 @@ from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
+    append_bodies,
     at_once,
-    begun,
     bodies,
+    bodies_in_partition,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     positions,
     read_one,
-    say,
-    shown,
-    shown_bodies,
+    start_append,
 )
 
 
@@ -39,9 +39,9 @@ def strictly_ascending(found: list[Position]) -> bool:
 def test_a_message_is_there_when_the_call_returns(store: Store, other: Store) -> None:
     """When the call returns, every store reads the message by range and by id, exactly as it was given."""
     queue = make_queue(store)
-    (position,) = say(store, queue, "hello")
+    (position,) = append_bodies(store, queue, "hello")
     for handle in (store, other):
-        (message,) = shown(handle, queue)
+        (message,) = messages_in_partition(handle, queue)
         assert (message.position, message.body, message.partition) == (position, "hello", 1)
         assert bridge.run(handle.messages.fetch(queue, [(1, position)])) == [message]
 
@@ -49,7 +49,7 @@ def test_a_message_is_there_when_the_call_returns(store: Store, other: Store) ->
 def test_ids_are_time_uuids_of_now(store: Store) -> None:
     """A new id is a version 1 UUID of the present time."""
     queue = make_queue(store)
-    (position,) = say(store, queue, "x")
+    (position,) = append_bodies(store, queue, "x")
     value = uuid.UUID(hex=ids.to_hex(position))
     assert (value.version, value.variant) == (1, uuid.RFC_4122)
     assert abs(position[0] - ids.now_ticks()) < 60 * ids.TICKS_PER_SECOND
@@ -59,7 +59,7 @@ def test_nothing_to_append(store: Store) -> None:
     """An empty batch stores nothing and gives no ids."""
     queue = make_queue(store)
     assert bridge.run(store.messages.append(queue, [])) == []
-    assert shown(store, queue) == []
+    assert messages_in_partition(store, queue) == []
 
 
 @strategies.ON_STORES
@@ -67,12 +67,14 @@ def test_nothing_to_append(store: Store) -> None:
 def test_batches_keep_their_order(store: Store, batch: list[tuple[str | bytes, int]]) -> None:
     """Positions come in the order of the items; within a partition they ascend, and reads give that order."""
     queue = make_queue(store, partitions=3)
-    stored_at = bridge.run(store.messages.append(queue, [new(body, partition=partition) for body, partition in batch]))
+    stored_at = bridge.run(
+        store.messages.append(queue, [new_message(body, partition=partition) for body, partition in batch])
+    )
     assert len(stored_at) == len(batch)
     for number in (1, 2, 3):
         mine = [place for place, (_, partition) in zip(stored_at, batch, strict=True) if partition == number]
         assert strictly_ascending(mine)
-        stored = shown(store, queue, number)
+        stored = messages_in_partition(store, queue, number)
         assert positions(stored) == mine
         assert bodies(stored) == [body for body, partition in batch if partition == number]
 
@@ -80,10 +82,12 @@ def test_batches_keep_their_order(store: Store, batch: list[tuple[str | bytes, i
 def test_largest_batch(store: Store) -> None:
     """A batch of a thousand messages is stored completely and in order."""
     queue = make_queue(store, partitions=2)
-    positions = bridge.run(store.messages.append(queue, [new(str(n), partition=n % 2 + 1) for n in range(1000)]))
+    positions = bridge.run(
+        store.messages.append(queue, [new_message(str(n), partition=n % 2 + 1) for n in range(1000)])
+    )
     assert len(set(positions)) == 1000
-    assert shown_bodies(store, queue, 1) == [str(n) for n in range(0, 1000, 2)]
-    assert shown_bodies(store, queue, 2) == [str(n) for n in range(1, 1000, 2)]
+    assert bodies_in_partition(store, queue, 1) == [str(n) for n in range(0, 1000, 2)]
+    assert bodies_in_partition(store, queue, 2) == [str(n) for n in range(1, 1000, 2)]
 
 
 def test_ids_ascend_from_call_to_call(store: Store) -> None:
@@ -93,7 +97,7 @@ def test_ids_ascend_from_call_to_call(store: Store) -> None:
         position
         for n in range(40)
         for position in bridge.run(
-            store.messages.append(queues[n % 2], [new(partition=n % 3 // 2 + 1), new(partition=1)])
+            store.messages.append(queues[n % 2], [new_message(partition=n % 3 // 2 + 1), new_message(partition=1)])
         )
     ]
     assert strictly_ascending(positions)
@@ -103,7 +107,7 @@ def test_ids_ascend_from_call_to_call(store: Store) -> None:
 def test_ids_ascend_over_stores(store: Store, other: Store) -> None:
     """Stores on the same data that take turns never mint an id below an earlier one."""
     queue = make_queue(store, partitions=2)
-    positions = [say((store, other)[n % 2], queue, "x", partition=n % 3 // 2 + 1)[0] for n in range(40)]
+    positions = [append_bodies((store, other)[n % 2], queue, "x", partition=n % 3 // 2 + 1)[0] for n in range(40)]
     assert strictly_ascending(positions)
 
 
@@ -113,9 +117,9 @@ def test_ids_ascend_over_stores_with_different_clocks(open_with_clock: Callable[
     now = ids.now_ticks()
     ahead, behind = open_with_clock(Clock(now)), open_with_clock(Clock(now - 3600 * ids.TICKS_PER_SECOND))
     queue = make_queue(ahead)
-    stored_at = [say(one, queue, "x")[0] for one in (behind, ahead, behind, behind, ahead, behind)]
+    stored_at = [append_bodies(one, queue, "x")[0] for one in (behind, ahead, behind, behind, ahead, behind)]
     assert strictly_ascending(stored_at)
-    assert positions(shown(behind, queue)) == stored_at
+    assert positions(messages_in_partition(behind, queue)) == stored_at
 
 
 def test_simultaneous_appends(store: Store, other: Store) -> None:
@@ -124,12 +128,12 @@ def test_simultaneous_appends(store: Store, other: Store) -> None:
 
     def write(number: int) -> list[Position]:
         handle = (store, other)[number % 2]
-        return [say(handle, queue, f"{number}:{n}", partition=number % 2 + 1)[0] for n in range(25)]
+        return [append_bodies(handle, queue, f"{number}:{n}", partition=number % 2 + 1)[0] for n in range(25)]
 
     results = at_once(write, range(8))
     assert all(strictly_ascending(mine) for mine in results)
     assert len({place for mine in results for place in mine}) == 200
-    stored = [body for number in (1, 2) for body in shown_bodies(store, queue, number)]
+    stored = [body for number in (1, 2) for body in bodies_in_partition(store, queue, number)]
     assert sorted(map(str, stored)) == sorted(f"{number}:{n}" for number in range(8) for n in range(25))
 
 
@@ -139,30 +143,30 @@ def test_a_bad_call_does_not_spoil_its_neighbours(store: Store) -> None:
     bridge.run(store.catalogue.delete_queue(gone))
 
     def good(n: int) -> str:
-        say(store, queue, f"{n}a", f"{n}b")
+        append_bodies(store, queue, f"{n}a", f"{n}b")
         return "stored"
 
     def bad_partition(n: int) -> str:
         with pytest.raises(InvalidRequest):
-            bridge.run(store.messages.append(queue, [new(f"{n}a"), new(f"{n}b", partition=2)]))
+            bridge.run(store.messages.append(queue, [new_message(f"{n}a"), new_message(f"{n}b", partition=2)]))
         return "refused"
 
     def bad_after(n: int) -> str:
         with pytest.raises(InvalidRequest):
-            bridge.run(store.messages.append(queue, [new(f"{n}a")], after=ids.LAST))
+            bridge.run(store.messages.append(queue, [new_message(f"{n}a")], after=ids.LAST))
         return "refused"
 
     def bad_text(n: int) -> str:
         meta = Meta("text/plain", (("x-broken", "\ud800"),))
         with pytest.raises((InvalidRequest, ValueError)):
-            bridge.run(store.messages.append(queue, [new(f"{n}a"), new(f"{n}b", meta=meta)]))
+            bridge.run(store.messages.append(queue, [new_message(f"{n}a"), new_message(f"{n}b", meta=meta)]))
         return "refused"
 
     kinds = [good, bad_partition, bad_text, bad_after]
     for _ in range(5):
         outcomes = at_once(lambda n: kinds[n % 4](n), range(16))
         assert outcomes == ["stored", "refused", "refused", "refused"] * 4
-    assert sorted(map(str, shown_bodies(store, queue))) == sorted(
+    assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(
         [f"{n}{half}" for n in range(0, 16, 4) for half in "ab"] * 5
     )
 
@@ -172,9 +176,13 @@ def test_partition_outside_the_queue(store: Store, partition: int) -> None:
     """A partition that the queue lacks makes the whole batch fail, and no other queue is changed."""
     before, queue, after = (make_queue(store, partitions=2) for _ in range(3))
     with pytest.raises(InvalidRequest):
-        bridge.run(store.messages.append(queue, [new("a"), new("b", partition=partition), new("c", partition=2)]))
+        bridge.run(
+            store.messages.append(
+                queue, [new_message("a"), new_message("b", partition=partition), new_message("c", partition=2)]
+            )
+        )
     with pytest.raises(InvalidRequest):
-        bridge.run(store.messages.append(queue, [new("d", partition=partition, delay=1.0)]))
+        bridge.run(store.messages.append(queue, [new_message("d", partition=partition, delay=1.0)]))
     for untouched in (before, queue, after):
         assert [info.count for info in bridge.run(store.messages.inspect(untouched))[1]] == [0, 0]
 
@@ -183,7 +191,7 @@ def test_refused_batch_of_delayed_and_others(store: Store) -> None:
     """No message of a refused batch appears later, also no delayed one."""
     queue = make_queue(store)
     with pytest.raises(InvalidRequest):
-        bridge.run(store.messages.append(queue, [new("a", delay=0.01), new("b", partition=2)]))
+        bridge.run(store.messages.append(queue, [new_message("a", delay=0.01), new_message("b", partition=2)]))
     assert bridge.run(store.messages.inspect(queue))[1][0].newest is None
 
 
@@ -196,15 +204,15 @@ class TestAfter:
         ahead = ids.now_ticks() + ids.TICKS_PER_SECOND // 2
         for after in [(ahead, ids.LOW_MIN), (ahead, 0), (ahead, ids.LOW_MAX)]:
             for handle in (store, other):
-                positions = bridge.run(handle.messages.append(queue, [new("a"), new("b")], after=after))
+                positions = bridge.run(handle.messages.append(queue, [new_message("a"), new_message("b")], after=after))
                 assert strictly_ascending([after, *positions])
 
     def test_in_the_past(self, store: Store) -> None:
         """An ``after`` in the past changes nothing."""
         queue = make_queue(store)
-        (first,) = say(store, queue, "a")
+        (first,) = append_bodies(store, queue, "a")
         for after in (ids.FIRST, (ids.EPOCH_TICKS, ids.LOW_MAX), first):
-            (position,) = bridge.run(store.messages.append(queue, [new("b")], after=after))
+            (position,) = bridge.run(store.messages.append(queue, [new_message("b")], after=after))
             assert position > first
             assert position[0] < ids.now_ticks() + 2 * ids.TICKS_PER_SECOND
 
@@ -213,8 +221,8 @@ class TestAfter:
         queue = make_queue(store)
         after: Position | None = None
         for n in range(30):
-            (after,) = bridge.run((store, other)[n % 2].messages.append(queue, [new(str(n))], after=after))
-        assert shown_bodies(store, queue) == [str(n) for n in range(30)]
+            (after,) = bridge.run((store, other)[n % 2].messages.append(queue, [new_message(str(n))], after=after))
+        assert bodies_in_partition(store, queue) == [str(n) for n in range(30)]
 
     @pytest.mark.parametrize("seconds", [60, 1e6])
     def test_too_far_ahead(self, store: Store, seconds: float) -> None:
@@ -222,42 +230,46 @@ class TestAfter:
         queue = make_queue(store)
         after = (ids.now_ticks() + round(seconds * ids.TICKS_PER_SECOND), 0)
         with pytest.raises(InvalidRequest):
-            bridge.run(store.messages.append(queue, [new("a")], after=after))
+            bridge.run(store.messages.append(queue, [new_message("a")], after=after))
         with pytest.raises(InvalidRequest):
-            bridge.run(store.messages.append(queue, [new("a")], after=ids.LAST))
+            bridge.run(store.messages.append(queue, [new_message("a")], after=ids.LAST))
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
-        (position,) = say(store, queue, "b")
+        (position,) = append_bodies(store, queue, "b")
         assert position < after
 
     def test_a_second_ahead_is_the_limit(self, store: Store, clock: Clock) -> None:
         """An ``after`` of exactly a second ahead is accepted, one tick more is not."""
         queue = make_queue(store)
         limit = clock.ticks + ids.TICKS_PER_SECOND
-        (position,) = bridge.run(store.messages.append(queue, [new("a")], after=(limit, ids.LOW_MIN)))
+        (position,) = bridge.run(store.messages.append(queue, [new_message("a")], after=(limit, ids.LOW_MIN)))
         assert position > (limit, ids.LOW_MIN)
         clock.advance(30)
         with pytest.raises(InvalidRequest):
             bridge.run(
-                store.messages.append(queue, [new("b")], after=(clock.ticks + ids.TICKS_PER_SECOND + 1, ids.LOW_MIN))
+                store.messages.append(
+                    queue, [new_message("b")], after=(clock.ticks + ids.TICKS_PER_SECOND + 1, ids.LOW_MIN)
+                )
             )
 
     def test_next_appends_stay_above(self, store: Store) -> None:
         """Ids of later calls without ``after`` are above those that an ``after`` pushed ahead."""
         queue = make_queue(store)
         after = (ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0)
-        pushed = bridge.run(store.messages.append(queue, [new("a")], after=after))
-        assert strictly_ascending([*pushed, *say(store, queue, "b")])
-        assert shown_bodies(store, queue) == ["a", "b"]
+        pushed = bridge.run(store.messages.append(queue, [new_message("a")], after=after))
+        assert strictly_ascending([*pushed, *append_bodies(store, queue, "b")])
+        assert bodies_in_partition(store, queue) == ["a", "b"]
 
     @pytest.mark.needs("one_generator")
     def test_appends_of_others_stay_above(self, store: Store, other: Store) -> None:
         """Ids of later calls of another store are above them, too."""
         queue = make_queue(store)
         pushed = bridge.run(
-            store.messages.append(queue, [new("a")], after=(ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0))
+            store.messages.append(
+                queue, [new_message("a")], after=(ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0)
+            )
         )
-        assert strictly_ascending([*pushed, *say(other, queue, "b")])
-        assert shown_bodies(store, queue) == ["a", "b"]
+        assert strictly_ascending([*pushed, *append_bodies(other, queue, "b")])
+        assert bodies_in_partition(store, queue) == ["a", "b"]
 
 
 class TestBegin:
@@ -266,30 +278,32 @@ class TestBegin:
     def test_answer(self, store: Store) -> None:
         """The answer is that of an append, and by then the messages are stored."""
         queue = make_queue(store, partitions=2)
-        futures = [begun(store, queue, [new(f"{n}a"), new(f"{n}b", partition=2)]) for n in range(50)]
+        futures = [
+            start_append(store, queue, [new_message(f"{n}a"), new_message(f"{n}b", partition=2)]) for n in range(50)
+        ]
         results = [future.result(60) for future in futures]
-        assert positions(shown(store, queue, 1)) == sorted(first for first, _ in results)
-        assert positions(shown(store, queue, 2)) == sorted(second for _, second in results)
+        assert positions(messages_in_partition(store, queue, 1)) == sorted(first for first, _ in results)
+        assert positions(messages_in_partition(store, queue, 2)) == sorted(second for _, second in results)
 
     def test_nothing_to_append(self, store: Store) -> None:
         """An empty batch is answered as well."""
-        assert begun(store, make_queue(store), []).result(60) == []
+        assert start_append(store, make_queue(store), []).result(60) == []
 
     def test_invalid(self, store: Store) -> None:
         """An invalid append is refused, and stores nothing."""
         queue = make_queue(store)
         with pytest.raises(InvalidRequest):
-            begun(store, queue, [new(partition=2)]).result(60)
+            start_append(store, queue, [new_message(partition=2)]).result(60)
         with pytest.raises(InvalidRequest):
-            begun(store, queue, [new()], after=ids.LAST).result(60)
+            start_append(store, queue, [new_message()], after=ids.LAST).result(60)
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_giving_up(self, store: Store) -> None:
         """A cancelled append with the outcome "none" was not stored; one that was answered before was."""
         queue = make_queue(store)
-        outcomes = [begun(store, queue, [new(str(n))]).give_up() for n in range(200)]
-        say(store, queue, "last")
-        stored = set(shown_bodies(store, queue))
+        outcomes = [start_append(store, queue, [new_message(str(n))]).give_up() for n in range(200)]
+        append_bodies(store, queue, "last")
+        stored = set(bodies_in_partition(store, queue))
         assert {n for n, outcome in enumerate(outcomes) if outcome == "none" and str(n) in stored} == set()
         assert {n for n, outcome in enumerate(outcomes) if outcome is None and str(n) not in stored} == set()
 
@@ -297,17 +311,17 @@ class TestBegin:
     def test_answers_in_the_order_begun(self, store: Store) -> None:
         """Appends that one thread begins one after another get ascending ids."""
         queue = make_queue(store)
-        futures = [begun(store, queue, [new(str(n))]) for n in range(100)]
+        futures = [start_append(store, queue, [new_message(str(n))]) for n in range(100)]
         assert strictly_ascending([future.result(60)[0] for future in futures])
 
 
 def test_same_items_again(store: Store) -> None:
     """Appending the same objects twice stores two messages each."""
     queue = make_queue(store)
-    items: list[NewMessage] = [new("a"), new("a")]
+    items: list[NewMessage] = [new_message("a"), new_message("a")]
     positions = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, items))
     assert len(set(positions)) == 4
-    assert shown_bodies(store, queue) == ["a"] * 4
+    assert bodies_in_partition(store, queue) == ["a"] * 4
 
 
 def test_two_queues_do_not_mix(store: Store) -> None:
@@ -315,7 +329,7 @@ def test_two_queues_do_not_mix(store: Store) -> None:
     queues: list[Queue] = [make_queue(store, partitions=3) for _ in range(3)]
     for queue in queues:
         for number in (1, 2, 3):
-            say(store, queue, f"{queue.name}/{number}", partition=number)
+            append_bodies(store, queue, f"{queue.name}/{number}", partition=number)
     for queue in queues:
         pages = bridge.run(store.messages.read(queue, [Slice(partition=number) for number in (1, 2, 3)]))
         assert [bodies(page.messages) for page in pages] == [[f"{queue.name}/{n}"] for n in (1, 2, 3)]

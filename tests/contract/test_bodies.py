@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuey.messages import Meta
 from queuey.storage import Store, bridge
 from tests import strategies
-from tests.contract.samples import bodies, make_queue, new, say, shown
+from tests.contract.samples import append_bodies, bodies, make_queue, messages_in_partition, new_message
 
 EXAMPLES: dict[str, str | bytes] = {
     "NUL": "a\0b",
@@ -38,10 +38,13 @@ def test_examples(store: Store, other: Store) -> None:
     """Each body has the same type and content in every way it is stored and read."""
     for what, body in EXAMPLES.items():
         queue = make_queue(store, what)
-        (position,) = say(store, queue, body)
-        bridge.run(store.messages.put(queue, [(1, (1, 1))], new(body)))
+        (position,) = append_bodies(store, queue, body)
+        bridge.run(store.messages.put(queue, [(1, (1, 1))], new_message(body)))
         for one in (store, other):
-            for message in (*shown(one, queue), *bridge.run(one.messages.fetch(queue, [(1, position), (1, (1, 1))]))):
+            for message in (
+                *messages_in_partition(one, queue),
+                *bridge.run(one.messages.fetch(queue, [(1, position), (1, (1, 1))])),
+            ):
                 assert message.body == body, what
                 assert type(message.body) is type(body), what
 
@@ -51,8 +54,8 @@ def test_examples(store: Store, other: Store) -> None:
 def test_any_bodies(store: Store, given_bodies: list[str | bytes]) -> None:
     """All bodies of a batch are read as they were written."""
     queue = make_queue(store)
-    say(store, queue, *given_bodies)
-    stored_bodies = bodies(shown(store, queue))
+    append_bodies(store, queue, *given_bodies)
+    stored_bodies = bodies(messages_in_partition(store, queue))
     assert stored_bodies == given_bodies
     assert [type(body) for body in stored_bodies] == [type(body) for body in given_bodies]
 
@@ -63,16 +66,16 @@ def test_large_bodies(store: Store) -> None:
     said: list[str | bytes] = []
     for size in (1, 4095, 4096, 4097, 65_535, 65_536, 256 * 1024):
         said += ["\u20ac" * (size // 3) + "x" * (size % 3), os.urandom(size)]
-        say(store, queue, *said[-2:])
-    assert bodies(shown(store, queue)) == said
+        append_bodies(store, queue, *said[-2:])
+    assert bodies(messages_in_partition(store, queue)) == said
 
 
 def test_many_large_bodies_in_one_batch(store: Store) -> None:
     """A batch of 8 MiB is stored completely."""
     queue = make_queue(store)
     batch = [bytes([n]) * (256 * 1024) for n in range(32)]
-    say(store, queue, *batch)
-    assert bodies(shown(store, queue)) == batch
+    append_bodies(store, queue, *batch)
+    assert bodies(messages_in_partition(store, queue)) == batch
 
 
 METAS = st.builds(
@@ -90,9 +93,9 @@ METAS = st.builds(
 def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
     """Content type, ordered headers and the JSON flag are kept; no metadata equals empty metadata."""
     queue = make_queue(store)
-    positions = bridge.run(store.messages.append(queue, [new("x", meta=meta) for meta in metas]))
+    positions = bridge.run(store.messages.append(queue, [new_message("x", meta=meta) for meta in metas]))
     for messages in (
-        shown(store, queue),
+        messages_in_partition(store, queue),
         bridge.run(store.messages.fetch(queue, [(1, position) for position in positions])),
     ):
         assert [message.meta or Meta() for message in messages] == [meta or Meta() for meta in metas]
@@ -103,7 +106,7 @@ def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
 def test_meta_of_a_put(store: Store, meta: Meta) -> None:
     """A message put at an id has its metadata, and another put removes it."""
     queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, (5, 5))], new("x", meta=meta)))
-    assert (shown(store, queue)[0].meta or Meta()) == meta
-    bridge.run(store.messages.put(queue, [(1, (5, 5))], new("x")))
-    assert shown(store, queue)[0].meta in (None, Meta())
+    bridge.run(store.messages.put(queue, [(1, (5, 5))], new_message("x", meta=meta)))
+    assert (messages_in_partition(store, queue)[0].meta or Meta()) == meta
+    bridge.run(store.messages.put(queue, [(1, (5, 5))], new_message("x")))
+    assert messages_in_partition(store, queue)[0].meta in (None, Meta())

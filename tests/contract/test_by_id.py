@@ -16,14 +16,14 @@ from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
+    append_bodies,
     at_once,
     bodies,
+    bodies_in_partition,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     positions,
-    say,
-    shown,
-    shown_bodies,
 )
 
 PAST = ids.EPOCH_TICKS + 10**16
@@ -41,47 +41,51 @@ class TestPut:
     def test_creates(self, store: Store, other: Store) -> None:
         """A message is created at an unused id, at its place in the order of time."""
         queue = make_queue(store, partitions=2)
-        (later,) = say(store, queue, "later")
-        bridge.run(store.messages.put(queue, [(1, (PAST, 5)), (2, (PAST, 6))], new("early", partition=2, delay=9.0)))
+        (later,) = append_bodies(store, queue, "later")
+        bridge.run(
+            store.messages.put(queue, [(1, (PAST, 5)), (2, (PAST, 6))], new_message("early", partition=2, delay=9.0))
+        )
         for handle in (store, other):
-            assert bodies(shown(handle, queue, 1)) == ["early", "later"]
-            assert positions(shown(handle, queue, 1)) == [(PAST, 5), later]
-            assert positions(shown(handle, queue, 2)) == [(PAST, 6)]
+            assert bodies(messages_in_partition(handle, queue, 1)) == ["early", "later"]
+            assert positions(messages_in_partition(handle, queue, 1)) == [(PAST, 5), later]
+            assert positions(messages_in_partition(handle, queue, 2)) == [(PAST, 6)]
             assert bodies(bridge.run(handle.messages.fetch(queue, [(1, (PAST, 5))]))) == ["early"]
 
     def test_overwrites(self, store: Store, other: Store) -> None:
         """Body, content type and headers are replaced; the place in the order stays."""
         queue = make_queue(store)
         meta = Meta("text/html", (("a", "1"),))
-        stored_at = bridge.run(store.messages.append(queue, [new("a"), new("b", meta=meta), new("c")]))
-        bridge.run(other.messages.put(queue, [(1, stored_at[1])], new("B")))
-        assert shown_bodies(store, queue) == ["a", "B", "c"]
-        assert positions(shown(store, queue)) == stored_at
-        assert shown(store, queue)[1].meta in (None, Meta())
-        bridge.run(store.messages.put(queue, [(1, stored_at[0])], new(b"\xff", meta=meta)))
-        message = shown(other, queue)[0]
+        stored_at = bridge.run(
+            store.messages.append(queue, [new_message("a"), new_message("b", meta=meta), new_message("c")])
+        )
+        bridge.run(other.messages.put(queue, [(1, stored_at[1])], new_message("B")))
+        assert bodies_in_partition(store, queue) == ["a", "B", "c"]
+        assert positions(messages_in_partition(store, queue)) == stored_at
+        assert messages_in_partition(store, queue)[1].meta in (None, Meta())
+        bridge.run(store.messages.put(queue, [(1, stored_at[0])], new_message(b"\xff", meta=meta)))
+        message = messages_in_partition(other, queue)[0]
         assert (message.body, message.meta) == (b"\xff", meta)
 
     def test_created_and_overwritten_together(self, store: Store) -> None:
         """One call writes the same body at existing and at new ids."""
         queue = make_queue(store, partitions=2)
-        (first,) = say(store, queue, "a")
-        bridge.run(store.messages.put(queue, [(1, first), *past(1, 2), (2, first)], new("same")))
-        assert shown_bodies(store, queue, 1) == ["same"] * 3
-        assert shown_bodies(store, queue, 2) == ["same"]
+        (first,) = append_bodies(store, queue, "a")
+        bridge.run(store.messages.put(queue, [(1, first), *past(1, 2), (2, first)], new_message("same")))
+        assert bodies_in_partition(store, queue, 1) == ["same"] * 3
+        assert bodies_in_partition(store, queue, 2) == ["same"]
         assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [3, 1]
 
     def test_same_place_twice(self, store: Store) -> None:
         """A place that is named twice holds one message."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1) * 3, new("a")))
-        assert shown_bodies(store, queue) == ["a"]
+        bridge.run(store.messages.put(queue, past(1) * 3, new_message("a")))
+        assert bodies_in_partition(store, queue) == ["a"]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
 
     def test_nowhere(self, store: Store) -> None:
         """Putting at no places does nothing."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, [], new("a")))
+        bridge.run(store.messages.put(queue, [], new_message("a")))
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     @pytest.mark.parametrize("partition", [0, -1, 3, 256, 257])
@@ -89,100 +93,102 @@ class TestPut:
         """A partition that the queue lacks is refused, and the other places are not written either."""
         queue = make_queue(store, partitions=2)
         with pytest.raises(InvalidRequest):
-            bridge.run(store.messages.put(queue, [*past(1), (partition, (PAST, 1)), (2, (PAST, 1))], new("a")))
+            bridge.run(store.messages.put(queue, [*past(1), (partition, (PAST, 1)), (2, (PAST, 1))], new_message("a")))
         assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [0, 0]
 
     def test_moves_no_generator(self, store: Store) -> None:
         """An id far ahead affects neither new ids nor the position of readers."""
         queue = make_queue(store)
         far = (ids.now_ticks() + 10**6 * ids.TICKS_PER_SECOND, 0)
-        bridge.run(store.messages.put(queue, [(1, far), (1, ids.LAST)], new("far")))
-        (position,) = say(store, queue, "now")
+        bridge.run(store.messages.put(queue, [(1, far), (1, ids.LAST)], new_message("far")))
+        (position,) = append_bodies(store, queue, "now")
         assert position < far
-        assert shown_bodies(store, queue) == ["now"]
+        assert bodies_in_partition(store, queue) == ["now"]
         assert bodies(bridge.run(store.messages.fetch(queue, [(1, far), (1, ids.LAST)]))) == ["far", "far"]
 
     def test_ends_of_time(self, store: Store) -> None:
         """The lowest and the highest id can be used like others."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new("first")))
-        bridge.run(store.messages.put(queue, [(1, ids.LAST)], new("last")))
+        bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new_message("first")))
+        bridge.run(store.messages.put(queue, [(1, ids.LAST)], new_message("last")))
         assert bodies(bridge.run(store.messages.fetch(queue, [(1, ids.LAST), (1, ids.FIRST)]))) == ["last", "first"]
-        assert shown_bodies(store, queue) == ["first"]
+        assert bodies_in_partition(store, queue) == ["first"]
         assert bridge.run(store.messages.delete(queue, [(1, ids.FIRST), (1, ids.LAST)])) == 2
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_minting_where_a_put_is(self, store: Store, clock: Clock) -> None:
         """A message put ahead of the clock, at an id like the store's own, is not overwritten by new messages."""
         queue = make_queue(store)
-        (first,) = say(store, queue, "x")
+        (first,) = append_bodies(store, queue, "x")
         locations = [(1, (clock.ticks + n, first[1])) for n in range(1, 21)]
-        bridge.run(store.messages.put(queue, locations, new("put")))
-        positions = say(store, queue, *["new"] * 10)
+        bridge.run(store.messages.put(queue, locations, new_message("put")))
+        positions = append_bodies(store, queue, *["new"] * 10)
         assert not {(1, position) for position in positions} & set(locations)
         clock.advance(1)
-        assert sorted(map(str, shown_bodies(store, queue))) == ["new"] * 10 + ["put"] * 20 + ["x"]
+        assert sorted(map(str, bodies_in_partition(store, queue))) == ["new"] * 10 + ["put"] * 20 + ["x"]
 
     def test_order_of_equal_times(self, store: Store) -> None:
         """Ids of one tick are ordered by their low bytes as signed numbers."""
         queue = make_queue(store)
         lows = [ids.LOW_MAX, -1, 0, ids.LOW_MIN, 1, 0x80, -0x80, 0x7F]
         for low in lows:
-            bridge.run(store.messages.put(queue, [(1, (PAST, low))], new(str(low))))
-        assert shown_bodies(store, queue) == [str(low) for low in sorted(lows)]
+            bridge.run(store.messages.put(queue, [(1, (PAST, low))], new_message(str(low))))
+        assert bodies_in_partition(store, queue) == [str(low) for low in sorted(lows)]
 
     @pytest.mark.needs("whole_puts")
     def test_simultaneous_puts_leave_one_of_them(self, store: Store, other: Store) -> None:
         """When bodies are put simultaneously at the same two ids, both ids have one of them in the end."""
         queue = make_queue(store)
-        at_once(lambda n: bridge.run((store, other)[n % 2].messages.put(queue, past(1, 2), new(str(n)))), range(8))
-        stored_bodies = shown_bodies(store, queue)
+        at_once(
+            lambda n: bridge.run((store, other)[n % 2].messages.put(queue, past(1, 2), new_message(str(n)))), range(8)
+        )
+        stored_bodies = bodies_in_partition(store, queue)
         assert len(stored_bodies) == 2
         assert len(set(stored_bodies)) == 1
 
     def test_ttl_counts_from_now_for_past_ids(self, store: Store, clock: Clock) -> None:
         """A message put at an old id lives its whole TTL."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new("a", ttl=10)))
+        bridge.run(store.messages.put(queue, past(1), new_message("a", ttl=10)))
         clock.advance(9)
-        assert shown_bodies(store, queue) == ["a"]
+        assert bodies_in_partition(store, queue) == ["a"]
         clock.advance(2)
-        assert shown(store, queue) == []
+        assert messages_in_partition(store, queue) == []
         assert bridge.run(store.messages.fetch(queue, past(1))) == []
 
     def test_ttl_counts_from_the_id_for_later_ones(self, store: Store, clock: Clock) -> None:
         """A message put at an id in the future lives its TTL from then."""
         queue = make_queue(store)
         place = (1, (clock.ticks + 100 * ids.TICKS_PER_SECOND, 0))
-        bridge.run(store.messages.put(queue, [place], new("a", ttl=10)))
+        bridge.run(store.messages.put(queue, [place], new_message("a", ttl=10)))
         clock.advance(109)
         assert bodies(bridge.run(store.messages.fetch(queue, [place]))) == ["a"]
-        assert shown_bodies(store, queue) == ["a"]
+        assert bodies_in_partition(store, queue) == ["a"]
         clock.advance(2)
         assert bridge.run(store.messages.fetch(queue, [place])) == []
-        assert shown(store, queue) == []
+        assert messages_in_partition(store, queue) == []
 
     @pytest.mark.parametrize(("first", "second"), [(10, 100), (100, 10), (10, 10)])
     def test_overwriting_sets_the_ttl(self, store: Store, clock: Clock, first: int, second: int) -> None:
         """After an overwrite only the new TTL counts, longer or shorter."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new("a", ttl=first)))
+        bridge.run(store.messages.put(queue, past(1), new_message("a", ttl=first)))
         clock.advance(5)
-        bridge.run(store.messages.put(queue, past(1), new("b", ttl=second)))
+        bridge.run(store.messages.put(queue, past(1), new_message("b", ttl=second)))
         clock.advance(second - 1)
-        assert shown_bodies(store, queue) == ["b"]
+        assert bodies_in_partition(store, queue) == ["b"]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
         clock.advance(2)
-        assert shown_bodies(store, queue) == []
+        assert bodies_in_partition(store, queue) == []
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_over_an_expired_message(self, store: Store, clock: Clock) -> None:
         """A new message can be put in place of an expired one, swept or not."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new("a", ttl=1)))
+        bridge.run(store.messages.put(queue, past(1), new_message("a", ttl=1)))
         clock.advance(500)
-        bridge.run(store.messages.put(queue, past(1), new("b", ttl=100)))
-        assert shown_bodies(store, queue) == ["b"]
+        bridge.run(store.messages.put(queue, past(1), new_message("b", ttl=100)))
+        assert bodies_in_partition(store, queue) == ["b"]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
 
 
@@ -192,8 +198,8 @@ class TestFetch:
     def test_order_and_missing(self, store: Store) -> None:
         """Messages come in the order asked; missing ones are left out."""
         queue = make_queue(store, partitions=2)
-        a, b, c = say(store, queue, "a", "b", "c")
-        (d,) = say(store, queue, "d", partition=2)
+        a, b, c = append_bodies(store, queue, "a", "b", "c")
+        (d,) = append_bodies(store, queue, "d", partition=2)
         places = [(1, c), (2, d), (1, (PAST, 0)), (1, a), (2, a), (1, d), (3, a), (1, b)]
         assert bodies(bridge.run(store.messages.fetch(queue, places))) == ["c", "d", "a", "b"]
 
@@ -205,22 +211,22 @@ class TestFetch:
         """No partition number reaches another queue."""
         queue = make_queue(store)
         for neighbour in [make_queue(store, partitions=2) for _ in range(3)]:
-            say(store, neighbour, "x")
-            bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new("x")))
+            append_bodies(store, neighbour, "x")
+            bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new_message("x")))
         places = [(partition, (PAST, 0)) for partition in (-255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
         assert bridge.run(store.messages.fetch(queue, places)) == []
 
     def test_no_read_delay(self, store: Store) -> None:
         """A message can be fetched by its id at once, without the read delay."""
         queue = make_queue(store, read_delay=3600.0)
-        (position,) = say(store, queue, "a")
-        assert shown(store, queue) == []
+        (position,) = append_bodies(store, queue, "a")
+        assert messages_in_partition(store, queue) == []
         assert bodies(bridge.run(store.messages.fetch(queue, [(1, position)]))) == ["a"]
 
     def test_a_thousand(self, store: Store) -> None:
         """A thousand ids in one call are answered in order."""
         queue = make_queue(store)
-        positions = say(store, queue, *map(str, range(1000)))
+        positions = append_bodies(store, queue, *map(str, range(1000)))
         places = [(1, position) for position in reversed(positions)]
         assert bodies(bridge.run(store.messages.fetch(queue, places))) == [str(n) for n in reversed(range(1000))]
 
@@ -229,7 +235,7 @@ class TestFetch:
     def test_any_id(self, store: Store, locations: set[Position]) -> None:
         """Every position is found exactly, and not confused with its neighbours."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, [(1, place) for place in locations], new("x")))
+        bridge.run(store.messages.put(queue, [(1, place) for place in locations], new_message("x")))
         near = {step(place) for place in locations for step in (ids.following, ids.preceding)} - locations
         assert set(positions(bridge.run(store.messages.fetch(queue, [(1, place) for place in locations])))) == locations
         assert bridge.run(store.messages.fetch(queue, [(1, place) for place in near])) == []
@@ -241,19 +247,19 @@ class TestDelete:
     def test_deletes_only_what_is_named(self, store: Store, other: Store) -> None:
         """The named messages are gone for every reader, by range and by id; the neighbours stay."""
         queue = make_queue(store, partitions=2)
-        a, b, c = say(store, queue, "a", "b", "c")
-        bridge.run(store.messages.put(queue, [(2, b)], new("other partition")))
+        a, b, c = append_bodies(store, queue, "a", "b", "c")
+        bridge.run(store.messages.put(queue, [(2, b)], new_message("other partition")))
         bridge.run(store.messages.delete(queue, iter([(1, b)])))
         for handle in (store, other):
-            assert positions(shown(handle, queue)) == [a, c]
+            assert positions(messages_in_partition(handle, queue)) == [a, c]
             assert bridge.run(handle.messages.fetch(queue, [(1, b)])) == []
-            assert shown_bodies(handle, queue, 2) == ["other partition"]
+            assert bodies_in_partition(handle, queue, 2) == ["other partition"]
 
     @pytest.mark.needs("counts_deletes")
     def test_counts_what_was_there(self, store: Store) -> None:
         """The count has each existing message once, and no missing or deleted ones."""
         queue = make_queue(store, partitions=2)
-        positions = say(store, queue, "a", "b", "c")
+        positions = append_bodies(store, queue, "a", "b", "c")
         locations: Sequence[tuple[int, Position]] = [(1, position) for position in positions]
         assert bridge.run(store.messages.delete(queue, [])) == 0
         assert bridge.run(store.messages.delete(queue, [(2, positions[0]), (3, positions[0]), *past(1)])) == 0
@@ -265,7 +271,7 @@ class TestDelete:
     def test_expired_messages_are_not_there(self, store: Store, clock: Clock) -> None:
         """An expired message, swept or not, does not count as deleted."""
         queue = make_queue(store)
-        short, long = bridge.run(store.messages.append(queue, [new("a", ttl=1), new("b", ttl=100)]))
+        short, long = bridge.run(store.messages.append(queue, [new_message("a", ttl=1), new_message("b", ttl=100)]))
         clock.advance(2)
         assert bridge.run(store.messages.delete(queue, [(1, short), (1, long)])) == 1
 
@@ -274,27 +280,27 @@ class TestDelete:
         queue = make_queue(store)
         neighbours = [make_queue(store, partitions=2) for _ in range(3)]
         for neighbour in neighbours:
-            bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new("x")))
+            bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new_message("x")))
         bridge.run(
             store.messages.delete(
                 queue, [(n, (PAST, 0)) for n in (-256, -255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
             )
         )
-        assert [shown_bodies(store, one, n) for one in neighbours for n in (1, 2)] == [["x"]] * 6
+        assert [bodies_in_partition(store, one, n) for one in neighbours for n in (1, 2)] == [["x"]] * 6
 
     def test_deleted_id_can_be_put_again(self, store: Store) -> None:
         """A deleted message stays away until another one is put there."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new("a")))
+        bridge.run(store.messages.put(queue, past(1), new_message("a")))
         bridge.run(store.messages.delete(queue, past(1)))
-        assert shown(store, queue) == []
-        bridge.run(store.messages.put(queue, past(1), new("b")))
-        assert shown_bodies(store, queue) == ["b"]
+        assert messages_in_partition(store, queue) == []
+        bridge.run(store.messages.put(queue, past(1), new_message("b")))
+        assert bodies_in_partition(store, queue) == ["b"]
 
     def test_delayed_message(self, store: Store) -> None:
         """A message that is not due yet can be deleted."""
         queue = make_queue(store)
-        (position,) = bridge.run(store.messages.append(queue, [new("a", delay=3600.0)]))
+        (position,) = bridge.run(store.messages.append(queue, [new_message("a", delay=3600.0)]))
         bridge.run(store.messages.delete(queue, [(1, position)]))
         assert bridge.run(store.messages.fetch(queue, [(1, position)])) == []
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
@@ -303,7 +309,7 @@ class TestDelete:
     def test_simultaneous_deletes_count_once(self, store: Store, other: Store) -> None:
         """Simultaneous deletes of the same messages count each message once in total."""
         queue = make_queue(store)
-        locations = [(1, position) for position in say(store, queue, *map(str, range(50)))]
+        locations = [(1, position) for position in append_bodies(store, queue, *map(str, range(50)))]
         counts = at_once(lambda n: bridge.run((store, other)[n % 2].messages.delete(queue, locations)), range(6))
         assert sum(counts) == 50
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0

@@ -13,15 +13,15 @@ from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
+    append_bodies,
     bodies,
+    bodies_in_partition,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     positions,
     read_one,
-    say,
-    shown,
-    shown_bodies,
-    whole,
+    whole_partition,
 )
 
 MILLISECOND = ids.TICKS_PER_SECOND // 1000
@@ -31,9 +31,11 @@ TICK = 1 / ids.TICKS_PER_SECOND
 def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     """Range reads of any kind and store show a delayed message from its due time on, and not before."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
+    bridge.run(store.messages.append(queue, [new_message("late", delay=10.0)]))
     kinds = [
-        structs.replace(whole(), descending=down, delayed=kept) for down in (False, True) for kept in (False, True)
+        structs.replace(whole_partition(), descending=down, delayed=kept)
+        for down in (False, True)
+        for kept in (False, True)
     ]
     for handle in (store, other):
         assert [page.messages for page in bridge.run(handle.messages.read(queue, kinds))] == [[]] * 4
@@ -49,7 +51,7 @@ def test_id_time_is_due_time(store: Store, clock: Clock) -> None:
     """The time of the id is the due time."""
     queue = make_queue(store)
     for delay in (0.5, 10.0, 86_400.0):
-        (position,) = bridge.run(store.messages.append(queue, [new("late", delay=delay)]))
+        (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=delay)]))
         due = clock.ticks + round(delay * ids.TICKS_PER_SECOND)
         assert abs(position[0] - due) < MILLISECOND
 
@@ -57,7 +59,7 @@ def test_id_time_is_due_time(store: Store, clock: Clock) -> None:
 def test_found_by_id_before_due(store: Store, other: Store) -> None:
     """A delayed message can be fetched by its id at any time."""
     queue = make_queue(store)
-    (position,) = bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
+    (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=3600.0)]))
     for handle in (store, other):
         assert bodies(bridge.run(handle.messages.fetch(queue, [(1, position)]))) == ["late"]
 
@@ -65,12 +67,12 @@ def test_found_by_id_before_due(store: Store, other: Store) -> None:
 def test_ttl_counts_from_due_time(store: Store, clock: Clock) -> None:
     """A delayed message lives its TTL after it is due, however long it waited."""
     queue = make_queue(store)
-    (position,) = bridge.run(store.messages.append(queue, [new("late", delay=100.0, ttl=10)]))
+    (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=100.0, ttl=10)]))
     clock.advance(109)
-    assert shown_bodies(store, queue) == ["late"]
+    assert bodies_in_partition(store, queue) == ["late"]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, position)]))) == ["late"]
     clock.advance(2)
-    assert shown(store, queue) == []
+    assert messages_in_partition(store, queue) == []
     assert bridge.run(store.messages.fetch(queue, [(1, position)])) == []
 
 
@@ -78,21 +80,23 @@ def test_ttl_counts_from_due_time(store: Store, clock: Clock) -> None:
 def test_moves_no_generator(store: Store, other: Store, clock: Clock) -> None:
     """Messages without delay get ids of now, below a delayed one, and are shown at once."""
     queue = make_queue(store)
-    (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
-    early = [*say(store, queue, "a"), *say(other, queue, "b")]
+    (late,) = bridge.run(store.messages.append(queue, [new_message("late", delay=60.0)]))
+    early = [*append_bodies(store, queue, "a"), *append_bodies(other, queue, "b")]
     assert max(early) < late
     assert max(early)[0] - clock.ticks < MILLISECOND
-    assert shown_bodies(store, queue) == ["a", "b"]
+    assert bodies_in_partition(store, queue) == ["a", "b"]
     clock.advance(61)
-    say(other, queue, "c")
-    assert shown_bodies(store, queue) == ["a", "b", "late", "c"]
+    append_bodies(other, queue, "c")
+    assert bodies_in_partition(store, queue) == ["a", "b", "late", "c"]
 
 
 def test_due_without_further_writes(store: Store, other: Store, clock: Clock) -> None:
     """Delayed messages appear one after another without further writes, also for cursors kept since before."""
     queue, unrelated = make_queue(store), make_queue(store)
     for number in range(1, 6):
-        bridge.run(store.messages.append(queue if number % 2 else unrelated, [new(str(number), delay=float(number))]))
+        bridge.run(
+            store.messages.append(queue if number % 2 else unrelated, [new_message(str(number), delay=float(number))])
+        )
     part = Slice(partition=1)
     seen = []
     for number in range(1, 7):
@@ -107,10 +111,10 @@ def test_due_without_further_writes(store: Store, other: Store, clock: Clock) ->
 def test_due_behind_a_batch_of_others(store: Store, clock: Clock) -> None:
     """A message that comes due among the ids of its own batch does not hide later ones."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("last", delay=10.0)]))
-    bridge.run(store.messages.append(queue, [new("soon", delay=10 * TICK), *[new("now")] * 100]))
+    bridge.run(store.messages.append(queue, [new_message("last", delay=10.0)]))
+    bridge.run(store.messages.append(queue, [new_message("soon", delay=10 * TICK), *[new_message("now")] * 100]))
     clock.advance(11)
-    stored_bodies = shown_bodies(store, queue)
+    stored_bodies = bodies_in_partition(store, queue)
     assert sorted(map(str, stored_bodies)) == ["last", *["now"] * 100, "soon"]
     assert stored_bodies[-1] == "last"
 
@@ -120,12 +124,12 @@ def test_due_behind_a_batch_of_others(store: Store, clock: Clock) -> None:
 def test_delays_of_a_few_ticks(store: Store, clock: Clock, first: list[int], second: list[int]) -> None:
     """Delays that differ by single ticks give different ids, and all messages appear."""
     queue = make_queue(store)
-    items = [new(f"{n}", delay=ticks * TICK) for n, ticks in enumerate(first)]
-    more = [new(f"more {n}", delay=ticks * TICK) for n, ticks in enumerate(second)]
+    items = [new_message(f"{n}", delay=ticks * TICK) for n, ticks in enumerate(first)]
+    more = [new_message(f"more {n}", delay=ticks * TICK) for n, ticks in enumerate(second)]
     stored_at = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, more))
     assert len(set(stored_at)) == len(items) + len(more)
     clock.advance(1)
-    assert sorted(positions(shown(store, queue))) == sorted(stored_at)
+    assert sorted(positions(messages_in_partition(store, queue))) == sorted(stored_at)
 
 
 def test_many_delayed_for_one_moment(store: Store, other: Store, clock: Clock) -> None:
@@ -135,41 +139,41 @@ def test_many_delayed_for_one_moment(store: Store, other: Store, clock: Clock) -
         position
         for one in (store, other)
         for queue in queues
-        for position in bridge.run(one.messages.append(queue, [new("late", delay=5.0)] * 50))
+        for position in bridge.run(one.messages.append(queue, [new_message("late", delay=5.0)] * 50))
     ]
     assert len(set(positions)) == 200
     clock.advance(6)
-    assert [len(shown(store, queue)) for queue in queues] == [100, 100]
+    assert [len(messages_in_partition(store, queue)) for queue in queues] == [100, 100]
 
 
 def test_after_does_not_apply(store: Store, clock: Clock) -> None:
     """An ``after`` below the due time does not change the due time."""
     queue = make_queue(store)
     after = (clock.ticks + ids.TICKS_PER_SECOND // 2, 0)
-    (position,) = bridge.run(store.messages.append(queue, [new("late", delay=30.0)], after=after))
+    (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=30.0)], after=after))
     assert position > after
     clock.advance(31)
-    assert shown_bodies(store, queue) == ["late"]
+    assert bodies_in_partition(store, queue) == ["late"]
 
 
 def test_purged_and_deleted_before_due(store: Store, clock: Clock) -> None:
     """A message that was delayed when its queue was purged or deleted never appears."""
     purged, deleted = make_queue(store), make_queue(store)
     for queue in (purged, deleted):
-        bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
+        bridge.run(store.messages.append(queue, [new_message("late", delay=10.0)]))
     purged = bridge.run(store.catalogue.purge_queue(purged))
     bridge.run(store.catalogue.delete_queue(deleted))
     again = make_queue(store, deleted.name)
     clock.advance(11)
-    assert shown(store, purged) == []
-    assert shown(store, again) == []
+    assert messages_in_partition(store, purged) == []
+    assert messages_in_partition(store, again) == []
 
 
 def test_counted_before_due(store: Store, clock: Clock) -> None:
     """Delayed messages count in a partition's size, but not in a reader's lag."""
     queue = make_queue(store)
-    (now,) = say(store, queue, "now")
-    (late,) = bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
+    (now,) = append_bodies(store, queue, "now")
+    (late,) = bridge.run(store.messages.append(queue, [new_message("late", delay=10.0)]))
     _, (info,) = bridge.run(store.messages.inspect(queue))
     assert (info.count, info.oldest, info.newest) == (2, now, late)
     assert bridge.run(store.messages.lag(queue, [(1, None)]))[0].count == 1
@@ -184,13 +188,15 @@ def test_never_below_what_a_reader_passed(store: Store, clock: Clock, pushed: fl
     queue = make_queue(store)
     for seconds in (-60.0, 0.0):
         bridge.run(
-            store.messages.append(queue, [new("x")], after=(clock.ticks + round(pushed * ids.TICKS_PER_SECOND), 0))
+            store.messages.append(
+                queue, [new_message("x")], after=(clock.ticks + round(pushed * ids.TICKS_PER_SECOND), 0)
+            )
         )
-        cursor = read_one(store, queue, whole()).next
+        cursor = read_one(store, queue, whole_partition()).next
         clock.advance(seconds)
         assert cursor is not None
         for delay in (TICK, 0.001, 0.5, 30.0):
-            (position,) = bridge.run(store.messages.append(queue, [new("late", delay=delay)]))
+            (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=delay)]))
             assert position >= cursor
     clock.advance(200)
-    assert bodies(shown(store, queue)).count("late") == 8
+    assert bodies(messages_in_partition(store, queue)).count("late") == 8

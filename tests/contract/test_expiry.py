@@ -20,37 +20,37 @@ from tests.backends import APP, PROMPT, Clock
 from tests.blocking import BlockingNames
 from tests.contract.claims.test_moves import Mover
 from tests.contract.samples import (
+    append_bodies,
     bodies,
+    bodies_in_partition,
     eventually,
     fresh_name,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     pages,
     positions,
     read_one,
-    say,
-    shown,
-    shown_bodies,
-    whole,
+    whole_partition,
 )
 from tests.interposed_store import InterposedStore
 
 PAUSES = [0.0, 8.3001, 40.3001, 62.3001, 30.3001, 4000.3001]
 """TTLs in seconds. No few of them sum up to a whole number, where one tick would decide what is alive."""
-ENDED = structs.replace(whole(), kept=True)
+ENDED = structs.replace(whole_partition(), kept=True)
 """A slice of everything, including ended messages."""
 
 
 def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock: Clock) -> None:
     """After its TTL a message is in no range, fetch, count or lag of any store."""
     queue = make_queue(store)
-    (short,) = say(store, queue, "short", ttl=10)
-    (long,) = say(store, queue, "long", ttl=100)
+    (short,) = append_bodies(store, queue, "short", ttl=10)
+    (long,) = append_bodies(store, queue, "long", ttl=100)
     clock.advance(9)
-    assert shown_bodies(other, queue) == ["short", "long"]
+    assert bodies_in_partition(other, queue) == ["short", "long"]
     clock.advance(2)
     for handle in (store, other):
-        assert shown_bodies(handle, queue) == ["long"]
+        assert bodies_in_partition(handle, queue) == ["long"]
         assert bodies(read_one(handle, queue, Slice(partition=1, descending=True)).messages) == ["long"]
         assert bridge.run(handle.messages.fetch(queue, [(1, short), (1, long)]))[0].position == long
         _, (info,) = bridge.run(handle.messages.inspect(queue))
@@ -58,7 +58,7 @@ def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock:
         assert bridge.run(handle.messages.lag(queue, [(1, None)]))[0].count == 1
     clock.advance(100)
     for handle in (store, other):
-        assert shown(handle, queue) == []
+        assert messages_in_partition(handle, queue) == []
         _, (info,) = bridge.run(handle.messages.inspect(queue))
         assert (info.count, info.oldest, info.newest) == (0, None, None)
         assert bridge.run(handle.messages.lag(queue, [(1, None)]))[0].count == 0
@@ -67,16 +67,16 @@ def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock:
 def test_expiry_by_the_wall_clock(store: Store) -> None:
     """A message with a TTL of one second is gone a little later, by the real clock."""
     queue = make_queue(store)
-    say(store, queue, "short", ttl=1)
-    say(store, queue, "long", ttl=1000)
-    assert eventually(lambda: shown_bodies(store, queue) == ["long"])
+    append_bodies(store, queue, "short", ttl=1)
+    append_bodies(store, queue, "long", ttl=1000)
+    assert eventually(lambda: bodies_in_partition(store, queue) == ["long"])
 
 
 def test_expires_says_when(store: Store, clock: Clock) -> None:
     """A message has the time of its end."""
     queue = make_queue(store)
     for ttl in (30, 60, MAX_TTL):
-        (position,) = say(store, queue, "x", ttl=ttl)
+        (position,) = append_bodies(store, queue, "x", ttl=ttl)
         (message,) = bridge.run(store.messages.fetch(queue, [(1, position)]))
         assert abs(message.expires - clock.ticks - ttl * ids.TICKS_PER_SECOND) <= ids.TICKS_PER_SECOND
 
@@ -88,13 +88,13 @@ def test_any_ttls_side_by_side(store: Store, clock: Clock, batches: list[tuple[i
     queue = make_queue(store)
     ends = []
     for number, (ttl, count) in enumerate(batches):
-        stored_at = say(store, queue, *[str(number)] * count, ttl=ttl)
+        stored_at = append_bodies(store, queue, *[str(number)] * count, ttl=ttl)
         ends += [(position, clock.ticks + ttl * ids.TICKS_PER_SECOND) for position in stored_at]
         clock.advance(data.draw(st.sampled_from(PAUSES[:4])))
     for _ in range(3):
         clock.advance(data.draw(st.sampled_from(PAUSES[1:])))
         alive = [position for position, end in ends if end > clock.ticks]
-        assert positions(shown(store, queue)) == alive
+        assert positions(messages_in_partition(store, queue)) == alive
         chain = pages(store, queue, Slice(partition=1, limit=3))
         assert [message.position for page in chain for message in page.messages] == alive
         _, (info,) = bridge.run(store.messages.inspect(queue))
@@ -107,8 +107,8 @@ def test_limit_counts_the_living(store: Store, clock: Clock, limit: int) -> None
     """Expired messages do not count towards a page's limit, wherever they lie."""
     queue = make_queue(store)
     for number in range(40):
-        say(store, queue, f"short {number}", f"long {number}", ttl=5)
-        say(store, queue, f"long {number}", ttl=500)
+        append_bodies(store, queue, f"short {number}", f"long {number}", ttl=5)
+        append_bodies(store, queue, f"long {number}", ttl=500)
     clock.advance(6)
     long = [f"long {number}" for number in range(40)]
     assert bodies(read_one(store, queue, Slice(partition=1, limit=limit)).messages) == long[:limit]
@@ -119,11 +119,11 @@ def test_limit_counts_the_living(store: Store, clock: Clock, limit: int) -> None
 def test_reading_past_the_expired(store: Store, clock: Clock) -> None:
     """A cursor taken before messages expired continues with the later ones."""
     queue = make_queue(store)
-    say(store, queue, "a", "b", "c", ttl=5)
+    append_bodies(store, queue, "a", "b", "c", ttl=5)
     first = read_one(store, queue, Slice(partition=1, limit=1))
     assert first.next is not None
     clock.advance(6)
-    say(store, queue, "d")
+    append_bodies(store, queue, "d")
     second = read_one(store, queue, Slice(partition=1, lower=first.next))
     assert bodies(second.messages) == ["d"]
 
@@ -131,12 +131,12 @@ def test_reading_past_the_expired(store: Store, clock: Clock) -> None:
 def test_long_ttl_at_an_old_id_among_short_ones(store: Store, clock: Clock) -> None:
     """A message put at an old id stays readable though everything around it has expired."""
     queue = make_queue(store)
-    positions = say(store, queue, *"abcdef", ttl=10)
-    bridge.run(store.messages.put(queue, [(1, positions[2])], new("kept", ttl=10_000)))
-    bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new("ancient", ttl=10_000)))
+    positions = append_bodies(store, queue, *"abcdef", ttl=10)
+    bridge.run(store.messages.put(queue, [(1, positions[2])], new_message("kept", ttl=10_000)))
+    bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new_message("ancient", ttl=10_000)))
     clock.advance(5000)
-    say(store, queue, "new", ttl=10)
-    assert shown_bodies(store, queue) == ["ancient", "kept", "new"]
+    append_bodies(store, queue, "new", ttl=10)
+    assert bodies_in_partition(store, queue) == ["ancient", "kept", "new"]
     part = Slice(partition=1, lower=positions[0], upper=positions[-1])
     assert bodies(read_one(store, queue, part).messages) == ["kept"]
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 3
@@ -145,10 +145,10 @@ def test_long_ttl_at_an_old_id_among_short_ones(store: Store, clock: Clock) -> N
 def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
     """Messages that expire do not change the promise of later horizons."""
     queue = make_queue(store)
-    say(store, queue, "a", ttl=1)
-    before = read_one(store, queue, whole()).horizon
+    append_bodies(store, queue, "a", ttl=1)
+    before = read_one(store, queue, whole_partition()).horizon
     clock.advance(100)
-    assert read_one(store, queue, whole()).horizon >= before
+    assert read_one(store, queue, whole_partition()).horizon >= before
 
 
 def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:
@@ -159,13 +159,17 @@ def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:
 def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store, clock: Clock) -> None:
     """An ended kept message is only in reads that ask for kept ones, until it is deleted; not in counts or lags."""
     queue = make_queue(store)
-    items = [new("a", ttl=10, kept=True), new("b", ttl=10, delay=5, kept=True), new("c", ttl=1000)]
+    items = [
+        new_message("a", ttl=10, kept=True),
+        new_message("b", ttl=10, delay=5, kept=True),
+        new_message("c", ttl=1000),
+    ]
     first, delayed, live = bridge.run(store.messages.append(queue, items))
     clock.advance(1)
-    assert kept_bodies(other, queue) == shown_bodies(other, queue) == ["a", "c"]
+    assert kept_bodies(other, queue) == bodies_in_partition(other, queue) == ["a", "c"]
     clock.advance(30)
     for one in (store, other):
-        assert shown_bodies(one, queue) == ["c"]
+        assert bodies_in_partition(one, queue) == ["c"]
         assert bodies(bridge.run(one.messages.fetch(queue, [(1, first), (1, delayed), (1, live)]))) == ["c"]
         _, (info,) = bridge.run(one.messages.inspect(queue))
         assert (info.count, info.oldest, info.newest) == (1, live, live)
@@ -184,7 +188,7 @@ def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: St
     """Positions of live messages that reads have cached do not hide messages from reads of kept ones."""
     queue = make_queue(store)
     for _ in range(3):
-        bridge.run(store.messages.append(queue, [new("kept", ttl=10, kept=True)]))
+        bridge.run(store.messages.append(queue, [new_message("kept", ttl=10, kept=True)]))
         clock.advance(60)
         assert read_one(store, queue, Slice(1)).messages == []
     assert kept_bodies(store, queue) == ["kept"] * 3
@@ -222,7 +226,7 @@ def test_named_and_moved_messages_are_kept(store: Store) -> None:
     names.create(mover.way(target), "a", Draft("a"))
     names.create(mover.way(target), "b", Draft("b", ttl=60))
     source = make_queue(store, consistency=PROMPT)
-    say(store, source, "c", ttl=1000)
+    append_bodies(store, source, "c", ttl=1000)
     assert mover.ended(mover.begin(source, target)).moved == 1
     mover.stopping.set()
     assert [(item.body, item.kept) for item in stored] == [("a", True), ("b", False), ("c", True)]

@@ -9,9 +9,18 @@ from collections.abc import Callable
 import pytest
 
 from queuey.errors import InvalidRequest, KeyInUse, KeyReused, QueueChanged, StoreClosed, StoreUnavailable
-from queuey.messages import LONGEST_KEY, PostKey, PostResult, Queue, QueueSpec
+from queuey.messages import MAX_KEY_LENGTH, PostKey, PostResult, Queue, QueueSpec
 from queuey.storage import Store, bridge
-from tests.contract.samples import at_once, begun_once, eventually, make_queue, new, say, shown, shown_bodies
+from tests.contract.samples import (
+    append_bodies,
+    at_once,
+    begin_post,
+    bodies_in_partition,
+    eventually,
+    make_queue,
+    messages_in_partition,
+    new_message,
+)
 from tests.waiting import join
 
 _keys = itertools.count(1)
@@ -24,7 +33,7 @@ def fresh_key(*, content: bytes = b"content", seconds: int = 3600) -> PostKey:
 
 def posted(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
     """Posts messages under a key."""
-    return bridge.run(store.keyed_posts.append_once(queue, [new(body) for body in bodies or ("x",)], key))
+    return bridge.run(store.keyed_posts.append_once(queue, [new_message(body) for body in bodies or ("x",)], key))
 
 
 def patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
@@ -50,15 +59,17 @@ def test_repeated(store: Store, other: Store) -> None:
     assert [partition for partition, _ in first.locations] == [1, 1]
     for handle in (store, other, store):
         assert posted(handle, queue, key, "a", "b") == PostResult(first.locations, replayed=True)
-    assert [(message.partition, message.position) for message in shown(other, queue)] == first.locations
-    assert shown_bodies(other, queue) == ["a", "b"]
+    assert [(message.partition, message.position) for message in messages_in_partition(other, queue)] == first.locations
+    assert bodies_in_partition(other, queue) == ["a", "b"]
 
 
 def test_batches_of_all_kinds(store: Store, other: Store) -> None:
     """A batch over several partitions, with delays, TTLs and bytes, is stored completely and returned in order."""
     queue, key = make_queue(store, partitions=3), fresh_key()
     items = [
-        new(f"{n}" if n % 2 else b"\xff%d" % n, partition=n % 3 + 1, delay=n % 5 // 4 * 60.0, ttl=(60, 700_000)[n % 2])
+        new_message(
+            f"{n}" if n % 2 else b"\xff%d" % n, partition=n % 3 + 1, delay=n % 5 // 4 * 60.0, ttl=(60, 700_000)[n % 2]
+        )
         for n in range(40)
     ]
     first = bridge.run(store.keyed_posts.append_once(queue, items, key))
@@ -66,7 +77,7 @@ def test_batches_of_all_kinds(store: Store, other: Store) -> None:
     assert [message.body for message in bridge.run(other.messages.fetch(queue, first.locations))] == [
         item.body for item in items
     ]
-    elsewhere = [new(item.body, partition=(item.partition + 1) % 3 + 1) for item in items]
+    elsewhere = [new_message(item.body, partition=(item.partition + 1) % 3 + 1) for item in items]
     assert bridge.run(other.keyed_posts.append_once(queue, elsewhere, key)) == PostResult(
         first.locations, replayed=True
     )
@@ -76,7 +87,7 @@ def test_batches_of_all_kinds(store: Store, other: Store) -> None:
 def test_largest_batch(store: Store) -> None:
     """A post of a thousand messages may have a key."""
     queue, key = make_queue(store, partitions=2), fresh_key()
-    items = [new(str(n), partition=n % 2 + 1) for n in range(1000)]
+    items = [new_message(str(n), partition=n % 2 + 1) for n in range(1000)]
     first = bridge.run(store.keyed_posts.append_once(queue, items, key))
     assert bridge.run(store.keyed_posts.append_once(queue, items, key)) == PostResult(first.locations, replayed=True)
     assert [message.body for message in bridge.run(store.messages.fetch(queue, first.locations))] == [
@@ -88,16 +99,16 @@ def test_keys_do_not_mix(store: Store) -> None:
     """Each key of each queue has its own post; messages without a key are not affected."""
     queues, keys = [make_queue(store) for _ in range(2)], [fresh_key() for _ in range(2)]
     for queue in queues:
-        say(store, queue, "no key")
+        append_bodies(store, queue, "no key")
         for key in keys:
             assert not posted(store, queue, key, key.text).replayed
-        assert shown_bodies(store, queue) == ["no key", *(key.text for key in keys)]
+        assert bodies_in_partition(store, queue) == ["no key", *(key.text for key in keys)]
 
 
 def test_any_key(store: Store) -> None:
     """Keys are compared character by character, with their case."""
     queue = make_queue(store)
-    for text in ("~", "aB", "Ab", "a:b/c?d=e", '"quoted"', " ", "  ", "A" * LONGEST_KEY):
+    for text in ("~", "aB", "Ab", "a:b/c?d=e", '"quoted"', " ", "  ", "A" * MAX_KEY_LENGTH):
         key = PostKey(text, b"content", 60)
         assert not posted(store, queue, key).replayed
         assert posted(store, queue, key).replayed
@@ -111,7 +122,7 @@ def test_another_post(store: Store, other: Store) -> None:
         with pytest.raises(KeyReused):
             posted(handle, queue, PostKey(key.text, b"another", 3600), "b")
     assert posted(other, queue, key, "a").locations == first.locations
-    assert shown_bodies(store, queue) == ["a"]
+    assert bodies_in_partition(store, queue) == ["a"]
 
 
 def test_after_the_message_is_gone(store: Store) -> None:
@@ -120,7 +131,7 @@ def test_after_the_message_is_gone(store: Store) -> None:
     first = posted(store, queue, key)
     bridge.run(store.messages.delete(queue, first.locations))
     assert posted(store, queue, key) == PostResult(first.locations, replayed=True)
-    assert shown(store, queue) == []
+    assert messages_in_partition(store, queue) == []
 
 
 def test_purged_and_deleted(store: Store) -> None:
@@ -129,11 +140,11 @@ def test_purged_and_deleted(store: Store) -> None:
     posted(store, queue, key, "a")
     purged = bridge.run(store.catalogue.purge_queue(queue))
     assert not posted(store, purged, key, "b").replayed
-    assert shown_bodies(store, purged) == ["b"]
+    assert bodies_in_partition(store, purged) == ["b"]
     bridge.run(store.catalogue.delete_queue(purged))
     again = make_queue(store, queue.name)
     assert not posted(store, again, key, "c").replayed
-    assert shown_bodies(store, again) == ["c"]
+    assert bodies_in_partition(store, again) == ["c"]
 
 
 @pytest.mark.parametrize("change", ["purge", "delete", "update"])
@@ -174,7 +185,7 @@ def check_that_a_key_is_forgotten(store: Store, key: PostKey) -> None:
 
     assert eventually(forgotten, 60)
     assert all(result.locations == first.locations for result in results[:-1])
-    assert [(message.partition, message.position) for message in shown(store, queue)] == [
+    assert [(message.partition, message.position) for message in messages_in_partition(store, queue)] == [
         *first.locations,
         *results[-1].locations,
     ]
@@ -184,10 +195,10 @@ def test_bad_input(store: Store) -> None:
     """A refused post leaves its key unused."""
     queue, key = make_queue(store), fresh_key()
     with pytest.raises(InvalidRequest):
-        bridge.run(store.keyed_posts.append_once(queue, [new("a"), new("b", partition=2)], key))
+        bridge.run(store.keyed_posts.append_once(queue, [new_message("a"), new_message("b", partition=2)], key))
     with pytest.raises(InvalidRequest):
-        bridge.run(store.keyed_posts.append_once(queue, [new("a")], key, after=((1 << 60) - 1, 0)))
-    assert shown(store, queue) == []
+        bridge.run(store.keyed_posts.append_once(queue, [new_message("a")], key, after=((1 << 60) - 1, 0)))
+    assert messages_in_partition(store, queue) == []
     assert not posted(store, queue, key).replayed
 
 
@@ -197,10 +208,10 @@ def test_above_an_id(store: Store, other: Store) -> None:
     after = None
     for n in range(6):
         result = bridge.run(
-            (store, other)[n % 2].keyed_posts.append_once(queue, [new(str(n))], fresh_key(), after=after)
+            (store, other)[n % 2].keyed_posts.append_once(queue, [new_message(str(n))], fresh_key(), after=after)
         )
         after = result.locations[0][1]
-    assert shown_bodies(store, queue) == [str(n) for n in range(6)]
+    assert bodies_in_partition(store, queue) == [str(n) for n in range(6)]
 
 
 def test_racing_posts(store: Store, other: Store) -> None:
@@ -218,16 +229,18 @@ def test_racing_posts(store: Store, other: Store) -> None:
         assert len({tuple(result.locations) for result in mine}) == 1
         assert sum(not result.replayed for result in mine) == 1
     expected = sorted(text for key in keys for text in (key.text, f"{key.text} too"))
-    assert sorted(map(str, shown_bodies(store, queue))) == expected
+    assert sorted(map(str, bodies_in_partition(store, queue))) == expected
 
 
 def test_begun_side_by_side(store: Store) -> None:
     """Posts that are begun together are all answered, each once."""
     queue, keys = make_queue(store, partitions=2), [fresh_key() for _ in range(30)]
-    futures = [begun_once(store, queue, [new(key.text, partition=n % 2 + 1)], key) for n, key in enumerate(keys)]
+    futures = [
+        begin_post(store, queue, [new_message(key.text, partition=n % 2 + 1)], key) for n, key in enumerate(keys)
+    ]
     results = [future.result(60) for future in futures]
     assert all(not result.replayed for result in results)
-    stored = [body for number in (1, 2) for body in shown_bodies(store, queue, number)]
+    stored = [body for number in (1, 2) for body in bodies_in_partition(store, queue, number)]
     assert sorted(map(str, stored)) == sorted(key.text for key in keys)
 
 
@@ -235,10 +248,10 @@ def test_giving_up(store: Store) -> None:
     """A cancelled post can be repeated with its key, whatever its outcome was."""
     queue = make_queue(store)
     keys = [fresh_key() for _ in range(20)]
-    outcomes = [begun_once(store, queue, [new(key.text)], key).give_up() for key in keys]
+    outcomes = [begin_post(store, queue, [new_message(key.text)], key).give_up() for key in keys]
     for key, outcome in zip(keys, outcomes, strict=True):
         assert patiently(store, queue, key, key.text).replayed or outcome is not None
-    assert sorted(map(str, shown_bodies(store, queue))) == sorted(key.text for key in keys)
+    assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(key.text for key in keys)
 
 
 def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
@@ -247,7 +260,7 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
     closing = open_store()
     assert bridge.run(closing.catalogue.queue(queue.application, queue.name)) == queue
     keys = [fresh_key() for _ in range(20)]
-    answers = [begun_once(closing, queue, [new(key.text)], key) for key in keys]
+    answers = [begin_post(closing, queue, [new_message(key.text)], key) for key in keys]
     closer = threading.Thread(target=closing.close)
     closer.start()
     for key, answer in zip(keys, answers, strict=True):
@@ -257,6 +270,6 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
             assert error.outcome in {"none", "unknown"}  # noqa: PT017
         patiently(store, queue, key, key.text)
     join(closer)
-    assert sorted(map(str, shown_bodies(store, queue))) == sorted(key.text for key in keys)
+    assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(key.text for key in keys)
     with pytest.raises(StoreClosed):
         posted(closing, queue, fresh_key())

@@ -10,17 +10,17 @@ from queuey.errors import InvalidRequest, QueueChanged, TooLate
 from queuey.messages import Message, Meta, Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock, StoreLocation
-from tests.contract.cursors import FEW_OR_MANY, Loader, Writer, check_between_processes, check_between_threads
+from tests.contract.cursors import MESSAGES_PER_WRITER, Loader, Writer, check_between_processes, check_between_threads
 from tests.contract.samples import (
+    append_bodies,
     bodies,
+    bodies_in_partition,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     positions,
     read_one,
-    say,
-    shown,
-    shown_bodies,
-    whole,
+    whole_partition,
 )
 
 SECOND = ids.TICKS_PER_SECOND
@@ -42,14 +42,14 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     messages = planned(due, 20) + planned(due, 5, partition=2)
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 25
     for handle in (store, other):
-        assert shown(handle, queue) == []
+        assert messages_in_partition(handle, queue) == []
         assert bridge.run(handle.messages.fetch(queue, [(1, messages[7].position)])) == [messages[7]]
     clock.advance(29)
-    assert shown(other, queue) == []
+    assert messages_in_partition(other, queue) == []
     clock.advance(2)
     for handle in (store, other):
-        assert shown(handle, queue) == messages[:20]
-        assert shown(handle, queue, 2) == messages[20:]
+        assert messages_in_partition(handle, queue) == messages[:20]
+        assert messages_in_partition(handle, queue, 2) == messages[20:]
 
 
 def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None:
@@ -75,7 +75,7 @@ def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
     assert bridge.run(other.bulk.load_unread(queue, messages[10:20])) == 10
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 30
     clock.advance(61)
-    assert shown(store, queue) == messages
+    assert messages_in_partition(store, queue) == messages
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 30
 
 
@@ -87,14 +87,14 @@ def test_order_of_the_call_does_not_matter(store: Store, clock: Clock) -> None:
     bridge.run(store.bulk.load_unread(queue, messages[::-2] + messages[-2::-2]))
     clock.advance(61)
     for partition in (1, 2, 3):
-        assert bodies(shown(store, queue, partition)) == [f"{partition}-{n}" for n in range(9)]
+        assert bodies(messages_in_partition(store, queue, partition)) == [f"{partition}-{n}" for n in range(9)]
 
 
 @pytest.mark.parametrize("back", [1, 60, 86_400])
 def test_what_readers_may_have_passed(store: Store, back: int) -> None:
     """Ids in the past are refused, and nothing is written."""
     queue = make_queue(store)
-    say(store, queue, "x")
+    append_bodies(store, queue, "x")
     messages = planned(bridge.run(store.ledger.now()) - back * SECOND, 3)
     with pytest.raises(TooLate) as caught:
         bridge.run(store.bulk.load_unread(queue, messages))
@@ -105,7 +105,7 @@ def test_what_readers_may_have_passed(store: Store, back: int) -> None:
 def test_one_id_too_low(store: Store) -> None:
     """One id that may have been passed makes the whole call fail."""
     queue = make_queue(store, partitions=2)
-    say(store, queue, "x")
+    append_bodies(store, queue, "x")
     ahead = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 10)
     with pytest.raises(TooLate):
         bridge.run(
@@ -122,36 +122,36 @@ def test_once_it_is_due(store: Store, other: Store, clock: Clock) -> None:
     messages = planned(bridge.run(store.ledger.now()) + 30 * SECOND, 4)
     bridge.run(store.bulk.load_unread(queue, messages[:2]))
     clock.advance(60)
-    assert shown(other, queue) == messages[:2]
+    assert messages_in_partition(other, queue) == messages[:2]
     with pytest.raises(TooLate):
         bridge.run(store.bulk.load_unread(queue, messages))
-    assert shown(store, queue) == messages[:2]
+    assert messages_in_partition(store, queue) == messages[:2]
 
 
 @pytest.mark.needs("exact_horizon")
 def test_the_exact_border(store: Store, other: Store, clock: Clock) -> None:
     """Ids from the horizon on can be written and are not missed; the id below it is refused."""
     queue = make_queue(store)
-    say(other, queue, "x")
-    page = read_one(other, queue, whole())
+    append_bodies(other, queue, "x")
+    page = read_one(other, queue, whole_partition())
     with pytest.raises(TooLate):
         bridge.run(store.bulk.load_unread(queue, planned(page.horizon - 1, 2)))
     assert page.next is not None
     messages = planned(page.horizon, 2)
     bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(1)
-    assert read_one(other, queue, structs.replace(whole(), lower=page.next)).messages == messages
+    assert read_one(other, queue, structs.replace(whole_partition(), lower=page.next)).messages == messages
 
 
 @pytest.mark.needs("exact_horizon")
 def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clock) -> None:
     """After a reader was shown a delayed message, ids up to its time are refused, though none was minted."""
     queue = make_queue(store)
-    say(store, queue, "x")
-    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
+    append_bodies(store, queue, "x")
+    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
     first = clock.ticks + 4 * SECOND
     clock.advance(6)
-    assert shown_bodies(other, queue) == ["x", "late"]
+    assert bodies_in_partition(other, queue) == ["x", "late"]
     with pytest.raises(TooLate):
         bridge.run(store.bulk.load_unread(queue, planned(first, 1)))
     with pytest.raises(TooLate):
@@ -163,7 +163,7 @@ def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clo
 def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> None:
     """If the clock is set back, ids ahead of it may still be refused, because readers may have passed them."""
     queue = make_queue(store)
-    say(store, queue, "x")
+    append_bodies(store, queue, "x")
     clock.advance(-60)
     with pytest.raises(TooLate):
         bridge.run(other.bulk.load_unread(queue, planned(clock.ticks + 30 * SECOND, 1)))
@@ -174,27 +174,27 @@ def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> No
 def test_ids_of_a_quiet_time(store: Store, other: Store, clock: Clock) -> None:
     """Past ids above everything ever shown are accepted, and a reader that continues gets them."""
     queue = make_queue(store)
-    say(store, queue, "x")
-    page = read_one(other, queue, whole())
+    append_bodies(store, queue, "x")
+    page = read_one(other, queue, whole_partition())
     assert page.next is not None
     clock.advance(60)
     messages = planned(clock.ticks - 30 * SECOND, 5)
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 5
-    assert read_one(other, queue, structs.replace(whole(), lower=page.next)).messages == messages
+    assert read_one(other, queue, structs.replace(whole_partition(), lower=page.next)).messages == messages
 
 
 def test_new_messages_spare_what_was_loaded(store: Store, other: Store, clock: Clock) -> None:
     """Messages appended at the very moment of loaded ids overwrite none of them, and all are shown."""
     queue = make_queue(store)
-    minted = say(store, queue, "x")[0]
+    minted = append_bodies(store, queue, "x")[0]
     first = bridge.run(store.ledger.now()) + 20 * SECOND
     messages = [structs.replace(message, low=minted[1]) for message in planned(first, 300)]
     bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(20)
-    places = [place for _ in range(20) for one in (store, other) for place in say(one, queue, "a", "b", "c")]
+    places = [place for _ in range(20) for one in (store, other) for place in append_bodies(one, queue, "a", "b", "c")]
     clock.advance(5)
     assert len(set(places) | set(positions(messages)) | {minted}) == 421
-    assert sorted(positions(shown(store, queue))) == sorted({minted, *places, *positions(messages)})
+    assert sorted(positions(messages_in_partition(store, queue))) == sorted({minted, *places, *positions(messages)})
 
 
 def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
@@ -208,9 +208,9 @@ def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
     messages[2:4] = [structs.replace(message, expires=first + 20 * SECOND) for message in messages[2:4]]
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 4
     clock.advance(20)
-    assert shown(store, queue) == messages[2:]
+    assert messages_in_partition(store, queue) == messages[2:]
     clock.advance(20)
-    assert shown(store, queue) == messages[4:]
+    assert messages_in_partition(store, queue) == messages[4:]
 
 
 def test_bodies_of_any_kind(store: Store, clock: Clock) -> None:
@@ -222,7 +222,9 @@ def test_bodies_of_any_kind(store: Store, clock: Clock) -> None:
     messages = [Message(first + n, LOW, 1, first + 3600 * SECOND, body, metas[n % 3]) for n, body in enumerate(given)]
     bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(61)
-    assert [structs.replace(message, meta=message.meta or Meta()) for message in shown(store, queue)] == messages
+    assert [
+        structs.replace(message, meta=message.meta or Meta()) for message in messages_in_partition(store, queue)
+    ] == messages
 
 
 def test_nothing_to_load(store: Store) -> None:
@@ -247,7 +249,7 @@ def test_refused(store: Store) -> None:
     assert bridge.run(store.messages.fetch(purged, [(1, message.position) for message in ahead])) == []
 
 
-@pytest.mark.parametrize("messages", FEW_OR_MANY)
+@pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """With loaded messages beside minted ones no cursor passes a message that its reader was not shown (G1)."""
     check_between_threads(store, other, [Loader, Loader, Writer] * 2, messages)
@@ -255,7 +257,7 @@ def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
 
 @pytest.mark.slow  # The next process has messages of its own to read in test_horizon.py, and loaded ones above.
 @pytest.mark.needs("processes")
-@pytest.mark.parametrize("messages", FEW_OR_MANY)
+@pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)
 def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
     """G1 holds for loaded messages between processes as well."""
     check_between_processes(location, store, messages, (Loader, Writer))

@@ -13,9 +13,9 @@ from queuey.deadletters import Cause, DeadLetter, headers_of
 from queuey.errors import NotAuthenticated
 from queuey.messages import Meta, NewMessage, QueueSpec
 from queuey.service import QueueAccess, Service
-from queuey.service.browsing import Wanted as Sought
+from queuey.service.browsing import MessageFilter as Sought
 from queuey.service.operating.credentials import Sessions
-from queuey.service.operating.redriving import Wanted
+from queuey.service.operating.redriving import DeadLetterFilter
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually
@@ -105,7 +105,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
         return service.enter(service.find(APP, name), lambda _queue: None)
 
     def found(service: Service) -> list[DeadLetter]:
-        return service.redriving.find(entered(service, "q.dead"), Wanted(reason=("q", "E", ""))).letters
+        return service.redriving.find(entered(service, "q.dead"), DeadLetterFilter(reason=("q", "E", ""))).letters
 
     assert eventually(lambda: len(found(services[0])) == 6)
     letters = found(services[0])

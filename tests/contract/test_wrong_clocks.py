@@ -14,7 +14,7 @@ from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter, texts
-from tests.contract.samples import fresh_name, make_queue, new, read_one, say, whole
+from tests.contract.samples import append_bodies, fresh_name, make_queue, new_message, read_one, whole_partition
 
 HOUR, DAY = 3600.0, 86_400.0
 JUMPS = pytest.mark.parametrize(
@@ -37,15 +37,15 @@ def test_ids_grow(open_with_clock: Open, jump: float) -> None:
     clock = Clock()
     store = open_with_clock(clock)
     queue = make_queue(store)
-    places = say(store, queue, "right")
+    places = append_bodies(store, queue, "right")
     clock.advance(jump)
-    places += say(store, queue, "wrong")
+    places += append_bodies(store, queue, "wrong")
     clock.advance(-jump)
-    places += say(store, queue, "right again")
+    places += append_bodies(store, queue, "right again")
     if store.name == "sqlite":
         later = open_with_clock(clock)
-        places += say(later, queue, "later")
-        positions = [message.position for message in read_one(later, queue, whole()).messages]
+        places += append_bodies(later, queue, "later")
+        positions = [message.position for message in read_one(later, queue, whole_partition()).messages]
         assert positions == places
     assert places == sorted(places)
     assert len(set(places)) == len(places)
@@ -65,7 +65,7 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind=kind)))
     clock.advance(jump)
     service, access = enter(store, queue)
-    bridge.run(store.messages.append(queue, [new("lost", ttl=5 * 86_400)]))
+    bridge.run(store.messages.append(queue, [new_message("lost", ttl=5 * 86_400)]))
     clock.advance(120)
     assert claim(service, access) == ["lost"]
     clock.advance(-jump)
@@ -73,7 +73,7 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     later = open_with_clock(clock)
     service, access = enter(later, queue)
     waits = expected(later.name, jump)
-    bridge.run(later.messages.append(queue, [new("new", ttl=5 * 86_400)]))
+    bridge.run(later.messages.append(queue, [new_message("new", ttl=5 * 86_400)]))
     waited, delivered = 0.0, set[str | bytes]()
     while not delivered >= waits:
         clock.advance(600)
@@ -84,7 +84,7 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     if later.name != "sqlite" and jump > 0:
         bridge.run(later.catalogue.purge_queue(queue))
         service, access = enter(later, queue := bridge.run(later.catalogue.queue(APP, queue.name)))
-        bridge.run(later.messages.append(queue, [new("purged")]))
+        bridge.run(later.messages.append(queue, [new_message("purged")]))
         clock.advance(600)
         assert claim(service, access) == ["purged"]
 
@@ -106,17 +106,19 @@ def test_it_is_said(open_with_clock: Open, behind: float) -> None:
     clock = Clock()
     store = open_with_clock(clock)
     queue = make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     assert warned(store) == ""
     clock.advance(-behind)
     assert bridge.run(store.ledger.ids_ahead()) == pytest.approx(behind)
     assert (warned(store) == "") == (behind < 60)
     service, access = enter(store, queue)
     if store.name == "sqlite":
-        [place] = say(store, queue, "b")
+        [place] = append_bodies(store, queue, "b")
         reasons = service.explaining.explain(access, place, 1).reasons
         assert any(reason.text == warned(store) for reason in reasons) == (behind > 60)
     assert (warned(store) in service.explaining.explain_queue(access).sentences) == (behind > 60)
     clock.advance(behind + 1)
     assert bridge.run(store.ledger.ids_ahead()) == 0
-    assert ids.ticks_to_seconds(say(store, queue, "c")[0][0]) == pytest.approx(ids.ticks_to_seconds(clock.ticks))
+    assert ids.ticks_to_seconds(append_bodies(store, queue, "c")[0][0]) == pytest.approx(
+        ids.ticks_to_seconds(clock.ticks)
+    )

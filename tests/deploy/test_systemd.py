@@ -21,7 +21,7 @@ from queuey.web.http.processes import HARD_STOP_AFTER
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "queuey.service"
 VARIABLES = ROOT / "deploy" / "systemd" / "queuey.env"
-EXPOSED_AT_MOST = 20
+MAX_EXPOSURE = 20
 """Max exposure in tenths: 2.0 of 10, which systemd calls OK."""
 
 with_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -60,7 +60,7 @@ def test_systemd_accepts_it(tmp_path: Path) -> None:
 @with_systemd
 def test_it_may_do_little() -> None:
     """By systemd's own measure the unit is hardly exposed."""
-    threshold = f"--threshold={EXPOSED_AT_MOST}"
+    threshold = f"--threshold={MAX_EXPOSURE}"
     analysis = ["systemd-analyze", "security", "--offline=yes", "--no-pager", threshold, str(UNIT)]
     ended = subprocess.run(analysis, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout

@@ -39,7 +39,7 @@ from queuey.settings import load
 from queuey.storage import bridge, opening, sqlite
 from queuey.web.responses import Response
 from tests.replacing import replace_in
-from tests.web.gateway_calls import ALWAYS, held
+from tests.web.gateway_calls import TEST_TIMEOUT, held
 
 QUICK = {"sync": "normal"}
 
@@ -124,7 +124,7 @@ def test_threads_share_a_client(client: Client) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(ALWAYS)
+        thread.join(TEST_TIMEOUT)
     bodies = {message.body for message in client.read_all("mails", since=0)}
     assert bodies == {f"{thread} {number}" for thread in range(8) for number in range(20)}
 
@@ -159,7 +159,7 @@ async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
         writer.send_many("mails", [Outgoing("x" * 100_000) for _ in range(4 * MAX_UNREAD // 100_000)])
     async with embedded.open_async(file, settings=QUICK) as client:
         service = client._sender._connections.of(client.servers[0]).pool._service
-        service._gateway._sender._stall = ALWAYS  # The call is not abandoned for being slow.
+        service._gateway._sender._stall = TEST_TIMEOUT  # The call is not abandoned for being slow.
         async with asyncio.timeout(60):
             events = client.stream("mails", since=0)
             assert len((await anext(events)).message.body) == 100_000
@@ -186,7 +186,7 @@ def test_closing_ends_what_waits(file: Path) -> None:
         time.sleep(0.01)
     began = time.monotonic()
     client.close()
-    waiting.join(ALWAYS)
+    waiting.join(TEST_TIMEOUT)
     assert time.monotonic() - began < 200
     assert jobs == []
     assert not service._thread.is_alive()
@@ -207,7 +207,7 @@ def test_a_call_that_began_before_the_close_is_answered(client: Client) -> None:
 
     service._calls = begin_late  # type: ignore[assignment] # it stands in for it
     assert client.hello().store == "sqlite"
-    closing_thread.join(ALWAYS)
+    closing_thread.join(TEST_TIMEOUT)
 
 
 def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
@@ -285,14 +285,14 @@ def test_threads_open_a_file_at_once(file: Path) -> None:
     together, clients = threading.Barrier(4), []
 
     def open_it() -> None:
-        together.wait(ALWAYS)
+        together.wait(TEST_TIMEOUT)
         clients.append(embedded.open(file, settings=QUICK))
 
     threads = [threading.Thread(target=open_it) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(ALWAYS)
+        thread.join(TEST_TIMEOUT)
     for client in clients:
         client.close()
     assert len(clients) == 4
@@ -335,7 +335,7 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
     ("store", "settings", "said"),
     [
         ("http://127.0.0.1:5000", {}, "give a path, or cassandra://host1,host2/keyspace"),
-        ("cassandra:///keyspace", {}, "no host"),
+        ("cassandra:///keyspace", {}, "not a valid host"),
         ("", {}, "empty"),
         ("jobs.db", {"data": "others.db"}, "settings has 'data'"),
         ("jobs.db", {"syn": "normal"}, r"settings\['syn'\]; did you mean sync"),
@@ -413,7 +413,7 @@ async def test_sending_waits_for_the_reader() -> None:
     await asyncio.sleep(0.01)
     _, *pieces = parts
     assert MAX_UNREAD < sum(len(piece) for piece in pieces if isinstance(piece, bytes)) <= MAX_UNREAD + 65_536
-    exchange.taken(65_536)
+    exchange.record_read(65_536)
     await asyncio.sleep(0.01)
     assert len(parts) == len(pieces) + 2
     exchange.leave()

@@ -11,7 +11,7 @@ import pytest
 from queuey.access import parse_scope
 from queuey.errors import StoreUnavailable
 from queuey.facades.emodb import views
-from queuey.facades.emodb.names import MessageIds, queue_name, shown_name
+from queuey.facades.emodb.names import MessageIds, caller_name, queue_name
 from queuey.facades.emodb.views import OpenClaims
 from queuey.facades.settings import EmodbFacade, Facades
 from queuey.messages import QueueSpec
@@ -150,7 +150,7 @@ def test_a_full_queue(store: Store) -> None:
         for name in ("q", "other")
     )
     open_claims = OpenClaims(claims)
-    with replace_in(views, views.MAX_CLAIMED, 3), replace_in(views, views.REMEMBERED, 1):
+    with replace_in(views, views.MAX_CLAIMED, 3), replace_in(views, views.MAX_CACHED_COUNTS, 1):
         assert not open_claims.is_full(access)
         open_claims.add(access.queue.qid, 3)
         assert not open_claims.has_room(access.queue.qid)
@@ -226,7 +226,7 @@ def test_names_stand_for_queues_of_their_own() -> None:
     names = ["a", "a-b", "__a", "a.dead", "a:@._-"]
     queues = [queue_name(name, kind) for name in names for kind in ("plain", "dedup")]
     assert len(set(queues)) == len(queues)
-    assert [shown_name(queue) for queue in queues] == [name for name in names for _ in range(2)]
+    assert [caller_name(queue) for queue in queues] == [name for name in names for _ in range(2)]
 
 
 def test_ids_are_of_one_queue() -> None:

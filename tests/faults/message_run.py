@@ -29,14 +29,14 @@ from tests.harness.checking.messages import MESSAGES, available
 from tests.harness.checking.records import Record
 from tests.harness.checking.rules import Limits, check, checked
 from tests.harness.history import Journal, Records, record_stalls, running
-from tests.harness.nemesis import Wave, perform
+from tests.harness.nemesis import Wave, perform_waves
 from tests.harness.plans import Plan
 from tests.harness.results import Result
 from tests.waiting import until
 
 QUEUES = ("orders", "mails")
 SELDOM = "seldom"
-MANY = 60
+SELDOM_PARTITIONS = 60
 """Partitions of a queue for data centres that are cut off. Each partition gets one message."""
 FULL_READS = 3
 APART = 2.0
@@ -82,16 +82,16 @@ class MessageRun:
             for queue, style in self._styles().items():
                 fields = {"queue_name": queue, "partitions": len(style.partitions)}
                 make_queue(self._processes.addresses[0], self._processes.account, **fields)
-            with self._traffic() as readers:
+            with self._run_traffic() as readers:
                 threading.Event().wait(limits.calm + 1)
                 self._await_success(limits)
-                perform(waves, self._processes.hit, self._journal.add, rest=rest)
+                perform_waves(waves, self._processes.hit, self._journal.add, rest=rest)
                 self._store.settled()
                 self._await_calm(limits)
             # Writers have stopped. After this wait, delayed messages are due before the marks.
             threading.Event().wait(LONGEST_DELAY)
             self._await_undo_writes()
-            marks = self._mark()
+            marks = self._post_marks()
             for reader in readers:
                 if reader.queue in QUEUES:
                     reader.read_beyond(marks[reader.queue])
@@ -114,7 +114,7 @@ class MessageRun:
         with suppress(AssertionError):  # the verdict reports it
             until(lambda: not [*available(self._history(), limits)], CALM_SECONDS, every=0.5)
 
-    def _mark(self) -> dict[str, dict[int, str]]:
+    def _post_marks(self) -> dict[str, dict[int, str]]:
         webs = self._processes.addresses
         return {
             queue: self._writer(f"marks-{queue}", webs, [queue], style).mark()[queue]
@@ -124,7 +124,9 @@ class MessageRun:
     def _styles(self) -> dict[str, Style]:
         """Returns the queues, and how to write to all their partitions."""
         usual = dict.fromkeys(QUEUES, SINGLE)
-        return usual | ({SELDOM: SINGLE._replace(partitions=range(1, MANY + 1))} if self._store.centres else {})
+        return usual | (
+            {SELDOM: SINGLE._replace(partitions=range(1, SELDOM_PARTITIONS + 1))} if self._store.centres else {}
+        )
 
     def _read_all(self, marks: Mapping[str, dict[int, str]]) -> None:
         """Reads everything several times, in each data centre if there are several."""
@@ -149,20 +151,20 @@ class MessageRun:
         until(lambda: not any(metric(web, name) > 0 for web in webs), UNDO_SECONDS, every=0.2)
 
     @contextmanager
-    def _traffic(self) -> Iterator[list[Reader]]:
-        readers = self._readers()
+    def _run_traffic(self) -> Iterator[list[Reader]]:
+        readers = self._make_readers()
         stalls = partial(record_stalls, add=self._journal.add, target="", longest=STILL)
-        with running([*(writer.run for writer in self._writers()), *(reader.run for reader in readers), stalls]):
+        with running([*(writer.run for writer in self._make_writers()), *(reader.run for reader in readers), stalls]):
             yield readers
 
-    def _writers(self) -> list[Writer]:
+    def _make_writers(self) -> list[Writer]:
         webs = self._processes.addresses
         return [
             *(self._writer(f"single-{n}", webs[n % 2 : n % 2 + 1], QUEUES, SINGLE) for n in range(4)),
             *(self._writer(f"batch-{n}", webs[n : n + 1], QUEUES, BATCHES) for n in range(2)),
             *(self._writer(f"chain-{queue}", webs, [queue], CHAIN) for queue in QUEUES),
             *(
-                self._writer(f"seldom-{n}", webs[n : n + 1], [SELDOM], _once(n))
+                self._writer(f"seldom-{n}", webs[n : n + 1], [SELDOM], _alternating_style(n))
                 for n in range(len(self._store.centres))
             ),
         ]
@@ -171,13 +173,13 @@ class MessageRun:
         style = style._replace(pace=style.pace * self._slowness)
         return Writer(name, webs, self._processes.account, queues, style, self._journal, self._seed)
 
-    def _readers(self) -> list[Reader]:
+    def _make_readers(self) -> list[Reader]:
         first, second = QUEUES
         webs = self._processes.addresses
         kinds: dict[str, tuple[str, Habit]] = {"both": (first, Habit()), "merged": (second, Habit(merge=True))}
         near = [self._reader(f"near-{web.name}", first, FREQUENT, [web]) for web in webs]
         if self._store.centres:
-            kinds["anew"] = SELDOM, Habit(tuple(range(1, MANY + 1)), limit=500, anew=True)
+            kinds["anew"] = SELDOM, Habit(tuple(range(1, SELDOM_PARTITIONS + 1)), limit=500, anew=True)
             apart = [self._reader(f"{name}-{web.name}", *kind, [web]) for web in webs for name, kind in kinds.items()]
             return near + apart
         kinds["waiting"] = second, Habit(wait=1, patience=PATIENCE)
@@ -188,6 +190,6 @@ class MessageRun:
         return Reader(name, webs, self._processes.account, queue, habit, self._journal, final)
 
 
-def _once(number: int) -> Style:
+def _alternating_style(number: int) -> Style:
     """Returns the style of one of two writers that each post one message into every other partition."""
-    return Style(hasty=0.0, pace=0.5, partitions=range(1 + number, MANY + 1, 2), once=True)
+    return Style(hasty=0.0, pace=0.5, partitions=range(1 + number, SELDOM_PARTITIONS + 1, 2), once=True)

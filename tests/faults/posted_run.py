@@ -12,7 +12,7 @@ from tests.harness.checking.history import History
 from tests.harness.checking.records import Record
 from tests.harness.checking.rules import Rules, check, checked
 from tests.harness.history import Journal, Records, running
-from tests.harness.nemesis import Wave, perform
+from tests.harness.nemesis import Wave, perform_waves
 from tests.harness.plans import Plan
 from tests.harness.results import Result
 
@@ -52,7 +52,7 @@ class PostedRun:
         waves = self._processes.waves(plan, self._written, rest)
         with running([writer.run for writer in writers]):
             threading.Event().wait(calm_seconds)
-            perform(waves, self._processes.hit, self._journal.add, rest=rest)
+            perform_waves(waves, self._processes.hit, self._journal.add, rest=rest)
             self._store.settled()
             threading.Event().wait(calm_seconds)
 

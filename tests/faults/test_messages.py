@@ -9,7 +9,7 @@ from tests.faults.message_run import MessageRun
 from tests.faults.webs import MakeStore, Span, Store, span_of
 from tests.harness.checking.rules import Limits
 from tests.harness.nemesis import Step, Wave
-from tests.harness.plans import Plan, Record, long, plans, verify
+from tests.harness.plans import Plan, Record, long_plan, plans, verify
 
 LIMITS = Limits(bound=20.0, grace=2.0, calm=1.5)
 SQLITE: list[Wave] = [
@@ -82,7 +82,7 @@ def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeSto
 LONG_LEAST = {"acknowledged": 4000, "refused": 3, "unknown": 8, "none_late": 2, "during_faults": 800}
 
 
-@plans("messages/cassandra-defaults", long(1, "kill,pause", LONG_LEAST))
+@plans("messages/cassandra-defaults", long_plan(1, "kill,pause", LONG_LEAST))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Two web processes keep all guarantees with the W, S, D and C of a new keyspace, and clocks that differ."""
     store = three_nodes(span_of(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)

@@ -18,7 +18,7 @@ from queuey.service import Draft, QueueAccess, Service
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraStore
 from tests.blocking import BlockingNames, blocking
-from tests.contract.samples import ran
+from tests.contract.samples import run_call
 from tests.faults.centres import NAMES, Centres
 from tests.faults.test_two_centres import PATIENCE, CentreStores, D, W, make_queue, stores_on
 from tests.waiting import until
@@ -76,7 +76,7 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
         for key in keys if number else reversed(keys):
             item = NewMessage(key.text, 1, 3600, None, 0.0)
             append_once = stores[number].keyed_posts.append_once
-            answered[number][key.text] = patiently(partial(ran, append_once, queue, [item], key))
+            answered[number][key.text] = patiently(partial(run_call, append_once, queue, [item], key))
             time.sleep(0.1)  # spreads the posts over the time of the cuts
 
     with ThreadPoolExecutor(2) as pool:
@@ -114,7 +114,9 @@ def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> 
         with pytest.raises(StoreUnavailable):
             bridge.run(store.keyed_posts.append_once(queue, [item], key))
     centres.link.heal()
-    first, second = (patiently(partial(ran, store.keyed_posts.append_once, queue, [item], key)) for store in stores)
+    first, second = (
+        patiently(partial(run_call, store.keyed_posts.append_once, queue, [item], key)) for store in stores
+    )
     assert (second.locations, second.replayed) == (first.locations, True)
     for store in stores:
         until(lambda store=store: shown(store, queue) == ["x"])  # type: ignore[misc]

@@ -22,7 +22,7 @@ from tests.faults.message_run import MessageRun
 from tests.faults.test_messages import DEATHS, LATE, LIMITS, SPAN, WRITES_LATE
 from tests.faults.webs import PRESENT, MakeStore, Program
 from tests.harness.history import running
-from tests.harness.nemesis import Step, Wave, hit
+from tests.harness.nemesis import Step, Wave, inflict
 from tests.harness.plans import Plan, Record, plans, verify
 from tests.servers import keyspaces
 from tests.servers.served import Served
@@ -90,7 +90,7 @@ def pause_in_turn(nodes: Sequence[object], stop: threading.Event) -> None:
     for node in itertools.cycle(nodes):
         if stop.wait(2 * LATE):
             return
-        hit("pause", [node], LATE)
+        inflict("pause", [node], LATE)
 
 
 @pytest.mark.parametrize(

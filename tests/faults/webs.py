@@ -17,7 +17,7 @@ from queuey.storage.cassandra.timing import LevelTiming, Timing
 from tests.faults.client_requests import ClientRequests
 from tests.faults.wire import Account, Web
 from tests.harness.history import running
-from tests.harness.nemesis import Step, Wave, hit
+from tests.harness.nemesis import Step, Wave, inflict
 from tests.harness.plans import Plan
 from tests.harness.proxy import Proxy
 from tests.servers.served import START_SECONDS, Served
@@ -268,7 +268,7 @@ class Webs:
         faulty = [name] if name in self._store.nodes else []
         self._faulty_nodes += faulty
         try:
-            hit(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
+            inflict(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
         finally:
             for node in faulty:
                 self._faulty_nodes.remove(node)

@@ -84,7 +84,7 @@ class Line:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise Unanswered(f"{type(error).__name__}: {error}") from error
-        return Answer(response.status, "Retry-After" in response.headers, _decoded(content), _text(content))
+        return Answer(response.status, "Retry-After" in response.headers, _decode(content), _text(content))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -123,7 +123,7 @@ def metric(web: Web, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}[ {{]", line))
 
 
-def _decoded(content: bytes) -> dict[str, Any]:
+def _decode(content: bytes) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except ValueError:

@@ -80,6 +80,10 @@ class Writer:
         self._unused = list(reversed(self.style.partitions))
 
     def run(self, stop: threading.Event) -> None:
+        """Posts at random times until stopped, or until a partition to write to once is not left.
+
+        Chained posts follow the last id.
+        """
         lines = itertools.cycle(self._lines)
         while self._unused and not stop.wait(self._rng.expovariate(1 / self.style.pace)):
             try:
@@ -114,6 +118,7 @@ class Writer:
         return f"{self.name}.{self._number}.{n}"
 
     def _draw(self) -> tuple[Sent, ...]:
+        """Draws the messages of a post. A writer that writes each partition once takes the next unused one."""
         rng, style = self._rng, self.style
         return tuple(
             Sent(
@@ -125,6 +130,7 @@ class Writer:
         )
 
     def _post(self, line: Line, queue: str, sent: tuple[Sent, ...]) -> Post:
+        """Sends one post and records it. Raises NotSent if no connection could be made."""
         self._number += 1
         body, headers = _request(sent, self._last)
         timeout = self._rng.uniform(*HASTE) if self._rng.random() < self.style.hasty else PATIENCE
@@ -152,6 +158,7 @@ class Writer:
 
 
 def _request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dict[str, str]]:
+    """Returns the body and headers of a post: JSON for several messages, plain text for one."""
     headers = {"X-After": after} if after else {}
     if len(sent) > 1:
         messages = [{"body": one.body, "partition": one.partition, "delay": one.delay} for one in sent]
@@ -238,7 +245,7 @@ class Reader:
     def read_beyond(self, marks: dict[int, str]) -> None:
         """Reads on until everything up to these ids, one per partition, was shown, or for too long."""
         until = now() + CATCH_UP_SECONDS
-        while not self._beyond(marks) and now() < until:
+        while not self._is_beyond(marks) and now() < until:
             if not self._step(0):
                 threading.Event().wait(0.1)
         self._close()
@@ -247,7 +254,8 @@ class Reader:
         for line in self._lines:
             line.close()
 
-    def _beyond(self, marks: dict[int, str]) -> bool:
+    def _is_beyond(self, marks: dict[int, str]) -> bool:
+        """Returns whether the cursor is above these ids in all partitions."""
         cursors = _cursors(self._cursor)
         return bool(cursors) and all(
             ids.parse_position(cursor) > ids.parse_position(marks[number]) for number, cursor in cursors.items()
@@ -258,7 +266,7 @@ class Reader:
         if self.habit.anew:
             self._cursor = ""
             self._pages += 1
-        line = self._choose()
+        line = self._choose_line()
         start = now()
         try:
             answer = line.ask("GET", self._path(wait), timeout=wait + self.habit.patience)
@@ -274,7 +282,8 @@ class Reader:
         self._cursor = answer.content["cursor"]
         return bool(answer.content["more"])
 
-    def _choose(self) -> Line:
+    def _choose_line(self) -> Line:
+        """Returns the connection for the next page: another random one, unless it has just switched away from one."""
         self._staying -= 1
         if self._staying < 0:
             self._line = self._rng.choice(self._lines)
@@ -292,6 +301,7 @@ class Reader:
         return path + ("&merge=true" if habit.merge else "") + (f"&wait={wait}" if wait else "")
 
     def _record(self, web: Web, start: float, answer: Answer) -> Read:
+        """Returns the record of a page. A refused read has no messages and no cursors."""
         good = answer.status == 200
         content = answer.content
         return Read(

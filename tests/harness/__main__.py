@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.harness import reports
-from tests.harness.plans import RUNS, VARIABLE, Plan
+from tests.harness.plans import PLAN_VARIABLE, RUNS, Plan
 
 STALL_SECONDS = "7200"
 """A run is ended after this many seconds without progress. As for `make slow`: a single run may take minutes."""
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(reports.table(reports.read()))
         return 0
     plan = Plan(options.seed, options.faults, options.seconds, slow=True, run=options.run)
-    os.environ[VARIABLE] = msgspec.json.encode(plan).decode()
+    os.environ[PLAN_VARIABLE] = msgspec.json.encode(plan).decode()
     os.chdir(reports.ROOT)
     return pytest.main(["-n", "0", "--stall-limit", STALL_SECONDS, RUNS[plan.run]])
 

@@ -87,10 +87,10 @@ class Records:
             return self._found.copy()
 
     def of(self, kind: type[R]) -> list[R]:
-        return of(self.all(), kind)
+        return records_of(self.all(), kind)
 
 
-def of(records: Iterable[Any], kind: type[R]) -> list[R]:
+def records_of(records: Iterable[Any], kind: type[R]) -> list[R]:
     return [record for record in records if isinstance(record, kind)]
 
 

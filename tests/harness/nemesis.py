@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from tests.harness.history import Fault, now
 
-MOST = 32
+MAX_CONCURRENT_FAULTS = 32
 """Max faults at the same time."""
-FAULT_SECONDS = 600.0
+MAX_FAULT_SECONDS = 600.0
 """Max time to do and undo a fault, in seconds. Beyond it the run fails."""
-WAYS: Mapping[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
+FAULT_ACTIONS: Mapping[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
     "kill": (methodcaller("kill"), methodcaller("start")),
     "pause": (methodcaller("pause"), methodcaller("resume")),
     "silence": (methodcaller("silence"), methodcaller("resume")),
@@ -43,8 +43,8 @@ Wave = tuple[Step, ...]
 """Faults in the order of their start. A wave ends when all of them are undone."""
 
 
-def hit(kind: str, victims: Collection[Any], seconds: float) -> None:
-    do, undo = WAYS[kind]
+def inflict(kind: str, victims: Collection[Any], seconds: float) -> None:
+    do, undo = FAULT_ACTIONS[kind]
     for victim in victims:
         do(victim)
     threading.Event().wait(seconds)
@@ -52,7 +52,7 @@ def hit(kind: str, victims: Collection[Any], seconds: float) -> None:
         undo(victim)
 
 
-def perform(
+def perform_waves(
     waves: Iterable[Wave], do: Callable[[Step], str], add: Callable[[Fault], None], *, rest: float = 0.0
 ) -> None:
     """Performs waves one after another. Raises the first error.
@@ -70,9 +70,9 @@ def perform(
         target = do(step)
         add(Fault(start, now(), step.kind, target))
 
-    with ThreadPoolExecutor(MOST) as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT_FAULTS) as pool:
         for wave in waves:
             begun = now()
             for pending in [pool.submit(perform_step, step, begun) for step in wave]:
-                pending.result(FAULT_SECONDS)
+                pending.result(MAX_FAULT_SECONDS)
             threading.Event().wait(rest)

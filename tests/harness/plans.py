@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tests.harness import reports
 from tests.harness.history import now
-from tests.harness.results import Result, listed, too_few
+from tests.harness.results import Result, render_counts, too_few
 
 RUNS = {
     "messages/sqlite": "tests/faults/test_messages.py::test_sqlite",
@@ -44,11 +44,11 @@ RUNS = {
     ),
 }
 """The test of each run."""
-VARIABLE = "FAULT_PLAN"
+PLAN_VARIABLE = "FAULT_PLAN"
 """The environment variable that holds the plan of the run to repeat."""
-PROPERTY = "fault run"
+SUMMARY_PROPERTY = "fault run"
 """The name of the pytest property under which a test records the summary of its run."""
-MINUTES = 4.0
+DEFAULT_FAULT_MINUTES = 4.0
 """Minutes of each long run. ``FAULT_MINUTES`` overrides it."""
 
 Record = Callable[[str, object], None]
@@ -96,7 +96,7 @@ class Plan(Struct, frozen=True):
 def plans(run: str, *usual: Plan) -> pytest.MarkDecorator:
     """Parametrizes the test of a run with its plans, or with the one plan that ``python -m tests.harness`` repeats."""
     chosen = [msgspec.structs.replace(plan, run=run) for plan in usual]
-    if encoded := os.environ.get(VARIABLE):
+    if encoded := os.environ.get(PLAN_VARIABLE):
         plan = msgspec.json.decode(encoded, type=Plan)
         chosen = [plan] if plan.run == run else []
     slow = [pytest.mark.slow]
@@ -113,7 +113,10 @@ def verify(plan: Plan, run: Callable[[], Result], record: Record) -> Result:
     try:
         result = run()
         report = reports.report_of(report, result)
-        record(PROPERTY, f"{plan.line}: {listed(result.counts)}; faults: {listed(result.fault_kinds)}")
+        record(
+            SUMMARY_PROPERTY,
+            f"{plan.line}: {render_counts(result.counts)}; faults: {render_counts(result.fault_kinds)}",
+        )
     except Exception as error:
         report = msgspec.structs.replace(report, violations=[f"run: {error!r}"])
         raise
@@ -126,16 +129,19 @@ def verify(plan: Plan, run: Callable[[], Result], record: Record) -> Result:
 
 
 def fault_minutes() -> float:
-    return float(os.environ.get("FAULT_MINUTES", MINUTES))
+    return float(os.environ.get("FAULT_MINUTES", DEFAULT_FAULT_MINUTES))
 
 
-def long(seed: int, faults: str, least: Mapping[str, int], minute: float = 60.0) -> Plan:
-    """Returns the plan of a long run, with ``minute`` seconds of faults a minute. ``least`` is for :data:`MINUTES`."""
+def long_plan(seed: int, faults: str, least: Mapping[str, int], minute: float = 60.0) -> Plan:
+    """Returns the plan of a long run, with ``minute`` seconds of faults a minute.
+
+    ``least`` is for :data:`DEFAULT_FAULT_MINUTES`.
+    """
     minutes = fault_minutes()
     return Plan(
         seed,
         faults,
         minute * minutes,
-        {name: int(count * minutes / MINUTES) for name, count in least.items()},
+        {name: int(count * minutes / DEFAULT_FAULT_MINUTES) for name, count in least.items()},
         slow=True,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.plans import PROPERTY
+from tests.harness.plans import SUMMARY_PROPERTY
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
-            if name == PROPERTY:
+            if name == SUMMARY_PROPERTY:
                 terminalreporter.write_line(f"{report.nodeid}: {value}")

@@ -123,6 +123,7 @@ class Proxy:
 
     @staticmethod
     async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: asyncio.Event) -> None:
+        """Forwards bytes while allowed. A connection that ends while silenced stays open until it is allowed again."""
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
                 await allowed.wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tests.harness.results import Result, listed
+from tests.harness.results import Result, render_counts
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "testing.md"
@@ -80,7 +80,7 @@ def _row(report: Report) -> str:
     cells = (
         f"{report.run} `{options}`",
         f"{report.seconds:.0f}",
-        listed(report.faults),
+        render_counts(report.faults),
         f"{report.calls:,}",
         f"{report.acknowledged:,}",
         "; ".join(f"{rule} {count:,}" for rule, count in report.checked.items()),

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from tests.harness.history import Fault
 
-VIOLATIONS_TOLD = 12
+MAX_VIOLATIONS_SHOWN = 12
 """Max violations printed for a failed run. The records hold the others."""
-FAULTS_TOLD = 60
+MAX_FAULTS_SHOWN = 60
 
 
 class Violation(NamedTuple):
@@ -41,23 +41,23 @@ class Result(NamedTuple):
 
     @property
     def fault_kinds(self) -> dict[str, int]:
-        return kinds_of(self.faults)
+        return count_kinds(self.faults)
 
     def explain(self) -> str:
         """Renders the violations (the first of each rule ahead of the others), counts, faults and notes."""
         first = {violation.rule: violation for violation in reversed(self.violations)}.values()
-        shown = [*first, *(violation for violation in self.violations if violation not in first)][:VIOLATIONS_TOLD]
-        faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.target}" for one in self.faults[-FAULTS_TOLD:]]
+        shown = [*first, *(violation for violation in self.violations if violation not in first)][:MAX_VIOLATIONS_SHOWN]
+        faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.target}" for one in self.faults[-MAX_FAULTS_SHOWN:]]
         lines = [f"{len(self.violations)} violations", *(f"{rule}: {text}" for rule, text in shown)]
-        return "\n".join([*lines, listed(self.counts), *faults, self.notes])
+        return "\n".join([*lines, render_counts(self.counts), *faults, self.notes])
 
 
-def kinds_of(faults: Sequence[Fault]) -> dict[str, int]:
+def count_kinds(faults: Sequence[Fault]) -> dict[str, int]:
     """Counts faults by kind, without stalls."""
     return dict(sorted(Counter(fault.kind for fault in faults if fault.kind != "stall").items()))
 
 
-def listed(numbers: Mapping[str, int]) -> str:
+def render_counts(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in numbers.items() if number) or "none"
 
 

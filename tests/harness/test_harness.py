@@ -12,10 +12,10 @@ from tests.faults.webs import Span, draw
 from tests.harness import __main__ as command
 from tests.harness import plans, reports
 from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
-from tests.harness.nemesis import Step, hit, perform
+from tests.harness.nemesis import Step, inflict, perform_waves
 from tests.harness.plans import RUNS, Plan, verify
 from tests.harness.reports import BEGIN, END, Report
-from tests.harness.results import Result, Violation, kinds_of, too_few
+from tests.harness.results import Result, Violation, count_kinds, too_few
 from tests.waiting import PATIENCE_SECONDS
 
 PLAN = Plan(7, "kill,pause", 60.0, slow=True, run="messages/cassandra")
@@ -66,7 +66,7 @@ class Victim:
 def test_a_fault_is_undone(kind: str, done: list[str]) -> None:
     """Each kind of fault is done to all victims, and then undone."""
     victims = [Victim(), Victim()]
-    hit(kind, victims, 0.0)
+    inflict(kind, victims, 0.0)
     assert [victim.done for victim in victims] == [done, done]
 
 
@@ -81,13 +81,13 @@ def test_waves_follow_one_another() -> None:
         return step.target.upper()
 
     begun = now()
-    perform([(Step("kill", "a", at=0.2), Step("pause", "b")), (Step("cut", "c"),)], do, faults.append, rest=0.2)
+    perform_waves([(Step("kill", "a", at=0.2), Step("pause", "b")), (Step("cut", "c"),)], do, faults.append, rest=0.2)
     assert [(fault.kind, fault.target) for fault in faults[2:]] == [("cut", "C")]
     assert {fault.target for fault in faults[:2]} == {"A", "B"}
     assert next(fault for fault in faults if fault.target == "A").start >= begun + 0.2
     assert faults[2].start >= max(fault.end for fault in faults[:2]) + 0.2
     with pytest.raises(ZeroDivisionError):
-        perform([(Step("kill", "a"),)], lambda _: str(1 // 0), faults.append)
+        perform_waves([(Step("kill", "a"),)], lambda _: str(1 // 0), faults.append)
 
 
 def test_records_are_read_while_they_are_written(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None
         called.append(arguments)
         return 0
 
-    monkeypatch.setenv(plans.VARIABLE, "")
+    monkeypatch.setenv(plans.PLAN_VARIABLE, "")
     monkeypatch.setattr(pytest, "main", main)
     assert PLAN.line == "python -m tests.harness messages/cassandra --seed 7 --faults kill,pause --seconds 60"
     monkeypatch.chdir(reports.ROOT)
@@ -159,7 +159,7 @@ def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None
     (parameter,) = plans.plans(PLAN.run, Plan(1, "usual"), Plan(2, "usual")).args[1]
     assert parameter.values == (PLAN,)
     assert plans.plans("claims/sqlite", Plan(1, "usual")).args[1] == []
-    monkeypatch.delenv(plans.VARIABLE)
+    monkeypatch.delenv(plans.PLAN_VARIABLE)
     (parameter,) = plans.plans(PLAN.run, Plan(1, "usual", slow=True)).args[1]
     assert parameter.values == (Plan(1, "usual", slow=True, run=PLAN.run),)
     assert [mark.name for mark in parameter.marks] == ["slow"]
@@ -229,7 +229,7 @@ def test_the_table_is_put_between_the_marks() -> None:
 
 def test_numbers() -> None:
     """Stalls are not counted as faults; counts below their minimum are named."""
-    assert kinds_of(GOOD.faults) == {"kill": 1}
+    assert count_kinds(GOOD.faults) == {"kill": 1}
     assert too_few({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 1}) == ["b: 2, not 3 or more", "c: 0, not 1 or more"]
     text = GOOD._replace(violations=[Violation("G1", "x"), Violation("G1", "y"), Violation("lost", "z")]).explain()
     assert text.splitlines()[:4] == ["3 violations", "lost: z", "G1: x", "G1: y"]

@@ -18,7 +18,7 @@ from tests.servers.keyspaces import OPTIONS
 SHORT = Timing(0.6, 0.1, {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)})
 """Timing of a keyspace with which messages can be read and claimed soon."""
 ROOT = Path(__file__).parents[2]
-OF_PROCESSES = {"heartbeats", "migrations", "recent_writes"}
+PROCESS_TABLES = {"heartbeats", "migrations", "recent_writes"}
 """Tables about running processes, and about the keyspace itself."""
 TABLES = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
 
@@ -52,7 +52,7 @@ def dump(url: str) -> dict[str, list[dict[str, Any]]]:
     """Returns all rows of a keyspace that outlive processes."""
     with connected(parse_url(url), OPTIONS, 60) as driver:
         names = [str(row[0]) for row in driver.run(TABLES, (parse_url(url).keyspace,))]
-        return {name: _rows(driver, name) for name in sorted(set(names) - OF_PROCESSES)}
+        return {name: _rows(driver, name) for name in sorted(set(names) - PROCESS_TABLES)}
 
 
 def _rows(driver: Driver, table: str) -> list[dict[str, Any]]:

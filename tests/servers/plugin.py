@@ -239,7 +239,7 @@ def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
     return SharedServer(ensemble.connect_string, ensemble.nodes[0].log)
 
 
-def _shared(config: pytest.Config, name: str) -> SharedServer:
+def _get_shared(config: pytest.Config, name: str) -> SharedServer:
     servers = config.stash[FOUND]
     if name not in servers:
         worker = getattr(config, "workerinput", None)
@@ -285,7 +285,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[contextlib.ExitStack]:
 def cassandra(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> Cassandra:
     """One node, or the cluster named by the environment."""
     address = os.environ.get(CASSANDRA_VARIABLE)
-    return CassandraAddresses.parse(address or _shared(pytestconfig, "cassandra").address)
+    return CassandraAddresses.parse(address or _get_shared(pytestconfig, "cassandra").address)
 
 
 @pytest.fixture(scope="session")
@@ -310,7 +310,7 @@ def cassandra_nodes(cassandra_cluster: Cassandra) -> Iterator[CassandraCluster]:
 def zookeeper(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> ZooKeeper:
     """One server, or the ensemble named by the environment."""
     address = os.environ.get(ZOOKEEPER_VARIABLE)
-    return ZooKeeperAddresses(address or _shared(pytestconfig, "zookeeper").address)
+    return ZooKeeperAddresses(address or _get_shared(pytestconfig, "zookeeper").address)
 
 
 @pytest.fixture(scope="session")

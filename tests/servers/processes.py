@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import AnyStr
 
 
-def hear_interrupts() -> None:
+def restore_interrupts() -> None:
     """Lets programs started from here on end by SIGINT, as if started from a terminal.
 
     A shell without job control makes its background processes ignore SIGINT, and programs inherit that: Ctrl-C should

@@ -60,7 +60,7 @@ class SharedServers:
         Raises:
             ServersError: It could not be started, now or before.
         """
-        return _running(self._answer(name))
+        return _raise_or_return(self._start_once(name))
 
     def listen(self) -> str:
         """Returns the path of the socket for :func:`ask`."""
@@ -88,9 +88,10 @@ class SharedServers:
 
     def _tell(self, connection: Connection) -> None:
         with connection:
-            connection.send(self._answer(connection.recv()))
+            connection.send(self._start_once(connection.recv()))
 
-    def _answer(self, name: str) -> SharedServer | ServersError:
+    def _start_once(self, name: str) -> SharedServer | ServersError:
+        """Starts a server at the first request for it. Later requests get the same server, or the same error."""
         with self._locks[name]:
             if name not in self._answers:
                 try:
@@ -108,10 +109,10 @@ def ask(socket: str, name: str) -> SharedServer:
     """
     with Client(socket, "AF_UNIX") as connection:
         connection.send(name)
-        return _running(connection.recv())
+        return _raise_or_return(connection.recv())
 
 
-def _running(answer: SharedServer | ServersError) -> SharedServer:
+def _raise_or_return(answer: SharedServer | ServersError) -> SharedServer:
     if isinstance(answer, ServersError):
         raise answer
     return answer

@@ -40,7 +40,7 @@ class Engine(BaseHTTPRequestHandler):
         elif path.endswith("/logs"):
             self._answer(200, self._frame(LOGS[self.server.created["Image"]]))
         else:
-            self._answer(200, self._container())
+            self._answer(200, self._describe_container())
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
@@ -67,7 +67,7 @@ class Engine(BaseHTTPRequestHandler):
     def _path(self) -> str:
         return re.sub(r"^/v[\d.]+", "", self.path.partition("?")[0])
 
-    def _container(self) -> dict[str, Any]:
+    def _describe_container(self) -> dict[str, Any]:
         ports = {port: [{"HostIp": "0.0.0.0", "HostPort": HOST_PORT}] for port in self.server.created["ExposedPorts"]}
         state = {"Status": "running" if self.server.running else "created", "Running": self.server.running}
         return {

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.servers.processes import ending, hear_interrupts
+from tests.servers.processes import ending, restore_interrupts
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 ASLEEP = "import time; print('asleep', flush=True); time.sleep(600)"
@@ -19,7 +19,7 @@ def test_interrupts_are_heard_where_they_were_ignored() -> None:
     """A program started from a background suite, whose shell ignores SIGINT, still ends by SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        hear_interrupts()
+        restore_interrupts()
         command = [sys.executable, "-c", ASLEEP]
         with ending(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)) as program:
             assert program.stdout is not None

@@ -39,7 +39,7 @@ class Stored:
 
     Attributes:
         partitions: Number of partitions of the queue.
-        most: Max deliveries of a message; 0: unlimited.
+        max_deliveries: Max deliveries of a message; 0: unlimited.
         margin: Seconds by which a claim lasts longer for other processes.
         entries: The log entries of each partition, with the time from which every reader saw them.
         readable: From when every read saw a message of a partition, and from when no read did.
@@ -52,7 +52,7 @@ class Stored:
     """
 
     partitions: int = 1
-    most: int = 0
+    max_deliveries: int = 0
     margin: float = 0.0
     entries: dict[int, list[tuple[float, LogEntry]]] = field(default_factory=dict)
     readable: dict[int, dict[Position, Span]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Stored:
         for (since, until), state in self.states(partition):
             for position, (seen, gone) in readable.items():
                 claim = state.outstanding.get(position)
-                if claim is not None and (not self.most or claim.deliveries < self.most):
+                if claim is not None and (not self.max_deliveries or claim.deliveries < self.max_deliveries):
                     free_from = claim.expires / 1000 + self.margin - offset + TICK if claim.expires else 0.0
                 elif position in ahead and not state.is_known(position):
                     free_from = ids.ticks_to_seconds(position[0]) - offset + TICK
@@ -144,7 +144,7 @@ class Stored:
                     state.outstanding[one] for one in undone if one in state.outstanding and self.keys[one] == key
                 ]
                 first = state.outstanding.get(position)
-                if first is not None and self.most and first.deliveries >= self.most:
+                if first is not None and self.max_deliveries and first.deliveries >= self.max_deliveries:
                     continue
                 over = [claim.expires / 1000 + self.margin - offset + TICK for claim in claims if claim.expires]
                 below = ids.ticks_to_seconds(position[0]) + self.delay - offset + TICK
@@ -177,14 +177,14 @@ class Stored:
 
     def over_delivered(self) -> list[str]:
         """Returns the messages that were delivered more often than the queue allows."""
-        if not self.most:
+        if not self.max_deliveries:
             return []
         return [
             f"{position} was delivered {claim.deliveries} times"
             for partition in range(1, self.partitions + 1)
             for _, state in self.states(partition)
             for position, claim in state.outstanding.items()
-            if claim.number == state.number and claim.deliveries > self.most
+            if claim.number == state.number and claim.deliveries > self.max_deliveries
         ]
 
     def out_of_order(self) -> list[str]:

@@ -25,7 +25,7 @@ from tests.sim import world as simulated
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]
 Kind = Literal["plain", "dedup"]
-Taken = Literal["no key", "deleted first", "taken unasked", "no end", "two chunks", "not returned", "no covers"]
+Mutation = Literal["no key", "deleted first", "taken unasked", "no end", "two chunks", "not returned", "no covers"]
 """The mechanism that is taken out."""
 
 MOVE = 7
@@ -74,7 +74,7 @@ Step = Ask | Fetch | Publish | Delete
 
 
 @coroutine
-def _asked(step: Step) -> Generator[Step, Any, Any]:
+def _answer_to(step: Step) -> Generator[Step, Any, Any]:
     return (yield step)
 
 
@@ -82,19 +82,19 @@ class SimulatedMove(PartitionMove):
     """The move of the partition. The simulated world carries out its steps."""
 
     async def ask(self, *, moved: int = 0, last: Position = FIRST, give_back: bool = False) -> MoveTurn:
-        turn: MoveTurn = await _asked(Ask(moved, last, give_back))
+        turn: MoveTurn = await _answer_to(Ask(moved, last, give_back))
         return turn
 
     async def fetch(self, places: list[Position]) -> list[Message]:
-        messages: list[Message] = await _asked(Fetch(places))
+        messages: list[Message] = await _answer_to(Fetch(places))
         return messages
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
-        last: Position = await _asked(Publish(chunk, messages, after))
+        last: Position = await _answer_to(Publish(chunk, messages, after))
         return last
 
     async def delete(self, places: list[Position]) -> None:
-        await _asked(Delete(places))
+        await _answer_to(Delete(places))
 
     async def whole(self) -> None:
         while not self.over:
@@ -147,7 +147,7 @@ def explore(
     crashes: int,
     event: Event | None,
     kind: Kind = "plain",
-    taken: Taken | None = None,
+    mutation: Mutation | None = None,
     lost: bool = False,
 ) -> tuple[int, list[str]]:
     """Explores every history. Returns the number of states, and descriptions of bad ends.
@@ -157,7 +157,7 @@ def explore(
         crashes: Max number of crashes.
         event: What happens in between.
         kind: The kind of the source queue.
-        taken: The mechanism that is taken out.
+        mutation: The mechanism that is taken out.
         lost: A message of the dedup queue was delivered before its post failed and was undone. Only a copy exists.
     """
     state = State()
@@ -174,14 +174,14 @@ def explore(
     wrong: list[str] = []
     while todo and len(wrong) < 3:
         node = todo.pop()
-        key = (node.world, tuple(_local(process, taken) for process in node.processes), node.crashes)
+        key = (node.world, tuple(_process_key(process, mutation) for process in node.processes), node.crashes)
         if key in seen:
             continue
         seen.add(key)
-        following = _following(node, taken)
+        following = _next_nodes(node, mutation)
         todo += following
         if not following:
-            wrong += _judge(node.world)
+            wrong += _find_violations(node.world)
     return len(seen), wrong
 
 
@@ -195,17 +195,17 @@ def _deliver(world: World, state: State) -> None:
     state.apply(3, draft.entry(1))
 
 
-def _following(node: Node, taken: Taken | None) -> list[Node]:
+def _next_nodes(node: Node, taken: Mutation | None) -> list[Node]:
     nodes = []
     for at, process in enumerate(node.processes):
         if process is None:
             continue
-        world, after = _step(node.world, process, taken)
+        world, after = _take_step(node.world, process, taken)
         nodes.append(Node(world, _put(node.processes, at, after), node.crashes))
         if node.crashes:
             nodes.append(Node(node.world, _put(node.processes, at, None), node.crashes - 1))
     if nodes and node.world.event is not None:
-        nodes.append(node._replace(world=_happen(node.world)))
+        nodes.append(node._replace(world=_apply_event(node.world)))
     if not nodes and not node.world.over:
         # All processes have stopped and none has recorded the end: another process goes on.
         nodes.append(node._replace(processes=(Process(),)))
@@ -216,7 +216,7 @@ def _put(processes: tuple[Process | None, ...], at: int, process: Process | None
     return (*processes[:at], process, *processes[at + 1 :])
 
 
-def _happen(world: World) -> World:
+def _apply_event(world: World) -> World:
     state = State.decode(world.log)
     draft = EntryDraft(state, _NOW, ClaimTiming())
     match world.event:
@@ -237,7 +237,7 @@ def _happen(world: World) -> World:
 # A process
 
 
-def _steps(process: Process, taken: Taken | None) -> tuple[Step | None, MoveTurn | None]:
+def _next_step(process: Process, taken: Mutation | None) -> tuple[Step | None, MoveTurn | None]:
     """Returns a process's next step, and its last turn."""
     move = DeletingFirst(1) if taken == "deleted first" else SimulatedMove(1)
     move.is_given_back = process.returning
@@ -253,19 +253,20 @@ def _steps(process: Process, taken: Taken | None) -> tuple[Step | None, MoveTurn
     return step, turn
 
 
-def _local(process: Process | None, taken: Taken | None) -> object:
+def _process_key(process: Process | None, taken: Mutation | None) -> object:
+    """Returns what a process knows and is about to do. Processes with equal keys behave equally."""
     if process is None:
         return None
-    step, turn = _steps(process, taken)
+    step, turn = _next_step(process, taken)
     places = tuple(one.position for one in step.messages) if isinstance(step, Publish) else None
     shown = step._replace(messages=[]) if isinstance(step, Publish) else step
     mine = None if turn is None else (turn.chunk, tuple(turn.places), turn.last, turn.ended)
     return process.returning, repr(shown), places, mine
 
 
-def _step(world: World, process: Process, taken: Taken | None) -> tuple[World, Process | None]:
+def _take_step(world: World, process: Process, taken: Mutation | None) -> tuple[World, Process | None]:
     """Carries out the next step of a process. Returns the process afterwards, or None if it has ended."""
-    step, _ = _steps(process, taken)
+    step, _ = _next_step(process, taken)
     result: Any = None
     match step:
         case None:
@@ -283,7 +284,7 @@ def _step(world: World, process: Process, taken: Taken | None) -> tuple[World, P
     return world, process._replace(given=(*process.given, result))
 
 
-def _publish(world: World, step: Publish, taken: Taken | None) -> tuple[World, Position]:
+def _publish(world: World, step: Publish, taken: Mutation | None) -> tuple[World, Position]:
     last_by_chunk = dict(world.keys)
     if not step.messages:
         return world, step.after
@@ -294,7 +295,7 @@ def _publish(world: World, step: Publish, taken: Taken | None) -> tuple[World, P
     return world._replace(target=target, keys=tuple(sorted({**last_by_chunk, step.chunk: last}.items()))), (last, 0)
 
 
-def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]:
+def _ask(world: World, step: Ask, taken: Mutation | None) -> tuple[World, MoveTurn]:
     """Runs a turn at the log, with the real request, draft and state."""
     state = State.decode(world.log)
     move = state.move
@@ -347,7 +348,7 @@ def _message(world: World, place: Position) -> Message:
 # Checks at the end
 
 
-def _judge(world: World) -> list[str]:
+def _find_violations(world: World) -> list[str]:
     state = State.decode(world.log)
     hides = [cover.hides for cover in state.covers.by_digest.values()]
     copies = {PLACES[2]} if world.kind == "dedup" and any(each(PLACES[2]) for each in hides) else set()

@@ -30,7 +30,7 @@ from queuey.storage.cassandra.write.post_keys import IdRun, MadeIds, PostedIds
 from tests.sim.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, asked
 
 Kind = Literal["PUT", "POST", "DELETE", "look", "read"]
-Taken = Literal[
+Mutation = Literal[
     "",
     "version not compared",
     "not in the log",
@@ -41,9 +41,9 @@ Taken = Literal[
     "shown unasked",
 ]
 """The mechanism that is taken out."""
-MOST_PAUSES = 1
-MOST_LOOKS = 2
-MOST_IDS = 2
+MAX_PAUSES = 1
+MAX_LOOKS = 2
+MAX_IDS = 2
 """Max ids of one process. Without it, two processes that hinder each other would never end."""
 
 
@@ -118,7 +118,7 @@ class World(NamedTuple):
 
 
 def explore(
-    kinds: tuple[Kind, ...], *, faults: int, crashes: int, taken: Taken = "", claims: bool = True
+    kinds: tuple[Kind, ...], *, faults: int, crashes: int, mutation: Mutation = "", claims: bool = True
 ) -> tuple[int, list[str]]:
     """Explores every history of concurrent changes, and of a claim with its acknowledgement if ``claims``.
 
@@ -143,7 +143,7 @@ def explore(
                 [world._replace(processes=last, faults=0, crashes=0)] if len(last) == len(kinds) + 1 else []
             )
         else:
-            futures = _futures(world, taken, undisturbed=len(world.processes) > len(kinds))
+            futures = _next_worlds(world, mutation, undisturbed=len(world.processes) > len(kinds))
         for future in futures:
             if future not in seen:
                 seen.add(future)
@@ -180,28 +180,30 @@ def _replaced(world: World) -> frozenset[int]:
     return world.confirmed & world.removed
 
 
-def _futures(world: World, taken: Taken, *, undisturbed: bool) -> Iterator[World]:
+def _next_worlds(world: World, taken: Mutation, *, undisturbed: bool) -> Iterator[World]:
+    """Yields the worlds that one step of a process or the claimer, or a crash, can lead to."""
     for process in world.processes:
         if process.end is not None:
             continue
         if world.crashes:
-            yield _with(world, process._replace(answers=(), looks=0, end="crashed"))._replace(crashes=world.crashes - 1)
+            yield _put(world, process._replace(answers=(), looks=0, end="crashed"))._replace(crashes=world.crashes - 1)
         step = _step(process)
-        for after, answer in _answers(world, process, step, taken):
+        for after, answer in _answer_worlds(world, process, step, taken):
             if isinstance(answer, Lost):
-                yield _with(after, process._replace(doubted=True))
+                yield _put(after, process._replace(doubted=True))
                 continue
             looks = process.looks + isinstance(step, Look)
             answers = (*process.answers, answer)
-            yield _settled(after, process._replace(answers=answers, looks=looks, doubted=False))
+            yield _record_end(after, process._replace(answers=answers, looks=looks, doubted=False))
     if not undisturbed:
-        yield from _claims(world, taken)
+        yield from _claimer_worlds(world, taken)
 
 
 # The claim
 
 
-def _claims(world: World, taken: Taken) -> Iterator[World]:
+def _claimer_worlds(world: World, taken: Mutation) -> Iterator[World]:
+    """Yields the world after the claimer's next step: it reads, then claims what it read, then acknowledges."""
     claimer, state = world.claimer, _state(world.log)
     if claimer.given is None and claimer.read is None:
         fresh = tuple(sorted(id_ for id_ in world.there if not state.is_known(_position(id_))))
@@ -324,6 +326,7 @@ async def _whole(process: Process, content: bytes) -> Changed | Shown:
 
 
 async def _look(name: SimulatedName) -> Changed:
+    """Finds the named message, and finishes a change of it that is under way."""
     named = await name.find()
     if named is None:
         return Changed(None, stored=False)
@@ -332,6 +335,7 @@ async def _look(name: SimulatedName) -> Changed:
 
 
 async def _read(new_version: Any) -> Shown:  # noqa: ANN401
+    """Reads as a reader by time, which leaves out messages that the name does not show."""
     scanned: Scanned = await asked(Scan())
     if not scanned.asks:
         return Shown(scanned.there, scanned)
@@ -343,6 +347,7 @@ async def _read(new_version: Any) -> Shown:  # noqa: ANN401
 
 
 def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
+    """Returns the next step of a process, by running it again from its start with the recorded answers."""
     steps = _whole(process, b"new" if process.kind == "POST" else b"%d" % process.number)
     step = steps.send(None)
     for answer in process.answers:
@@ -351,24 +356,25 @@ def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the
     return step
 
 
-def _settled(world: World, process: Process) -> World:
+def _record_end(world: World, process: Process) -> World:
+    """Returns the world with a process, whose end is recorded if it has no further step."""
     try:
         _step(process)
     except StopIteration as ended:
         end = ended.value
         if isinstance(end, Shown):
-            return _with(world, process._replace(answers=(), looks=0, end=end))._replace(wrong=_badly_shown(world, end))
-        after = _with(world, process._replace(answers=(), looks=0, end=end))
+            return _put(world, process._replace(answers=(), looks=0, end=end))._replace(wrong=_badly_shown(world, end))
+        after = _put(world, process._replace(answers=(), looks=0, end=end))
         return (
-            after._replace(gone=world.gone | ((world.removed & world.confirmed) - _being_replaced(world)))
+            after._replace(gone=world.gone | ((world.removed & world.confirmed) - _value_under_replacement(world)))
             if end.stored or process.kind == "DELETE"
             else after
         )
     except StoreUnavailable as error:
-        return _with(world, process._replace(answers=(), looks=0, end=error.outcome))
+        return _put(world, process._replace(answers=(), looks=0, end=error.outcome))
     except QueueyError as error:
-        return _with(world, process._replace(answers=(), looks=0, end=error.code))
-    return _with(world, process)
+        return _put(world, process._replace(answers=(), looks=0, end=error.code))
+    return _put(world, process)
 
 
 def _badly_shown(world: World, end: Shown) -> str:
@@ -383,31 +389,31 @@ def _badly_shown(world: World, end: Shown) -> str:
     return ""
 
 
-def _being_replaced(world: World) -> set[int]:
+def _value_under_replacement(world: World) -> set[int]:
     """Returns the value that another running change is replacing."""
     return set() if world.row is None else {world.row.kept.made}
 
 
-def _with(world: World, process: Process) -> World:
+def _put(world: World, process: Process) -> World:
     return world._replace(processes=tuple(process if one.number == process.number else one for one in world.processes))
 
 
 Answers = Iterator[tuple[World, Any]]
 
 
-def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
+def _answer_worlds(world: World, process: Process, step: Any, taken: Mutation) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
     """Yields the possible worlds after a step, each with its answer."""
     faulty = world._replace(faults=world.faults - 1) if world.faults else None
     match step:
         case Look():
-            if process.looks < MOST_LOOKS:
+            if process.looks < MAX_LOOKS:
                 yield world, world.row
         case MakeIds():
             number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
-            if number < process.number * 10 + MOST_IDS:
+            if number < process.number * 10 + MAX_IDS:
                 yield world, MadeIds(_ids(number))
         case Swap(seen, row, final):
-            for after in _swapped(world, seen, row, taken):
+            for after in _compare_and_set(world, seen, row, taken):
                 unclear = process.doubted and not final and after.row != row
                 yield after, Failed("unknown") if unclear else after.row
                 if faulty:
@@ -423,12 +429,12 @@ def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers
                 yield landed._replace(faults=faulty.faults), Failed("unknown")
         case Remove(ids, _):
             old = taken == "not removed" and not _is_of(process, ids.made)
-            yield (world if old else _removed(world, ids.made)), "none"
+            yield (world if old else _remove(world, ids.made)), "none"
             if faulty:
                 yield faulty, "unknown"
         case TimeLeft():
             yield world, 0
-            if process.kind not in {"look", "read"} and sum(one is Pause for one in process.answers) < MOST_PAUSES:
+            if process.kind not in {"look", "read"} and sum(one is Pause for one in process.answers) < MAX_PAUSES:
                 yield world, 1
         case Pause():
             yield world, Pause
@@ -439,14 +445,15 @@ def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers
             early = taken == "free too early" and position in state.outstanding
             yield world, position[0] in world.there and not state.is_done(position) and not early
         case Delete((_, position)):
-            yield (world if taken == "not removed" else _removed(world, position[0])), None
+            yield (world if taken == "not removed" else _remove(world, position[0])), None
         case Supersede((_, position)):
-            yield _superseded(world, position, process, taken), None
+            yield _supersede(world, position, process, taken), None
             if faulty:
                 yield faulty, Failed("none")
 
 
-def _swapped(world: World, seen: Any, row: Any, taken: Taken) -> Iterator[World]:  # noqa: ANN401 - rows
+def _compare_and_set(world: World, seen: Any, row: Any, taken: Mutation) -> Iterator[World]:  # noqa: ANN401 - rows
+    """Yields the world after a compare-and-set of the row. It changes nothing if the version is another one."""
     expected = None if seen is None else seen.version
     present = None if world.row is None else world.row.version
     if taken == "version not compared" or present == expected:
@@ -458,11 +465,12 @@ def _swapped(world: World, seen: Any, row: Any, taken: Taken) -> Iterator[World]
         yield world
 
 
-def _removed(world: World, id_: int) -> World:
+def _remove(world: World, id_: int) -> World:
     return world._replace(there=world.there - {id_}, removed=world.removed | {id_})
 
 
-def _superseded(world: World, position: Position, process: Process, taken: Taken) -> World:
+def _supersede(world: World, position: Position, process: Process, taken: Mutation) -> World:
+    """Returns the world after a message was recorded as replaced in the claim log, unless it was done already."""
     draft = EntryDraft(_state(world.log), 0, ClaimTiming())
     draft.supersede([position])
     if not draft.changes or taken == "not in the log":

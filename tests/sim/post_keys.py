@@ -20,12 +20,12 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import PostKey
 from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds, carry_out
 
-MOST = 1000
-MOST_IDS = 3
+MAX_ID = 1000
+MAX_IDS = 3
 """Max ids made before the last post. Without it, two posts that hinder each other would never end."""
 KEY = PostKey("key", b"content", 60)
 Where = Literal["nowhere", "flying", "there", "removed"]
-Taken = Literal["", "no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
+Mutation = Literal["", "no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
 """The mechanism that is taken out."""
 
 
@@ -157,7 +157,7 @@ class World(NamedTuple):
         )
 
 
-def explore(*, posts: int, faults: int, crashes: int, taken: Taken = "") -> tuple[int, list[str]]:
+def explore(*, posts: int, faults: int, crashes: int, mutation: Mutation = "") -> tuple[int, list[str]]:
     """Explores every history of concurrent posts, and of one more post after these have ended.
 
     Returns:
@@ -173,7 +173,7 @@ def explore(*, posts: int, faults: int, crashes: int, taken: Taken = "") -> tupl
                 wrong += list(_complaints(world))
                 continue
             world = world._replace(processes=(*world.processes, Process(posts + 1)), faults=0, crashes=0)
-        for future in _futures(world, taken):
+        for future in _futures(world, mutation):
             if future not in seen:
                 seen.add(future)
                 todo.append(future)
@@ -200,7 +200,7 @@ def _complaints(world: World) -> Iterator[str]:
         yield "a reader has seen what was answered with outcome none"
 
 
-def _futures(world: World, taken: Taken) -> Iterator[World]:
+def _futures(world: World, taken: Mutation) -> Iterator[World]:
     for process in world.processes:
         if process.end is None:
             if world.crashes:
@@ -208,7 +208,7 @@ def _futures(world: World, taken: Taken) -> Iterator[World]:
             step = process.step
             for after, answer in _taken_out(world, process, step, taken) or _answers(world, process, step):
                 yield _settled(after, process._replace(answers=(*process.answers, answer)), step)
-    last = len(world.processes) * 10 if len(world.processes) > world.posts else MOST
+    last = len(world.processes) * 10 if len(world.processes) > world.posts else MAX_ID
     for number, one in world.ids:
         if one.where == "removed":
             continue  # it can have no effect any more
@@ -218,30 +218,31 @@ def _futures(world: World, taken: Taken) -> Iterator[World]:
             yield world.with_id(number, where="there")
     for change in world.floating:
         rest = tuple(one for one in world.floating if one is not change)
-        yield _swapped(world, *change)._replace(floating=rest)
+        yield _compare_and_set(world, *change)._replace(floating=rest)
 
 
-def _resumed(process: Process) -> Step:
-    steps = _started(process)
+def _next_step(process: Process) -> Step:
+    """Returns the next step of a process, by running it again from its start with the recorded answers."""
+    steps = _new_steps(process)
     step: Step = steps.send(None)
     for answer in process.answers:
-        step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if _fails(answer) else steps.send(answer)
+        step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if _is_failure(answer) else steps.send(answer)
     return step
 
 
-def _started(process: Process) -> Any:  # noqa: ANN401 - the steps
+def _new_steps(process: Process) -> Any:  # noqa: ANN401 - the steps
     versions = iter(range(process.number * 100, process.number * 100 + 100))
     return carry_out(ASKING, KEY, lambda: next(versions))
 
 
-def _fails(answer: object) -> bool:
+def _is_failure(answer: object) -> bool:
     return isinstance(answer, Failed)
 
 
 def _settled(world: World, process: Process, step: Step) -> World:
     """Returns the world after a process received an answer: the process has ended, or is at its next step."""
     try:
-        return world.with_process(process._replace(step=_resumed(process)))
+        return world.with_process(process._replace(step=_next_step(process)))
     except StopIteration as ended:
         ids = tuple(position[0] for _, position in ended.value.locations)
         return _ended(world, process, Posted(ids, ended.value.replayed))
@@ -266,16 +267,16 @@ def _answers(world: World, process: Process, step: Step) -> Answers:
     faulty = world._replace(faults=world.faults - 1) if world.faults else None
     match step:
         case MakeIds():
-            if len(world.ids) >= MOST_IDS and process.number <= world.posts:
+            if len(world.ids) >= MAX_IDS and process.number <= world.posts:
                 return
             number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
             yield world.with_id(number), MadeIds(PostedIds(number, (IdRun(1, 0, 0, number, 0, 1),)))
         case Swap(seen, row):
             expected = None if seen is None else seen.version
-            after = _swapped(world, expected, row)
+            after = _compare_and_set(world, expected, row)
             yield after, after.row
             if faulty:
-                yield _swapped(faulty, expected, row), Failed("unknown")
+                yield _compare_and_set(faulty, expected, row), Failed("unknown")
                 yield faulty._replace(floating=(*faulty.floating, (expected, row))), Failed("unknown")
         case Write(made):
             yield from _writes(world, made.ids.made, faulty)
@@ -305,25 +306,25 @@ def _writes(world: World, number: int, faulty: World | None) -> Answers:
             yield faulty.with_id(number, where="flying"), Failed("unknown")
 
 
-def _swapped(world: World, expected: int | None, row: KeyRow) -> World:
+def _compare_and_set(world: World, expected: int | None, row: KeyRow) -> World:
     present = None if world.row is None else world.row.version
     return world._replace(row=row) if present == expected else world
 
 
 def _taken_out(  # noqa: PLR0911 - a return for each mechanism
-    world: World, process: Process, step: Step, taken: Taken
+    world: World, process: Process, step: Step, taken: Mutation
 ) -> list[tuple[World, Any]]:
     """Returns the effect of a step that belongs to the removed mechanism, or nothing for a normal step."""
     match taken, step:
         case "no pending row", Swap(_, KeyRow(state="pending") as row) if world.row is None:
             return [(world, row)]
         case "no pending row", Swap(_, KeyRow(state="done") as row):
-            return [_applied(_swapped(world, None, row))]
+            return [_with_row(_compare_and_set(world, None, row))]
         case "removed unasked", Swap(KeyRow() as seen, KeyRow(state="abandoned") as row) if not _is_of(process, seen):
             return [(world, row)]
         case "confirmed by others", Swap(KeyRow() as seen, KeyRow(state="abandoned") as row):
             if not _is_of(process, seen) and world.id(seen.ids.made).where == "there":
-                return [_applied(_swapped(world, seen.version, structs.replace(row, state="done")))]
+                return [_with_row(_compare_and_set(world, seen.version, structs.replace(row, state="done")))]
         case "not removed", Remove(_, False):
             return [(world, "none")]
         case "late is in time", Write(made) if world.id(made.ids.made).passed:
@@ -331,7 +332,7 @@ def _taken_out(  # noqa: PLR0911 - a return for each mechanism
     return []
 
 
-def _applied(world: World) -> tuple[World, KeyRow | None]:
+def _with_row(world: World) -> tuple[World, KeyRow | None]:
     return world, world.row
 
 

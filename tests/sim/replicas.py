@@ -141,24 +141,29 @@ class Replicas:
         if rng.random() < faults.stuck:
             log.lying.append(proposal)
             if rng.random() < 0.7:
-                self.world.at(self.world.some(1.0), partial(self._wake, log, proposal))
+                self.world.at(self.world.random_time(1.0), partial(self._apply_pending, log, proposal))
             return None
         log.show(self.world.now)
         applied = self.apply(log, proposal)
         return None if rng.random() < faults.lost else applied
 
     def finish(self, log: Log) -> None:
+        """Applies each pending append of a log with a probability of a half, and drops the others."""
         lying, log.lying = log.lying, []
         for proposal_ in lying:
             if self.world.rng.random() < 0.5:
                 self.apply(log, proposal_)
 
-    def _wake(self, log: Log, proposal: Proposal) -> None:
+    def _apply_pending(self, log: Log, proposal: Proposal) -> None:
         if proposal in log.lying:
             log.lying.remove(proposal)
             self.apply(log, proposal)
 
     def apply(self, log: Log, proposal: Proposal) -> bool:
+        """Applies an append unless another entry came first; returns whether it did.
+
+        Drops truncated entries and snapshots.
+        """
         entry, snapshot = proposal.entry, proposal.snapshot
         if not self.compare(log, entry):
             return False
@@ -194,17 +199,17 @@ class Replicas:
         minted = world.now
         position = (ids.seconds_to_ticks(process.clock() + delay), next(self._lows))
         far = DEADLINE if world.rng.random() < faults.late else faults.slow
-        arrivals = [world.now + world.some(far) for _ in range(REPLICAS)]
+        arrivals = [world.now + world.random_time(far) for _ in range(REPLICAS)]
         message = Message(*position, partition, ids.TICKS_MAX, body, meta)
         self.messages.setdefault(partition, {})[position] = (message, arrivals)
         self.stored.write(partition, position, sorted(arrivals)[QUORUM - 1])
-        acknowledged = sorted(arrivals)[QUORUM - 1] + world.some(faults.slow)
+        acknowledged = sorted(arrivals)[QUORUM - 1] + world.random_time(faults.slow)
         if acknowledged - minted <= DEADLINE:
             world.at(acknowledged - world.now, lambda: done(position))
         else:
             # It is undone: the undo write wins over the write wherever it arrives.
             world.at(DEADLINE, lambda: self.undo(partition, position))
-            world.at(DEADLINE + world.some(faults.slow), lambda: done(None))
+            world.at(DEADLINE + world.random_time(faults.slow), lambda: done(None))
         return position
 
     def undo(self, partition: int, position: Position) -> None:
@@ -217,6 +222,7 @@ class Replicas:
             self.letter_places.setdefault(was, set()).add(location)
 
     def create_queue(self, application: str, name: str, partitions: int) -> tuple[Queue, bool]:
+        """Returns a queue and whether it was created. An existing one keeps its partitions."""
         created = name not in self.queues
         if created:
             number = next(self._qids)
@@ -263,6 +269,7 @@ class _AwaitedContract:
         self._contract = getattr(storage, contract)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the model has
+        """Returns a method that awaits the model's one, which may be a coroutine, call back, or block."""
         if not inspect.iscoroutinefunction(getattr(self._contract, name)):
             return getattr(self._model, name)
         begin = getattr(self._model, f"begin_{name}", None)
@@ -313,6 +320,7 @@ class ModelStore:
     clock_difference = 1.0
 
     def write_covers(self, queue: Queue, partition: int, covers: Iterable[tuple[bytes, int]]) -> None:
+        """Extends covers of digests; a later end that is stored stays. The call may fail afterwards."""
         covers_ = self._replicas.covers
         for digest, until in self._failing(covers):
             key = (queue.qid, partition, digest)
@@ -339,6 +347,10 @@ class ModelStore:
         return lambda: None
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Begins a read up to the horizon, or to the clock if the slice reads ahead.
+
+        It takes effect after a random time.
+        """
         horizon = ids.seconds_to_ticks(self._process.clock() - DELAY)
         upper = min(part.upper, (ids.seconds_to_ticks(self._process.clock()) if part.ahead else horizon, LOW_MIN))
         slow = self._replicas.faults.slow
@@ -356,10 +368,10 @@ class ModelStore:
                 self._replicas.stored.show(part.partition, messages[-1].position, self._world.now)
             end = ids.following(messages[-1].position) if more else max(part.lower, upper)
             page = Page(messages, horizon, end, more)
-            self._process.soon(self._world.some(slow), lambda: done(page, None), life)
+            self._process.soon(self._world.random_time(slow), lambda: done(page, None), life)
 
         life = self._process.life
-        self._process.soon(self._world.some(slow), read)
+        self._process.soon(self._world.random_time(slow), read)
         return True
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
@@ -415,6 +427,7 @@ class ModelStore:
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> None:
+        """Appends an entry to a log. The outcome is unknown if no answer comes within the timeout."""
         if not 1 <= partition <= queue.partitions:
             done(None, InvalidRequest({"partition": f"{partition} is not a partition"}))
             return
@@ -431,16 +444,20 @@ class ModelStore:
         def arrive() -> None:
             applied = replicas.propose(replicas.log(queue, partition), proposal)
             if applied is not None:
-                process.soon(world.some(slow), partial(tell, applied), life)
+                process.soon(world.random_time(slow), partial(tell, applied), life)
 
         def tell(applied: object) -> None:
             replicas.log(queue, partition).show(world.now)
             answer(applied, None)
 
-        world.at(world.some(slow), arrive)
+        world.at(world.random_time(slow), arrive)
         process.soon(TIMEOUT, lambda: answer(None, StoreUnavailable("no answer", outcome="unknown")))
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+        """Reads visible entries from ``first`` on.
+
+        ``newest`` makes pending ones visible; a torn read lacks its entries.
+        """
         if not 1 <= partition <= queue.partitions:
             raise InvalidRequest({"partition": f"{partition} is not a partition"})
         if self._world.rng.random() < self._replicas.faults.unread:

@@ -21,10 +21,10 @@ from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import WorkerIdentity
 from queuey.storage.calls import Done
 from tests.harness.checking.claims import (
-    APART,
-    FOR_GOOD,
+    FINAL_OUTCOMES,
+    MAX_CLOCK_DIFFERENCE,
     SIMULATED,
-    Acknowledging,
+    Acknowledgement,
     ClaimHistory,
     Delivery,
     Outcome,
@@ -43,9 +43,9 @@ OUTCOMES: Mapping[ReceiptStatus, Outcome] = {
     ReceiptStatus.SUPERSEDED: "superseded",
     ReceiptStatus.REFUSED: "none",
 }
-TOGETHER = 0.5
+ONE_SERVICE_FRACTION = 0.5
 """Fraction of the histories whose web processes are workers of one service, on one machine with one clock."""
-SELDOM = 8
+RARE_SEED_DIVISOR = 8
 """One in this many histories forgets each log as soon as it can, and another one has torn log reads."""
 STORM = 12.0
 """Seconds of faults."""
@@ -113,18 +113,24 @@ class Poll(Waiter):
             self._process.soon(wait, self._expire)
 
     def attempt(self) -> None:
+        """Claims messages. A client that waits tries again when it is woken."""
         self._attempting, self._woken, self._waits = True, False, False
         self.tries += 1
         self._began = self._process.world.now
-        begin(self._web.core, self._web.claims.claim(self._queue, **self._asked, waiter=self._waiter), self._tried)
+        call = self._web.claims.claim(self._queue, **self._asked, waiter=self._waiter)
+        begin(self._web.core, call, self._handle_answer)
 
-    def _tried(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:
+    def _handle_answer(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:
+        """Ends the poll with messages, an error, or at the end of the wait.
+
+        Otherwise it waits, or tries again if woken.
+        """
         self._attempting = False
         if error is None and not found:
             self.empties.append(EmptyAnswer(self._began, self._process.world.now, self._process.offset))
         self._last = (found, error)
         if self._waiter is not None and not found and (error is None or isinstance(error, ClaimUndecided)):
-            self.found_nothing()
+            self.attempt_failed()
             self._waits = True
         if not self._waits or self._process.world.now >= self._until:
             self._end(found, error)
@@ -165,18 +171,22 @@ class Client:
         """The messages that the next claim acknowledges."""
 
     def start(self) -> None:
-        self._world.at(self._world.some(1.0), self._poll)
+        self._world.at(self._world.random_time(1.0), self._poll)
 
     def _calm(self) -> bool:
         return self._world.now > self._history.calm
 
     def _poll(self) -> None:
+        """Claims at a random process, and acknowledges finished messages with it.
+
+        Polls again after 8 s without an answer.
+        """
         web = self._rng.choice(self._storm.webs)
         asked, ttl = self._world.now, self._rng.choice((1.5, 3.0, 8.0))
         done_calls: list[bool] = []
         jobs, self._finished = self._finished, []
         ack = PiggybackedAck([receipt for _, receipt in jobs])
-        settled = self._acknowledging(jobs, web)
+        settled = self._start_acknowledging(jobs, web)
 
         def done(found: list[ClaimDelivery] | None, error: Exception | None) -> None:
             if done_calls:
@@ -186,8 +196,10 @@ class Client:
                 error = StoreUnavailable("as the service says it", outcome="unknown")
             if jobs:
                 settled(None if error else ack.settled, error)
-            self._given(web, asked, found or [])
-            self._world.at(self._world.some(0.3 if self._storm.world.now < self._history.calm else 1.0), self._poll)
+            self._plan_work(web, asked, found or [])
+            self._world.at(
+                self._world.random_time(0.3 if self._storm.world.now < self._history.calm else 1.0), self._poll
+            )
 
         def give_up() -> None:
             # The process has crashed or does not answer.
@@ -202,7 +214,8 @@ class Client:
             poll.empties = self._history.empties
         poll.attempt()
 
-    def _given(self, web: Web, asked: float, found: Sequence[ClaimDelivery]) -> None:
+    def _plan_work(self, web: Web, asked: float, found: Sequence[ClaimDelivery]) -> None:
+        """Records deliveries, and plans what happens to them: acknowledge, renew, release, fail or nothing."""
         now = self._world.now
         jobs = []
         for delivery in found:
@@ -222,15 +235,16 @@ class Client:
         self._storm.act_on(jobs)
         draw = 1.0 if self._calm() else self._rng.random()
         if not self._calm() and self._storm.failing and self._rng.random() < self._storm.failing:
-            self._world.at(self._world.some(1.0), partial(self._release, jobs))
+            self._world.at(self._world.random_time(1.0), partial(self._release, jobs))
         elif draw > 0.35:
-            self._world.at(self._world.some(0.3 if self._calm() else 1.5), partial(self._acknowledge, jobs))
+            self._world.at(self._world.random_time(0.3 if self._calm() else 1.5), partial(self._acknowledge, jobs))
         elif draw > 0.2:
-            self._world.at(self._world.some(1.5), partial(self._renew, jobs))
+            self._world.at(self._world.random_time(1.5), partial(self._renew, jobs))
         elif draw > 0.1:
-            self._world.at(self._world.some(1.0), partial(self._release, jobs))
+            self._world.at(self._world.random_time(1.0), partial(self._release, jobs))
 
     def _renew(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
+        """Renews claims at a random process, then acknowledges the messages whatever the result."""
         web, asked = self._rng.choice(self._storm.webs), self._world.now
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
@@ -239,12 +253,16 @@ class Client:
                 if one.status is ReceiptStatus.DONE:
                     job.lives.append((now, one.expires - web.process.offset))
                     job.renewals[now] = asked
-            self._world.at(self._world.some(1.5), partial(self._acknowledge, jobs))
+            self._world.at(self._world.random_time(1.5), partial(self._acknowledge, jobs))
 
         receipts, ttl = [receipt for _, receipt in jobs], self._rng.choice((2.0, 6.0))
         begin(web.core, web.claims.renew(self._storm.queue, receipts, ttl), done)
 
     def _release(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
+        """Releases claims with or without a delay.
+
+        In a storm with failures it reports them as failed or gives them up.
+        """
         for job, _ in jobs:
             job.dropped = self._world.now
         web = self._rng.choice(self._storm.webs)
@@ -253,13 +271,13 @@ class Client:
         if not self._storm.failing:
             begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
             if delay and (self._storm.queue.max_claimed or self._storm.queue.max_claimed_per_key):
-                self._world.at(self._world.some(1.0), partial(self._resume, jobs))
+                self._world.at(self._world.random_time(1.0), partial(self._resume, jobs))
         elif self._rng.random() < 0.5:
             begin(web.core, web.claims._settle(self._storm.queue, "fail", receipts))
         else:
-            given_up = [Acknowledging(job.position, self._world.now) for job, _ in jobs]
+            given_up = [Acknowledgement(job.position, self._world.now) for job, _ in jobs]
             self._history.given_up += given_up
-            begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), self._taking_in(given_up, web))
+            begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), self._recorder(given_up, web))
 
     def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         """Renews claims that were released with a delay, if that is allowed."""
@@ -272,28 +290,30 @@ class Client:
                     lives = [(now, one.expires - web.process.offset)]
                     resumed = Delivery(job.position, job.number, asked, now, lives, partition=job.partition)
                     self._history.deliveries.append(resumed)
-                    self._world.at(self._world.some(1.5), partial(self._acknowledge, [(resumed, receipt)]))
+                    self._world.at(self._world.random_time(1.5), partial(self._acknowledge, [(resumed, receipt)]))
 
         begin(web.core, web.claims.renew(self._storm.queue, [receipt for _, receipt in jobs], 6.0), done)
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
+        """Acknowledges messages now, or with the next claim."""
         if self._rng.random() < 0.4:
             self._finished += jobs
             return
         web = self._rng.choice(self._storm.webs)
         receipts = [receipt for _, receipt in jobs]
-        begin(web.core, web.claims.acknowledge(self._storm.queue, receipts), self._acknowledging(jobs, web))
+        begin(web.core, web.claims.acknowledge(self._storm.queue, receipts), self._start_acknowledging(jobs, web))
 
-    def _acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]], web: Web) -> Done:
+    def _start_acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]], web: Web) -> Done:
         """Records that jobs are being acknowledged. Returns the callback for the result."""
         now = self._world.now
-        sent = [Acknowledging(job.position, now) for job, _ in jobs]
+        sent = [Acknowledgement(job.position, now) for job, _ in jobs]
         self._history.acknowledgings += sent
         for job, _ in jobs:
             job.dropped = now if job.dropped is None else job.dropped
-        take_in = self._taking_in(sent, web)
+        take_in = self._recorder(sent, web)
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
+            """Records the results. May repeat an unanswered request, or use the ids of finished messages again."""
             take_in(settled, error)
             if settled is None and self._rng.random() < 0.5:
                 self._world.at(0.1, partial(self._acknowledge, jobs))
@@ -301,13 +321,13 @@ class Client:
                 ended = [
                     ClaimReceipt(job.partition, *job.position)
                     for (job, _), one in zip(jobs, sent, strict=True)
-                    if one.outcome in FOR_GOOD
+                    if one.outcome in FINAL_OUTCOMES
                 ]
-                self._world.at(self._world.some(4.0), partial(self._too_late, ended))
+                self._world.at(self._world.random_time(4.0), partial(self._use_old_receipts, ended))
 
         return done
 
-    def _taking_in(self, sent: list[Acknowledging], web: Web) -> Done:
+    def _recorder(self, sent: list[Acknowledgement], web: Web) -> Done:
         """Returns a callback that records the results of a request about jobs."""
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
@@ -323,7 +343,7 @@ class Client:
 
         return done
 
-    def _too_late(self, receipts: Sequence[ClaimReceipt]) -> None:
+    def _use_old_receipts(self, receipts: Sequence[ClaimReceipt]) -> None:
         """Renews or acknowledges finished messages by their bare ids."""
         claims = self._rng.choice(self._storm.webs).claims
         if receipts and self._rng.random() < 0.7:
@@ -342,7 +362,7 @@ class Storm:
 
     def __init__(self, seed: int, setup: Setup | None = None) -> None:
         setup = setup or Setup()
-        if seed % SELDOM == 1:
+        if seed % RARE_SEED_DIVISOR == 1:
             setup = dataclasses.replace(setup, limits=Limits(claims_memory=1))
         self.world = world = World(seed)
         rng = world.rng
@@ -353,7 +373,7 @@ class Storm:
             late=rng.choice((0, 0.1, 0.4)),
             failing=rng.choice((0, 0.3)),
             unread=rng.choice((0, 0, 0, 0.2)),
-            torn=0.3 if seed % SELDOM == 2 else 0,
+            torn=0.3 if seed % RARE_SEED_DIVISOR == 2 else 0,
         )
         self.queue = replace(
             QUEUE,
@@ -379,18 +399,23 @@ class Storm:
             )
             for _ in range(rng.randint(1, 3))
         ]
-        if rng.random() < TOGETHER:
+        if rng.random() < ONE_SERVICE_FRACTION:
             for number, web in enumerate(self.webs, 1):
                 web.process.offset = self.webs[0].process.offset
                 web.identity, web.others = WorkerIdentity("", len(self.webs), number), self.webs
                 web.workers.identity = web.identity
         stored = self.replicas.stored
-        stored.partitions, stored.most, stored.margin = self.queue.partitions, self.queue.max_deliveries, APART
+        stored.partitions, stored.max_deliveries, stored.margin = (
+            self.queue.partitions,
+            self.queue.max_deliveries,
+            MAX_CLOCK_DIFFERENCE,
+        )
         stored.delay, stored.per_key = DELAY, setup.per_key
         stored.shares = {number: self.queue.share_of(number) for number in range(1, self.queue.partitions + 1)}
         self.history = ClaimHistory(calm=world.now + STORM, stored=stored)
 
     def run(self) -> ClaimHistory:
+        """Runs clients, posts and faults, then without faults until no message is left or the time is over."""
         world, rng = self.world, self.world.rng
         for _ in range(rng.randint(1, 3)):
             Client(self).start()
@@ -401,7 +426,7 @@ class Storm:
             world.at(rng.random() * STORM, self._crash)
             world.at(rng.random() * STORM, self._pause)
         if rng.random() < 0.3:
-            world.at(STORM - 1.5, self._keep)
+            world.at(STORM - 1.5, self._claim_forever)
             world.at(STORM + 6.0, self.release_all)
         world.run(self.history.calm)
         self.faults = self.replicas.faults = Faults(slow=self.faults.slow)
@@ -434,7 +459,7 @@ class Storm:
         """Lets an operator act later on some of the messages that a client was given."""
         for job, _ in jobs if self.cancelling and self.world.now < self.history.calm else ():
             if self.world.rng.random() < self.cancelling:
-                self.world.at(self.world.some(2.0), partial(self.act, job))
+                self.world.at(self.world.random_time(2.0), partial(self.act, job))
 
     def act(self, job: Delivery) -> None:
         """Cancels a message that a client has or had, or makes it due at once."""
@@ -442,7 +467,7 @@ class Storm:
         if self.world.rng.random() < 0.5:
             begin(claims.core, claims._act(self.queue, place, hasten))
             return
-        demand = Acknowledging(job.position, self.world.now)
+        demand = Acknowledgement(job.position, self.world.now)
         self.history.cancelled.append(demand)
 
         def done(answer: tuple[JobStanding, int] | None, error: Exception | None) -> None:
@@ -451,7 +476,7 @@ class Storm:
 
         begin(claims.core, claims._act(self.queue, place, cancel), done)
 
-    def _keep(self) -> None:
+    def _claim_forever(self) -> None:
         """Claims messages for longer than the history lasts, and never ends the claims."""
         web = self.world.rng.choice(self.webs)
         asked = self.world.now
@@ -468,12 +493,14 @@ class Storm:
         Poll(web, done, limit=3, ttl=10 * LONGEST_CALM, wait=0, queue=self.queue).attempt()
 
     def _unfinished(self) -> bool:
+        """Returns whether a rule about the end of a history is still violated, after it has recorded what is stored."""
         self.history.letters, self.history.letter_places = dict(self.replicas.letters), self.replicas.letter_places
         if self.queue.on_ack == "delete":
             self.history.left = {place for places in self.replicas.messages.values() for place in places}
         return bool(check(self.history, UNFINISHED))
 
     def _post(self) -> None:
+        """Posts one or three messages to a partition, with a delay or a key as the queue's kind needs."""
         process = self.world.rng.choice(self.webs).process
         partition = self.world.rng.randint(1, self.queue.partitions)
         # Shorter and longer than the max time of a write.
@@ -506,7 +533,11 @@ class Storm:
                 body = self.world.rng.choice("abcd")
                 partition = partition_of(digest_of(body, None), self.queue.partitions)
                 position = self.replicas.write(process, partition, body, done, delay)
-                self.history.bodies[position] = body, max(self.world.now, due - APART), due + APART
+                self.history.bodies[position] = (
+                    body,
+                    max(self.world.now, due - MAX_CLOCK_DIFFERENCE),
+                    due + MAX_CLOCK_DIFFERENCE,
+                )
 
     def _crash(self) -> None:
         self.world.rng.choice(self.webs).crash()

@@ -26,15 +26,15 @@ from queuey.ids import Position
 from queuey.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
 from queuey.service import ClaimUseCases, Limits
 from queuey.service.claims import finding, follow_ups, scans
-from queuey.service.claims.finding import MOST_COVERS, Duplicates
-from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
+from queuey.service.claims.finding import MAX_COVERS, Duplicates
+from queuey.service.claims.follow_ups import MAX_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.partition_log import PATIENCE, PartitionLog, RoundEnd
+from queuey.service.claims.partition_log import REQUEST_TIMEOUT, PartitionLog, RoundEnd
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScanner, Wish
+from queuey.service.claims.scans import Candidates, ContiguousRead, OrderedScanner, ScanDemand
 from queuey.storage.calls import Done
-from tests.harness.checking.claims import APART, SIMULATED, ClaimHistory
+from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE, SIMULATED, ClaimHistory
 from tests.harness.checking.rules import check
 from tests.replacing import replace, replace_in
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
@@ -76,7 +76,7 @@ def test_guarantees(histories: list[ClaimHistory]) -> None:
     assert violations([seed for seed in seeds() if seed >= SEEN]) == []
 
 
-@pytest.mark.parametrize("limits", [{"PAGE": 2, "MOST_PAGES": 1}, {"MOST_ABOVE": 2}], ids=["pages", "above"])
+@pytest.mark.parametrize("limits", [{"PAGE": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"])
 def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
     """The guarantees hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
@@ -85,7 +85,7 @@ def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
 
 def test_guarantees_of_what_is_forgotten() -> None:
     """The guarantees hold if a process drops each log as soon as it uses another one, so no scan continues another."""
-    with short_scans(MOST_ABOVE=2):
+    with short_scans(MAX_ABOVE=2):
         assert violations(range(SHORT), Setup(limits=Limits(claims_memory=1))) == []
 
 
@@ -103,7 +103,9 @@ def test_guarantees_of_ordered_queues() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [{"PAGE": 2, "MOST_PAGES": 1}, {"MOST_ABOVE": 2}, {"MOST_WAITING": 2}], ids=["pages", "above", "waiting"]
+    "limits",
+    [{"PAGE": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}, {"MAX_WAITING": 2}],
+    ids=["pages", "above", "waiting"],
 )
 def test_guarantees_of_short_scans_of_ordered_queues(limits: dict[str, int]) -> None:
     """The guarantees of ordered queues hold if scans rarely reach the end of the messages."""
@@ -302,8 +304,8 @@ def never_of_another(draft: EntryDraft, position: Position) -> bool:
     return False
 
 
-async def reading_up_to_now(scanner: OrderedScanner, wish: Wish) -> Position:
-    await scanner._scanner.look()
+async def reading_up_to_now(scanner: OrderedScanner, wish: ScanDemand) -> Position:
+    await scanner._scanner.read_horizon()
     return ids.LAST
 
 
@@ -333,7 +335,7 @@ def claiming_at_the_front(scanner: OrderedScanner, state: State) -> Position:
 REAL_BEGIN = OrderCheck._begin
 REAL_APPEND = PartitionLog._append
 REAL_ANSWER, REAL_MUST_SEARCH_AGAIN = PartitionLog._answer_poll, PartitionLog._must_search_again
-REAL_MAY_AGAIN = EntryDraft._may_again
+REAL_MAY_AGAIN = EntryDraft._may_redeliver
 
 
 @dataclass(frozen=True)
@@ -363,7 +365,7 @@ async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollR
 
 def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
     """Answers a poll that has waited too long as if there were no messages."""
-    if end.chosen - request.asked < PATIENCE or request.gets(log.state, log.key[1], end.number):
+    if end.chosen - request.asked < REQUEST_TIMEOUT or request.gets(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True
@@ -389,7 +391,7 @@ def cut_unseen(
 @contextmanager
 def cutting_scans_unseen() -> Iterator[None]:
     """Cuts scans short without a trace."""
-    with short_scans(PAGE=2, MOST_PAGES=1), replace(PartitionLog._must_search_again, cut_unseen):
+    with short_scans(PAGE=2, MAX_SCAN_PAGES=1), replace(PartitionLog._must_search_again, cut_unseen):
         yield
 
 
@@ -465,7 +467,7 @@ def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
 
 
 REAL_DRAFT = Duplicates.draft
-REAL_HEARD = Forwarding._heard
+REAL_HEARD = Forwarding._on_answer
 
 
 @contextmanager
@@ -480,7 +482,7 @@ def short_scans(**limits: int) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _little_at_a_time() -> Iterator[None]:
     """Limits states to one cover, and publishes dead letters one by one."""
-    with replace_in(finding, MOST_COVERS, 1), replace_in(follow_ups, MOST_LETTERS, 1):
+    with replace_in(finding, MAX_COVERS, 1), replace_in(follow_ups, MAX_LETTERS, 1):
         yield
 
 
@@ -492,10 +494,10 @@ MUTATIONS = {
     "what is remembered above the horizon": Mutation(
         ("G4", "G5"), instead=lambda: replace(State.unknown, all_above), first=3
     ),
-    "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART)), first=94),
-    "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART)), first=10),
+    "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(MAX_CLOCK_DIFFERENCE)), first=94),
+    "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(MAX_CLOCK_DIFFERENCE)), first=10),
     "the deadline of another worker's answer": Mutation(
-        ("G4",), instead=lambda: replace(Forwarding._heard, counted_from_the_answer), first=1451
+        ("G4",), instead=lambda: replace(Forwarding._on_answer, counted_from_the_answer), first=1451
     ),
     "the deadline when a caller is told": Mutation(
         ("G4",), instead=lambda: replace(ClaimUseCases._is_late, never_late), first=10
@@ -523,11 +525,11 @@ MUTATIONS = {
     "how old open work is, whenever a process has read of it": Mutation(
         ("G6", "on_ack"),
         Setup(limits=Limits(claims_memory=1)),
-        instead=lambda: replace(FollowUps.found, forgetting_since_when),
+        instead=lambda: replace(FollowUps.add_open, forgetting_since_when),
         first=246,
     ),
     "whose claims were lost to a dead letter": Mutation(
-        ("G5",), instead=lambda: replace(State._take_away, forgetting_who_had_it), first=2
+        ("G5",), instead=lambda: replace(State._finish_leaving, forgetting_who_had_it), first=2
     ),
     "the append before the dead letter": Mutation(
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first), first=3
@@ -547,10 +549,10 @@ MUTATIONS = {
     ),
     "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=132),
     "deliveries counted when the entry is decided": Mutation(
-        ("limit",), instead=lambda: replace(EntryDraft._may_again, once_more), first=114
+        ("limit",), instead=lambda: replace(EntryDraft._may_redeliver, once_more), first=114
     ),
     "the keys of what is outstanding": Mutation(
-        ("key",), ORDERED, instead=lambda: replace(State._note_keys, knowing_no_keys), first=1
+        ("key",), ORDERED, instead=lambda: replace(State._record_keys, knowing_no_keys), first=1
     ),
     "a key that is claimed is given to nobody else": Mutation(
         ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=141
@@ -559,7 +561,7 @@ MUTATIONS = {
         ("key",), ORDERED, instead=lambda: replace(EntryDraft._has_another, never_of_another), first=3221
     ),
     "the order, checked when the entry is decided": Mutation(
-        ("order", "key"), ORDERED, instead=lambda: replace(OrderCheck.allows, giving_in_any_order), first=3
+        ("order", "key"), ORDERED, instead=lambda: replace(OrderCheck.try_deliver, giving_in_any_order), first=3
     ),
     "ordered queues are read below the horizon": Mutation(
         ("order",), ORDERED, instead=reading_beyond_the_horizon, first=37

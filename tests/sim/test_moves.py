@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.moves import Event, Kind, Taken, explore
+from tests.sim.moves import Event, Kind, Mutation, explore
 
 
 @pytest.mark.parametrize("event", [None, "cancel", "purge", "acknowledge", "release"])
@@ -40,9 +40,9 @@ def test_every_history_of_three(kind: Kind, event: Event | None) -> None:
         ("not returned", "purge"),
     ],
 )
-def test_without_a_mechanism(taken: Taken, event: Event | None) -> None:
+def test_without_a_mechanism(taken: Mutation, event: Event | None) -> None:
     """Without any one of its mechanisms some history ends badly."""
-    _, wrong = explore(processes=2, crashes=1, event=event, taken=taken)
+    _, wrong = explore(processes=2, crashes=1, event=event, mutation=taken)
     assert wrong
 
 
@@ -54,5 +54,5 @@ def test_a_copy_of_what_is_gone() -> None:
 
 def test_without_covers() -> None:
     """If a move does not end the copies of what it takes from a dedup queue, both of two equal messages arrive."""
-    _, wrong = explore(processes=1, crashes=0, event=None, kind="dedup", taken="no covers")
+    _, wrong = explore(processes=1, crashes=0, event=None, kind="dedup", mutation="no covers")
     assert wrong

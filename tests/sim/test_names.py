@@ -6,7 +6,7 @@ import pytest
 
 from queuey.storage.cassandra.write.names import NameRow
 from tests.replacing import replace_in
-from tests.sim.names import Kind, Taken, explore
+from tests.sim.names import Kind, Mutation, explore
 
 
 @pytest.mark.parametrize("kind", ["PUT", "POST", "DELETE"])
@@ -81,7 +81,7 @@ def test_every_history_of_two_beside_a_claim(kinds: tuple[Kind, ...], crashes: i
         ("shown unasked", ("PUT", "read")),
     ],
 )
-def test_without_a_mechanism(taken: Taken, kinds: tuple[Kind, ...]) -> None:
+def test_without_a_mechanism(taken: Mutation, kinds: tuple[Kind, ...]) -> None:
     """Without any one of the mechanisms some history ends badly."""
-    _, wrong = explore(kinds, faults=0, crashes=1, taken=taken, claims=len(kinds) == 1)
+    _, wrong = explore(kinds, faults=0, crashes=1, mutation=taken, claims=len(kinds) == 1)
     assert wrong

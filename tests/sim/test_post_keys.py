@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.post_keys import Taken, explore
+from tests.sim.post_keys import Mutation, explore
 
 
 def test_every_history() -> None:
@@ -25,7 +25,7 @@ def test_every_history_with_more_faults() -> None:
 @pytest.mark.parametrize(
     "taken", ["no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
 )
-def test_without_a_mechanism(taken: Taken) -> None:
+def test_without_a_mechanism(taken: Mutation) -> None:
     """Without any one of the mechanisms some history ends badly."""
-    _, wrong = explore(posts=2, faults=1, crashes=1, taken=taken)
+    _, wrong = explore(posts=2, faults=1, crashes=1, mutation=taken)
     assert wrong

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from queuey.claims.entries import decode_entry
 from queuey.claims.receipts import Settlement
-from queuey.claims.state import MOST_ABOVE
+from queuey.claims.state import MAX_ABOVE
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
@@ -26,7 +26,7 @@ from queuey.storage.calls import Done
 from tests.replacing import replace_in
 from tests.sim import world
 from tests.sim.replicas import Faults, ModelStore, Replicas
-from tests.sim.world import TURN, Process, SimulatedCore, World, begin
+from tests.sim.world import MAX_TURN_SECONDS, Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
 SOON = 1.0
@@ -119,7 +119,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def _in_order() -> Iterator[None]:
     """Calls whatever is ready at once and in order."""
-    with replace_in(world, TURN, 0.0):
+    with replace_in(world, MAX_TURN_SECONDS, 0.0):
         yield
 
 
@@ -180,7 +180,7 @@ def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
     for partitions in (1, 2):
         scene, queue = Scene(), replace(QUEUE, partitions=partitions)
         _, claims = scene.start(ModelStore)
-        with replace_in(scans, MOST_ABOVE, 20):
+        with replace_in(scans, MAX_ABOVE, 20):
             scene.fill(partitions, 40)
             asked = claims.claim(queue, limit=20, ttl=60, partitions=[1])
             begin(claims.core, asked, partial(scene._told, scene.found))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from queuey.claims.receipts import ClaimReceipt
-from queuey.claims.state import MOST_ABOVE
+from queuey.claims.state import MAX_ABOVE
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
 from queuey.service import ClaimDelivery
 from queuey.service.claims import scans
-from queuey.service.claims.news import LOOK, LOOKS
+from queuey.service.claims.news import MAX_POLLS, POLL_INTERVAL
 from queuey.service.claims.requests import ClaimUndecided
 from tests.replacing import replace_in
 from tests.sim.replicas import Faults, ModelStore, Replicas
@@ -104,10 +104,10 @@ def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
     scene.post()
     receipts = scene.given(scene.one)
     waiting = scene.claim(scene.one, wait=LONG)
-    scene.after(10 * LOOK)
+    scene.after(10 * POLL_INTERVAL)
     tries = waiting.poll.tries
     scene.release(scene.one, *receipts)
-    scene.after(LOOK / 5)
+    scene.after(POLL_INTERVAL / 5)
     assert waiting.poll.tries == tries + 1
     assert waiting.found
     assert waiting.found[0].deliveries == 2
@@ -115,7 +115,7 @@ def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
 
 def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> None:
     """If a partition was read up to its limit and has more messages, a waiting claim gets one, and no empty answer."""
-    with replace_in(scans, MOST_ABOVE, 20):
+    with replace_in(scans, MAX_ABOVE, 20):
         scene.post(*[1] * 40)
         receipts = scene.given(scene.one, limit=20)
         begin(scene.one.core, scene.one.claims.acknowledge(QUEUE, receipts))
@@ -134,7 +134,7 @@ def test_a_release_in_another_process_is_found_by_a_look(scene: Scene) -> None:
     scene.post()
     receipts = scene.given(scene.two)
     waiting = scene.claim(scene.one, wait=LONG)
-    scene.after(10 * LOOK)
+    scene.after(10 * POLL_INTERVAL)
     scene.release(scene.two, *receipts)
     scene.after(1.0)
     assert waiting.found
@@ -160,7 +160,7 @@ def test_a_message_wakes_few(scene: Scene) -> None:
     tries = sum(result.poll.tries for result in waiting)
     assert tries == callers
     scene.post()
-    scene.after(LOOK)
+    scene.after(POLL_INTERVAL)
     assert sum(result.found is not None for result in waiting) == 1
     assert sum(result.poll.tries for result in waiting) - tries <= 10
     scene.post(*[1] * (callers - 1))
@@ -175,7 +175,7 @@ def test_who_leaves_hands_on_what_it_was_woken_for(scene: Scene) -> None:
     scene.after(1.0)
     scene.post()
     first.poll.leave()
-    scene.after(LOOK / 5)
+    scene.after(POLL_INTERVAL / 5)
     assert second.found
     assert first.poll.tries == 1
 
@@ -186,7 +186,7 @@ def test_looks_are_shared_and_bounded(scene: Scene) -> None:
         scene.claim(scene.one, wait=LONG)
     scene.after(2.0)
     before = Telling.reads
-    scene.after(100 * LOOK)
+    scene.after(100 * POLL_INTERVAL)
     assert 90 <= Telling.reads - before <= 105
     for number in range(2, 601):
         queue = Queue(application="acme", name=f"q{number}", uid=number, qid=number)
@@ -194,7 +194,7 @@ def test_looks_are_shared_and_bounded(scene: Scene) -> None:
     scene.after(5.0)
     before = Telling.reads
     scene.after(10.0)
-    assert 0.7 * LOOKS <= (Telling.reads - before) / 10 <= 1.1 * LOOKS
+    assert 0.7 * MAX_POLLS <= (Telling.reads - before) / 10 <= 1.1 * MAX_POLLS
 
 
 def test_nothing_is_watched_when_nobody_waits(scene: Scene) -> None:

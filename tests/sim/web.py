@@ -15,11 +15,11 @@ from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, Watchers
 from queuey.service.claims.follow_ups import SnapshotPolicy
 from queuey.service.workers import LOST_SECONDS, Answer, GiveUp, Topic, WorkerIdentity, Workers
-from tests.harness.checking.claims import APART
+from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedCore, World
 
-SEEN_UP = 0.95
+UP_PROBABILITY = 0.95
 """Probability that a worker sees its connection to another one as up."""
 
 
@@ -27,7 +27,7 @@ SEEN_UP = 0.95
 class Setup:
     """What is simulated, for tests that take a mechanism out."""
 
-    timing: ClaimTiming = field(default_factory=lambda: ClaimTiming(margin=APART))
+    timing: ClaimTiming = field(default_factory=lambda: ClaimTiming(margin=MAX_CLOCK_DIFFERENCE))
     limits: Limits = field(default_factory=Limits)
     replicas: Callable[[World, Faults], Replicas] = Replicas
     store: Callable[[Replicas, Process], ModelStore] = ModelStore
@@ -37,7 +37,7 @@ class Setup:
     """Probability that a client's messages fail, half of them for good."""
     cancelling: float = 0.0
     """Probability that an operator cancels a client's message or makes it due at once."""
-    apart: float = APART
+    apart: float = MAX_CLOCK_DIFFERENCE
     """Max difference between two clocks, in seconds."""
     per_key: int = 0
     """``max_claimed_per_key`` of the queue."""
@@ -95,7 +95,7 @@ class SimulatedWorkers(Workers):
 
     def is_up(self, number: int) -> bool:
         """Returns a random state: connections come and go."""
-        return self._web.process.world.rng.random() < SEEN_UP
+        return self._web.process.world.rng.random() < UP_PROBABILITY
 
     def ask(self, number: int, topic: Topic[Any, Any], question: object, answer: Answer[Any]) -> None:
         """Asks a worker. It may do what it is asked to although no answer arrives."""
@@ -111,7 +111,7 @@ class SimulatedWorkers(Workers):
                 answer(topic.read(value))
 
         def answered(value: bytes | None) -> None:
-            asking.soon(world.some(0.0005), lambda: end(value), life)
+            asking.soon(world.random_time(0.0005), lambda: end(value), life)
 
         def arrive() -> None:
             if not ended:
@@ -121,11 +121,11 @@ class SimulatedWorkers(Workers):
             if not ended:
                 end(None)
                 for give_up in filter(None, under_way):
-                    asked.soon(world.some(0.0005), partial(_called, give_up))
+                    asked.soon(world.random_time(0.0005), partial(_call, give_up))
 
-        asked.soon(world.some(0.0005), arrive)
+        asked.soon(world.random_time(0.0005), arrive)
         asking.soon(world.rng.choice((0.001, 0.01, *[LOST_SECONDS] * 18)), lose)
 
 
-def _called(function: Callable[[], object]) -> None:
+def _call(function: Callable[[], object]) -> None:
     function()

@@ -19,7 +19,7 @@ from queuey.storage.calls import Deadline, Done, Home, LoopCalls, blocks, ended
 T = TypeVar("T")
 Work = Callable[[], None]
 _NO_DEADLINE = Deadline(math.inf)
-TURN = 0.001
+MAX_TURN_SECONDS = 0.001
 """Max seconds until a loop calls what is ready."""
 
 
@@ -49,6 +49,7 @@ class World:
         return next(self._numbers)
 
     def run(self, until: float) -> None:
+        """Does all work that is due up to a time, in order. The clock stands at that time afterwards."""
         random.setstate(self._pauses)
         while self._events and self._events[0][0] <= until:
             self.now, _, work = heapq.heappop(self._events)
@@ -60,7 +61,7 @@ class World:
         for loop in self.loops:
             loop.end()
 
-    def some(self, mean: float) -> float:
+    def random_time(self, mean: float) -> float:
         """Returns an exponentially distributed time: mostly short, rarely very long."""
         return self.rng.expovariate(1 / mean)
 
@@ -250,6 +251,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - see the base class
+        """Starts a coroutine; after the end of the loop it only closes it."""
         if self._ended:  # the garbage collector notified a waiter
             coro.close()
             return cast("asyncio.Task[Any]", self.create_future())
@@ -263,9 +265,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
+        """Calls back after a tiny random delay. Does nothing after the end of the loop."""
         if self._ended:  # the collector's timing does not depend on the seed, so this must not draw a random number
             return _Call(self, callback, args, context)
-        return self.call_later(self.process.world.rng.random() * TURN, callback, *args, context=context)
+        return self.call_later(self.process.world.rng.random() * MAX_TURN_SECONDS, callback, *args, context=context)
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
@@ -329,14 +332,16 @@ class SimulatedCore(Core):
         process, life = self._process, self._process.life
 
         def start(done: Done) -> None:
+            """Does the work after a random delay, and answers after another. A crash in between loses the answer."""
+
             def run() -> None:
                 try:
                     result, failure = work(), None
                 except Exception as error:  # noqa: BLE001 - it is passed to the caller
                     result, failure = None, error
-                process.soon(process.world.some(self._delay), partial(_tell, done, result, failure), life)
+                process.soon(process.world.random_time(self._delay), partial(_tell, done, result, failure), life)
 
-            process.soon(process.world.some(self._delay), run, life)
+            process.soon(process.world.random_time(self._delay), run, life)
 
         result: T = await ended(start, _NO_DEADLINE)
         return result
@@ -356,6 +361,10 @@ def begin(core: Core, call: Coroutine[Any, Any, Any], done: Done = lambda _value
     assert isinstance(core, SimulatedCore)
 
     def ended(task: asyncio.Task[Any]) -> None:
+        """Passes on the result or the error of the call.
+
+        A call that was cancelled before it began passes on nothing.
+        """
         if task.cancelled():  # before it had begun
             return
         if (error := task.exception()) is not None:

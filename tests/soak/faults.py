@@ -30,7 +30,7 @@ class Faults(threading.Thread):
         """Performs all faults, in a new order each round."""
         try:
             while True:
-                faults = list(self._possible())
+                faults = list(self._possible_faults())
                 for kind, perform in self._rng.sample(faults, len(faults)):
                     if self._ended.wait(self._rng.uniform(*REST)):
                         return
@@ -44,17 +44,18 @@ class Faults(threading.Thread):
         self._ended.set()
         self.join(ABSENCE[1] + 200.0)  # includes the restart of a killed process
 
-    def _possible(self) -> Iterator[tuple[str, Callable[[], None]]]:
+    def _possible_faults(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        """Yields a fault for each program, and one for a random Cassandra node."""
         landscape = self._landscape
         for service in landscape.services:
             yield "worker of a service killed", service.kill_worker
-            yield "service killed", self._during(service.kill, service.start)
+            yield "service killed", self._make_absence(service.kill, service.start)
         for worker in landscape.workers:
-            yield "Qdo worker killed", self._during(worker.kill, worker.start)
+            yield "Qdo worker killed", self._make_absence(worker.kill, worker.start)
         node = self._rng.choice(landscape.nodes)
-        yield "Cassandra node paused", self._during(node.pause, node.resume)
+        yield "Cassandra node paused", self._make_absence(node.pause, node.resume)
 
-    def _during(self, begin: Callable[[], None], end: Callable[[], None]) -> Callable[[], None]:
+    def _make_absence(self, begin: Callable[[], None], end: Callable[[], None]) -> Callable[[], None]:
         def perform() -> None:
             begin()
             self._ended.wait(self._rng.uniform(*ABSENCE))

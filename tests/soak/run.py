@@ -50,7 +50,7 @@ class Run:
         for traffic in self._landscape.traffic:
             traffic.start()
         self._faults.start()
-        self._watch(seconds)
+        self._watch_until(seconds)
         self._faults.end()
         self._seconds = self._passed()
         for traffic in self._landscape.traffic:
@@ -62,15 +62,15 @@ class Run:
             if code := program.stop():
                 self._problems[f"{program.name}: SIGTERM ended it with code {code}"] = None
 
-    def _watch(self, seconds: float) -> None:
+    def _watch_until(self, seconds: float) -> None:
         pause, shown = max(SAMPLE_SECONDS, seconds / SAMPLES), 0.0
         while (passed := self._passed()) < seconds and not self._stop.wait(min(pause, seconds - passed)):
-            self._look(passed)
+            self._take_sample(passed)
             if passed >= shown + STATUS_SECONDS:
                 shown += STATUS_SECONDS
                 print(self._status(passed), flush=True)
 
-    def _look(self, passed: float) -> None:
+    def _take_sample(self, passed: float) -> None:
         for process in self._landscape.watched:
             if process.pid is not None and (sample := usage(process.pid)):
                 self._series[process.name].append(Sample(passed, sample))
@@ -98,6 +98,7 @@ class Run:
         )
 
     def _drain(self) -> None:
+        """Waits until nothing remains, or no progress was made for a while. What then remains is a problem."""
         began = progress = self._passed()
         least = float("inf")
         while (remaining := sum(self._left().values())) and self._passed() < progress + DRAIN_SECONDS:  # bounded: both

@@ -46,13 +46,13 @@ class Traffic:
         self._records = dict.fromkeys(records, 0)
         self._rng = random.Random(f"{seed} {store}")
         self._writing_ended, self._ended = threading.Event(), threading.Event()
-        self._writers = [self._thread(f"writer {at}", self._write, at) for at in range(2)]
+        self._writers = [self._make_thread(f"writer {at}", self._write, at) for at in range(2)]
         self._consumers = [
-            self._thread(READER, self._read, 0),
-            self._thread(POLLER, self._poll, 1),
-            self._thread("claimer 0", self._claim, 0),
-            self._thread("claimer 1", self._claim, 1),
-            self._thread("records", self._follow, 0),
+            self._make_thread(READER, self._read, 0),
+            self._make_thread(POLLER, self._poll, 1),
+            self._make_thread("claimer 0", self._claim, 0),
+            self._make_thread("claimer 1", self._claim, 1),
+            self._make_thread("records", self._follow_records, 0),
         ]
 
     def client(self, preferred: int = 0) -> Client:
@@ -80,7 +80,9 @@ class Traffic:
             size, lag = client.job_queue(QUEUE).size().size, client.offsets(QUEUE, GROUP).lag
         return {f"{CLAIMERS} to be acknowledged": size, f"{WORKERS} to be committed": lag}
 
-    def _thread(self, name: str, work: Callable[[Client, int], None], preferred: int) -> threading.Thread:
+    def _make_thread(self, name: str, work: Callable[[Client, int], None], preferred: int) -> threading.Thread:
+        """Returns a thread that does work with its own client. An error is recorded as a failure."""
+
         def run() -> None:
             try:
                 with self.client(preferred) as client:
@@ -91,6 +93,7 @@ class Traffic:
         return threading.Thread(target=run, name=f"{self.store} {name}", daemon=True)
 
     def _write(self, client: Client, which: int) -> None:
+        """Sends numbered messages until writers end. Those with unknown outcomes may or may not be stored."""
         numbers = itertools.count(which, 2)
         while not self._writing_ended.wait(self._rng.uniform(*PAUSE)):
             batch = list(itertools.islice(numbers, self._rng.choice(SIZES)))
@@ -119,13 +122,15 @@ class Traffic:
                 return
 
     def _claim(self, client: Client, _: int) -> None:
+        """Claims and acknowledges messages. Sometimes stops in the middle of a batch, so that messages come again."""
         while not self._ended.is_set():
             for job in client.job_queue(QUEUE).claim(limit=20, ttl=CLAIM_TTL, idle=2):
                 if self._rng.random() < MISTAKES:
                     break
                 self.ledger.see(CLAIMERS, [number_of(job.body)])
 
-    def _follow(self, _: Client, __: int) -> None:
+    def _follow_records(self, _: Client, __: int) -> None:
+        """Reads the numbers that workers have appended to files, as far as lines are complete."""
         while not self._ended.wait(0.5):
             for path, offset in self._records.items():
                 if path.exists():

@@ -47,11 +47,11 @@ def descendants(pid: int) -> list[int]:
 
 def usage(pid: int) -> Usage | None:
     """Returns the present usage of a process and its descendants, or None if it has ended."""
-    usages = [each for each in map(_of_one, descendants(pid)) if each is not None]
+    usages = [each for each in map(_usage_of_process, descendants(pid)) if each is not None]
     return Usage(*map(sum, zip(*usages, strict=True))) if usages else None
 
 
-def _of_one(pid: int) -> Usage | None:
+def _usage_of_process(pid: int) -> Usage | None:
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
         fields = dict(line.split(":", 1) for line in lines)

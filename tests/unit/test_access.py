@@ -15,8 +15,8 @@ from queuey.access import (
     Caller,
     Grant,
     allowed,
+    explain_refusal,
     format_principal,
-    lacking,
     matches,
     name_within,
     parse_principal,
@@ -206,16 +206,21 @@ def test_patterns_of_a_caller() -> None:
 def test_what_is_lacking() -> None:
     """A refusal says what the credential allows or that it is for others, and names no queue."""
     caller = Caller(grants=(Grant("own", frozenset({"send", "read"}), ("orders-*",)),))
-    assert lacking(caller, "own", "admin", "orders-1") == "This needs admin; the credential allows send, read."
-    assert lacking(caller, "own", "overwrite") == "This needs send with delete; the credential allows send, read."
-    assert lacking(caller, "own", "read", "x") == "The credential is limited to other queues."
-    assert lacking(caller, "own", "read", "orders-1") == "The principals of the queue keep the credential's holder out."
-    assert lacking(caller, "x", "read", "orders-1") == "The credential is for another application."
-    assert lacking(Caller(frozenset({"app:x"})), "own", "read", "q") == ""
+    assert explain_refusal(caller, "own", "admin", "orders-1") == "This needs admin; the credential allows send, read."
+    assert (
+        explain_refusal(caller, "own", "overwrite") == "This needs send with delete; the credential allows send, read."
+    )
+    assert explain_refusal(caller, "own", "read", "x") == "The credential is limited to other queues."
+    assert (
+        explain_refusal(caller, "own", "read", "orders-1")
+        == "The principals of the queue keep the credential's holder out."
+    )
+    assert explain_refusal(caller, "x", "read", "orders-1") == "The credential is for another application."
+    assert explain_refusal(Caller(frozenset({"app:x"})), "own", "read", "q") == ""
     user = Caller(grants=(Grant("own", frozenset({"read"}), "inbox"),))
-    assert lacking(user, "own", "measure").endswith("by their names. It neither lists nor creates any.")
+    assert explain_refusal(user, "own", "measure").endswith("by their names. It neither lists nor creates any.")
     both = Caller(grants=(*caller.grants, *user.grants))
-    assert lacking(both, "own", "admin") == "This needs admin; the credential allows send, read."
+    assert explain_refusal(both, "own", "admin") == "This needs admin; the credential allows send, read."
 
 
 def test_scopes() -> None:

@@ -75,7 +75,7 @@ def test_every_condition_must_hold(wanted: dict[str, Any], meant: bool) -> None:
     letter = dead_letter_of(STORED, "orders", LATE)
     read = _read(letter)
     assert read is not None
-    assert DeadLetterFilter(**{"queues": ("orders",), **wanted}).takes(read) is meant
+    assert DeadLetterFilter(**{"queues": ("orders",), **wanted}).matches_reason(read) is meant
 
 
 @pytest.mark.parametrize("wrong", [{}, {"queues": ("orders",), "limit": 0}], ids=["no queue", "limit"])

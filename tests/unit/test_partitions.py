@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.partitions import MAX_PARTITIONS, MOST_RUNS, by_key, spread
+from queuey.partitions import MAX_PARTITIONS, MAX_RUNS, by_key, spread
 from queuey.service.core import Core
 from queuey.service.messages import StickyChoice
 
@@ -108,6 +108,6 @@ def test_batches_are_spread_in_runs(count: int, partitions: int, first: st.DataO
     chosen = spread(count, start, partitions)
     sizes = [len(list(group)) for _, group in groupby(chosen)]
     assert chosen[0] == start
-    assert len(sizes) == len(set(chosen)) == min(MOST_RUNS, partitions, count)
+    assert len(sizes) == len(set(chosen)) == min(MAX_RUNS, partitions, count)
     assert max(sizes) - min(sizes) <= 1
     assert set(chosen) <= set(range(1, partitions + 1))

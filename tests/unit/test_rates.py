@@ -47,7 +47,7 @@ def test_a_bucket_lets_through_what_was_promised_and_no_more(rate: float, burst:
     for pause in pauses:
         now += pause
         tokens = min(burst, tokens + pause * rate)
-        verdict = buckets.look("a", Rate(rate, burst), now)
+        verdict = buckets.peek("a", Rate(rate, burst), now)
         if verdict.wait:
             assert tokens < 1 + 1e-6
             assert verdict.wait == pytest.approx((1 - tokens) / rate, rel=1e-3, abs=1e-6)
@@ -119,11 +119,11 @@ def test_buckets_are_bounded_and_the_fullest_go_first() -> None:
     clock = Clock()
     buckets, rate = Buckets(most=100), Rate(1, 10)
     for _ in range(10):
-        buckets.take("greedy", buckets.look("greedy", rate, clock.now), clock.now)
+        buckets.take("greedy", buckets.peek("greedy", rate, clock.now), clock.now)
     for number in range(1000):
-        buckets.take(f"user {number}", buckets.look(f"user {number}", rate, clock.now), clock.now)
+        buckets.take(f"user {number}", buckets.peek(f"user {number}", rate, clock.now), clock.now)
         assert len(buckets) <= 100
-    assert buckets.look("greedy", rate, clock.now).wait > 0
+    assert buckets.peek("greedy", rate, clock.now).wait > 0
 
 
 def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> None:

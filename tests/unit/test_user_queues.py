@@ -12,13 +12,13 @@ from hypothesis import strategies as some
 
 from queuey.service.limits import Limits
 from queuey.service.queues import queue_name_error
-from queuey.user_queues import LONGEST_TEXT, LONGEST_USER, check_pattern, overlap, queue_name, user_name
+from queuey.user_queues import LONGEST_TEXT, MAX_USER_NAME, check_pattern, overlap, queue_name, user_name
 
 ISSUERS = ["https://accounts.example.org", "https://accounts.example.org/", "https://login.example.com/realms/shop"]
 PATTERNS = ["inbox-{user}", "i{user}", "a.b_c{user}", "x" * LONGEST_TEXT + "{user}"]
 
 tricky = some.text(alphabet="ab~.-_@/\\%{}*?=,: \n\x002e7dé\U0001f600", min_size=1, max_size=60)
-users = some.one_of(tricky, some.text(some.characters(codec="utf-8"), min_size=1, max_size=LONGEST_USER))
+users = some.one_of(tricky, some.text(some.characters(codec="utf-8"), min_size=1, max_size=MAX_USER_NAME))
 issuers = some.sampled_from(ISSUERS)
 mails = some.builds(
     "{}@{}".format,
@@ -41,7 +41,7 @@ def test_the_page_shows_what_happens() -> None:
     for program in re.findall(r"^```python\n(from queuey.user_queues .+?)^```$", page, re.MULTILINE | re.DOTALL):
         exec(program, {})
     assert f"A pattern is 1 to {LONGEST_TEXT} letters" in page
-    assert f"a text of 1 to {LONGEST_USER} characters" in page
+    assert f"a text of 1 to {MAX_USER_NAME} characters" in page
 
 
 @given(one=some.tuples(issuers, users), other=some.tuples(issuers, users))
@@ -105,7 +105,7 @@ def test_names_stay_as_they_were() -> None:
     assert queue_name("inbox-{user}", f"bid:{'x' * 40}@example.org") == "inbox-~dw3zd6dejwppoqhq6pm6rgew2c"
 
 
-@pytest.mark.parametrize("user", ["", "x" * (LONGEST_USER + 1), "\ud800", "a\udfffb"])
+@pytest.mark.parametrize("user", ["", "x" * (MAX_USER_NAME + 1), "\ud800", "a\udfffb"])
 def test_what_is_no_users_name(user: str) -> None:
     """A name that is empty, too long or cannot be encoded is refused."""
     with pytest.raises(ValueError, match=r"The user's name has"):

@@ -16,7 +16,7 @@ from queuey.metrics import Metrics
 from queuey.service.core import Core
 from queuey.web.admission.scheduling import FairGate, SharedQuota
 from queuey.web.asgi import answer
-from queuey.web.endpoint import Endpoint, Found, Match, View
+from queuey.web.endpoint import Endpoint, Match, ResourceMatch, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
@@ -27,7 +27,7 @@ from tests.replacing import replace
 KEY = "0a" * 31 + "ac"
 """A key that begins and ends with characters that the original stripped from keys."""
 MOST = 1 << 20
-ALWAYS = 300.0
+TEST_TIMEOUT = 300.0
 """Timeout of a test in seconds; whatever it waits for comes long before."""
 Run = Callable[[Callable[[Gateway], Coroutine[Any, Any, Any]]], Any]
 
@@ -176,13 +176,13 @@ class Request:
             self.answered = not message["more_body"]
 
     async def to(self, gateway: Gateway) -> Reply:
-        await asyncio.wait_for(answer(gateway, self.scope, self.receive, self.send), ALWAYS)
+        await asyncio.wait_for(answer(gateway, self.scope, self.receive, self.send), TEST_TIMEOUT)
         assert self.answered
         return Reply(self.status, self.answer_headers, self.response)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(ALWAYS):
+    async with asyncio.timeout(TEST_TIMEOUT):
         while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
             await asyncio.sleep(0.01)
 
@@ -194,12 +194,12 @@ async def not_short(*_: object) -> None:
 def held(gateway: Gateway) -> dict[str, object]:
     """Returns held quotas and running requests by kind; empty without requests."""
     polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
-    gates: list[FairGate[Any]] = [polls.tries, threads, scheduler, scheduler._pieces]
+    gates: list[FairGate[Any]] = [polls.attempts, threads, scheduler, scheduler._pieces]
     quotas: dict[str, SharedQuota] = {
         "memory": gateway._memory,
         "places": polls.places,
         "heartbeats": polls.heartbeats,
-        "tries": polls.trying,
+        "tries": polls.attempt_quota,
         "threads": threads._hand,
         "computing": threads._computing,
         "under way": scheduler._under_way,
@@ -209,7 +209,7 @@ def held(gateway: Gateway) -> dict[str, object]:
         "waiting": polls._waiting,
         "in turn": sum(len(gate._turns) for gate in gates),
         "present": gateway._contention._requests,
-        "clients": gateway._clients._unheard,
+        "clients": gateway._clients._unwatched,
         "calls": gateway._calls,
         "bodies": gateway._bodies._arriving,
         "watching": len(polls.watchers),
@@ -224,7 +224,13 @@ def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a stu
 
     Unless a test says otherwise the gateway refuses no request for its waiting time: a busy machine is slow.
     """
-    options = {"threads": 2, "waiters": 2, "max_body": MOST, "deadline": ALWAYS, "max_wait": ALWAYS} | options
+    options = {
+        "threads": 2,
+        "waiters": 2,
+        "max_body": MOST,
+        "deadline": TEST_TIMEOUT,
+        "max_wait": TEST_TIMEOUT,
+    } | options
 
     def run(work: Callable[[Gateway], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
         async def main() -> Any:  # noqa: ANN401
@@ -265,8 +271,8 @@ class Served:
             waiters=64,
             max_body=longest,
             page_bytes=limits.page_bytes,
-            deadline=ALWAYS,
-            max_wait=ALWAYS,
+            deadline=TEST_TIMEOUT,
+            max_wait=TEST_TIMEOUT,
         )
         self._core.run(self._start())
 
@@ -325,8 +331,8 @@ class Stub:
         other = View(self.answer, asks=True)
         return {"GET": View(self.answer, asks=True, page=True), "POST": other, "PUT": other}
 
-    def find(self, path: bytes) -> Found:
-        return Found(path.decode(), self.endpoint, {})
+    def find(self, path: bytes) -> ResourceMatch:
+        return ResourceMatch(path.decode(), self.endpoint, {})
 
     def tenant(self, _request: Asked) -> str:
         return "a"

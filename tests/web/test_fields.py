@@ -19,7 +19,7 @@ from tests.web.gateway_calls import KEY
 FIELDS = Fields(LimitQuery, Limits())
 
 
-class Counted:
+class CountingParser:
     """Counts how often a query is parsed."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Counted:
 
 def test_each_text_is_read_once() -> None:
     """Equal texts share one result; a different text gets its own."""
-    read = Counted()
+    read = CountingParser()
     assert [read(text)[0].limit for text in ("limit=2", "limit=3", "limit=2", "")] == [2, 3, 2, 10]
     assert read("limit=2")[0] is read("limit=2")[0]
     assert read.texts == ["limit=2", "limit=3", ""]
@@ -46,7 +46,7 @@ def test_each_text_is_read_once() -> None:
 
 def test_bad_and_unknown_fields_are_told_each_time() -> None:
     """A text with unknown fields warns each request that has it, and a bad one is refused each time."""
-    read = Counted()
+    read = CountingParser()
     for _ in range(3):
         assert read("limit=2&lim=3")[1].ignored
         assert not read("limit=2")[1].ignored
@@ -57,16 +57,16 @@ def test_bad_and_unknown_fields_are_told_each_time() -> None:
 
 def test_callers_cannot_fill_the_memory() -> None:
     """The cache keeps neither too many texts nor a long one, nor queries that are refused or warned about."""
-    read = Counted()
+    read = CountingParser()
     for number in range(2 * MAX_QUERIES + 10):
         read(f"limit={number % 1000 + 1}&strict={'0' * (number // 1000)}")
-        assert len(read.queries._known) <= MAX_QUERIES
-    cached = dict(read.queries._known)
+        assert len(read.queries._cache) <= MAX_QUERIES
+    cached = dict(read.queries._cache)
     read("limit=2&strict=" + "0" * MAX_QUERY)
     read("limit=2&lim=3")
     with pytest.raises(InvalidRequest):
         read("limit=x")
-    assert read.queries._known == cached
+    assert read.queries._cache == cached
 
 
 def test_applications_have_limits_of_their_own(store: Store, owner: Caller) -> None:

@@ -25,7 +25,7 @@ from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -94,7 +94,7 @@ def views_of(app: App, name: str) -> OpsViews:
     return views
 
 
-class Counted:
+class CountingStore:
     """A store that only answers health checks."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Counted:
 def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
     """Without a thread it answers from the cache; one caller a second checks the store again, the others do not."""
     now = [100.0]
-    store = Counted()
+    store = CountingStore()
     service: Any = SimpleNamespace(store=store, metrics=Metrics(), workers=Workers())
     views = OpsViews(service, lambda: now[0])
     threads: list[int] = []
@@ -159,7 +159,7 @@ def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) 
 
     def slow() -> dict[str, float]:
         checks.append(1)
-        assert stuck.wait(ALWAYS)
+        assert stuck.wait(TEST_TIMEOUT)
         return {}
 
     between.instead(Store.statistics, slow)
@@ -252,18 +252,18 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     service = Service(store)
     now = [0.0]
     backlogs = Backlogs(service, [("queuey", "jobs-*"), ("queuey", "*-a"), ("nobody", "*")], clock=lambda: now[0])
-    shown = {one.queue: one for one in backlogs.look()}
+    shown = {one.queue: one for one in backlogs.measure()}
     assert sorted(shown) == ["jobs-a", "jobs-b"]
     assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "retrying": 0, "failed": 0, "dead": 0}
     assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "retrying": 0, "failed": 0, "dead": 0}
     assert 0 < shown["jobs-a"].age < 600
-    text = exposition({}, backlogs.look()).decode()
+    text = exposition({}, backlogs.measure()).decode()
     expected = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'
     assert expected in text
     owner.post("jobs-a", "y")
-    assert {one.queue: one.counts["waiting"] for one in backlogs.look()} == {"jobs-a": 1, "jobs-b": 0}
+    assert {one.queue: one.counts["waiting"] for one in backlogs.measure()} == {"jobs-a": 1, "jobs-b": 0}
     now[0] += INTERVAL
-    assert {one.queue: one.counts["waiting"] for one in backlogs.look()} == {"jobs-a": 2, "jobs-b": 0}
+    assert {one.queue: one.counts["waiting"] for one in backlogs.measure()} == {"jobs-a": 2, "jobs-b": 0}
 
 
 def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,10 +272,10 @@ def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog:
         owner.create(name, partitions=4)
     service, patterns = Service(store), [("queuey", "*")]
     with replace_in(ops, ops.MAX_QUEUES, 2):
-        assert [one.queue for one in Backlogs(service, patterns).look()] == ["a", "b"]
+        assert [one.queue for one in Backlogs(service, patterns).measure()] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
     with replace_in(ops, ops.MAX_PARTITIONS, 7):
-        assert [one.queue for one in Backlogs(service, patterns).look()] == ["a"]
+        assert [one.queue for one in Backlogs(service, patterns).measure()] == ["a"]
     assert "too many queues" in caplog.text
 
 

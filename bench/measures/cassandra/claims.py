@@ -32,7 +32,7 @@ def claim1(bench: Bench) -> Report:
     with (
         nodes.cassandra(bench) as cassandra,
         contextlib.closing(on_cassandra.prepare(cassandra)) as store,
-        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+        on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server,
     ):
         queue, _ = bridge.run(
             store.catalogue.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
@@ -42,9 +42,9 @@ def claim1(bench: Bench) -> Report:
             f"queuey{way}": partial(supply.claimed_by, cycles, count)
             for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
         }
-        bench.interleave(calls, bench.size(WARM, 1))
+        bench.interleave(calls, bench.count(WARM, 1))
         before = [metric(server, name) for name in SHARED]
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
         requests, transactions = (metric(server, name) - old for name, old in zip(SHARED, before, strict=True))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     note = f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {PARTITIONS} partitions; messages a second."
@@ -61,13 +61,13 @@ def claim100(bench: Bench) -> Report:
 
     Messages that are claimed before the read delay has passed are read twice. Those of a backlog are not.
     """
-    count = bench.size(40_000, 1_000)
+    count = bench.count(40_000, 1_000)
     texts = traffic.bodies(1000) * (count // 1000)
     with (
         nodes.cassandra(bench) as cassandra,
-        elasticmq.serve(bench.fresh("elasticmq")) as other,
+        elasticmq.serve(bench.new_directory("elasticmq")) as other,
         contextlib.closing(on_cassandra.prepare(cassandra)) as store,
-        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+        on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server,
     ):
         cycles = partial(run, server, count=count, limit=100, connections=4, queue=QUEUE, backend=cassandra)
         queue, _ = bridge.run(
@@ -87,8 +87,8 @@ def claim100(bench: Bench) -> Report:
             "queuey, limit 100, a backlog": partial(filled, store, queue, backlog, count),
             "elasticmq, json, 10": receives,
         }
-        bench.interleave(calls, bench.size(WARM, 1))
-        samples = bench.interleave(calls, bench.size(5, 1))
+        bench.interleave(calls, bench.count(WARM, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {PARTITIONS} partitions; messages a second."]
     return Report("cassandra-claim100", "", rows, against_last(samples, goal=1, aim=2), notes)
@@ -97,19 +97,19 @@ def claim100(bench: Bench) -> Report:
 @measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
 def hot(bench: Bench) -> Report:
     """The processes share the queue's log but do not communicate with each other."""
-    count = bench.size(4_000, 200)
+    count = bench.count(4_000, 200)
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench))
         store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
         calls: dict[str, Callable[[], Sample]] = {}
         for workers in (1, 4):
-            server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), workers=workers))
+            server = stack.enter_context(on_cassandra.serve(cassandra, bench.new_directory("queuey"), workers=workers))
             name = f"hot-{workers}"
             queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))
             cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=name)
             calls[f"{workers} process(es)"] = partial(filled, store, queue, cycles, count)
         bench.interleave(calls, 1)
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     one_process, four_processes = (traffic.rates(samples[name]) for name in calls)
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     verdict = Verdict("four processes / one", paired(four_processes, one_process), goal=0.5, aim=1)
@@ -120,11 +120,11 @@ def hot(bench: Bench) -> Report:
 @measure("cassandra-dedup100", "Claims of 100 messages of a dedup queue on Cassandra, against a plain queue")
 def dedup100(bench: Bench) -> Report:
     """All bodies differ, and all messages are stored before the first claim, so covers are written and looked up."""
-    count, numbers = bench.size(40_000, 1_000), itertools.count()
+    count, numbers = bench.count(40_000, 1_000), itertools.count()
     with (
         nodes.cassandra(bench) as cassandra,
         contextlib.closing(on_cassandra.prepare(cassandra)) as store,
-        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+        on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server,
     ):
 
         def claim_new_queue(kind: str) -> Sample:
@@ -138,7 +138,7 @@ def dedup100(bench: Bench) -> Report:
 
         calls = {kind: partial(claim_new_queue, kind) for kind in ("dedup", "plain")}
         bench.interleave(calls, 1)  # Warms up Cassandra's JVM.
-        samples = bench.interleave(calls, bench.size(5, 1))
+        samples = bench.interleave(calls, bench.count(5, 1))
     ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]

@@ -52,23 +52,23 @@ class Usage(NamedTuple):
 @measure("cassandra-costs", "What posts, reads, claims and live streams cost on three nodes with 100,000 queues")
 def costs(bench: Bench) -> Report:
     """Measures each operation alone, to attribute its CPU. At the end, stops the nodes and sums up their file sizes."""
-    names = [f"inbox{number:06}" for number in range(bench.size(100_000, 200))]
+    names = [f"inbox{number:06}" for number in range(bench.count(100_000, 200))]
     drawn = bench.rng.sample(names, min(len(names), MAX_DRAWN))
-    followed = bench.rng.sample(names, bench.size(5_000, 50))
-    rounds = bench.size(5, 1)
+    followed = bench.rng.sample(names, bench.count(5_000, 50))
+    rounds = bench.count(5, 1)
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench, NODES))
         with contextlib.closing(on_cassandra.prepare(cassandra, queues=())) as store:
             creation_rate = asyncio.run(create_all(store, names))
-        bench.say(f"{len(names):,} queues are there")
-        server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
-        run = partial(traffic.run, server, seconds=bench.pick(5, 0.5), backend=cassandra)
+        bench.print_progress(f"{len(names):,} queues are there")
+        server = stack.enter_context(on_cassandra.serve(cassandra, bench.new_directory("queuey"), environment=ROOM))
+        run = partial(traffic.run, server, seconds=bench.duration(5, 0.5), backend=cassandra)
         calls: dict[str, Callable[[], Sample]] = {
             POST: partial(run, posts(drawn)),
             READ: partial(run, traffic.gets([f"{service.BASE}/{name}?limit=100" for name in drawn])),
             CLAIM: partial(claimed, bench, server, cassandra),
         }
-        bench.interleave(calls, bench.size(3, 1))  # Warms up the JVMs.
+        bench.interleave(calls, bench.count(3, 1))  # Warms up the JVMs.
         samples = bench.interleave(calls, rounds)
         rest = usage(bench, server, cassandra)
         with listening(server, [f"{service.BASE}/{name}?since=now" for name in followed]):
@@ -117,7 +117,7 @@ def posts(names: Sequence[str]) -> Job:
 
 
 def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
-    count, texts = bench.size(4_000, 200), traffic.bodies(1000)
+    count, texts = bench.count(4_000, 200), traffic.bodies(1000)
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
         client.send_many(QUEUE, [texts[number % 1000] for number in range(count + CLIENTS)])
     return claims.run(server, count=count, limit=1, connections=CLIENTS, queue=QUEUE, backend=cassandra, joined=True)
@@ -125,9 +125,9 @@ def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
 
 def usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
     """Returns the usage of the idle service and nodes."""
-    time.sleep(bench.pick(IDLE, 1))  # Waits for the end of background work.
+    time.sleep(bench.duration(IDLE, 1))  # Waits for the end of background work.
     began, service_before, nodes_before = time.monotonic(), server.cpu_seconds(), cassandra.cpu_seconds()
-    time.sleep(bench.pick(3 * IDLE, 1))
+    time.sleep(bench.duration(3 * IDLE, 1))
     elapsed = time.monotonic() - began
     return Usage(
         (server.cpu_seconds() - service_before) / elapsed,

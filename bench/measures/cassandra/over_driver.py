@@ -24,13 +24,15 @@ BATCHES = (50, 100)
 @measure("spark-raw", "A partition of Cassandra into Arrow: scan_arrow, scan, and the driver with its NumPy decoder")
 def read(bench: Bench) -> Report:
     """Each side is a child process that is measured on its second pass."""
-    count = bench.size(300_000, 5_000)
+    count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
         cassandra_table.prepare(cassandra.address)
         slices.fill(cassandra.address, count)
         store = on_cassandra.prepare(cassandra)
         bridge.run(
-            store.bulk.load(bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), bulk_side.made(count))
+            store.bulk.load(
+                bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), bulk_side.generated_messages(count)
+            )
         )
         store.close()
         url = cassandra.url(on_cassandra.KEYSPACE)
@@ -39,14 +41,14 @@ def read(bench: Bench) -> Report:
             "queuey, scan_arrow": partial(run, cassandra, bulk_side, "arrow", url),
             "queuey, scan": partial(run, cassandra, bulk_side, "messages", url),
         }
-        samples = bench.interleave(sides, bench.size(7, 1))
-    return compared(samples, {"queuey, scan_arrow": (0.6, 1.0), "queuey, scan": (None, None)}, count)
+        samples = bench.interleave(sides, bench.count(7, 1))
+    return compare(samples, {"queuey, scan_arrow": (0.6, 1.0), "queuey, scan": (None, None)}, count)
 
 
 @measure("spark-raw-write", "Messages with given ids into Cassandra: load, and the driver's batches of one partition")
 def write(bench: Bench) -> Report:
     """The driver's rows have no expiry and no metadata, and need no lookups."""
-    count = bench.size(300_000, 5_000)
+    count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
         cassandra_table.prepare(cassandra.address)
         on_cassandra.prepare(cassandra).close()
@@ -55,8 +57,8 @@ def write(bench: Bench) -> Report:
             f"driver, batches of {rows}": partial(run, cassandra, arrow_rows, "write", count, rows) for rows in BATCHES
         }
         sides["queuey, load"] = partial(run, cassandra, bulk_side, "load", url, count)
-        samples = bench.interleave(sides, bench.size(5, 1))
-    return compared(samples, {"queuey, load": (0.85, None)}, count)
+        samples = bench.interleave(sides, bench.count(5, 1))
+    return compare(samples, {"queuey, load": (0.85, None)}, count)
 
 
 def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
@@ -70,7 +72,7 @@ def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
     return Sample(rate=rate, cpu=cpu)
 
 
-def compared(
+def compare(
     samples: dict[str, list[Sample]], asked: dict[str, tuple[float | None, float | None]], count: int
 ) -> Report:
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})

@@ -39,17 +39,19 @@ LOOKED_UP = 2.0
 @measure("cassandra-queues", "Creating, listing and reading idle queues on Cassandra, when there are few and when many")
 def queues(bench: Bench) -> Report:
     """Fills two keyspaces on one node over HTTP; also compares the first thousand creations with the last."""
-    few, many = bench.size(THOUSAND, 150), bench.size(100_000, 400)
+    few, many = bench.count(THOUSAND, 150), bench.count(100_000, 400)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         servers: dict[int, Process] = {}
         rates: dict[str, Sample] = {}
         for size in (few, many):
             keyspace = f"queues_{size}"
             on_cassandra.prepare(cassandra, keyspace).close()
-            server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), keyspace=keyspace))
+            server = stack.enter_context(
+                on_cassandra.serve(cassandra, bench.new_directory("queuey"), keyspace=keyspace)
+            )
             servers[size] = server
             rates = create_all(server, size, few)
-            bench.say(f"{size:,} queues are there")
+            bench.print_progress(f"{size:,} queues are there")
         report = flatness(bench, servers)
     rows = [
         Row(f"creating {what}", [sample.rate], "queues/s", {"p50 ms": sample.p50}) for what, sample in rates.items()
@@ -94,15 +96,15 @@ def creations(numbers: range) -> Job:
 )
 def deep(bench: Bench) -> Report:
     """The messages' ids are at most three days old, so they are in many buckets."""
-    count = bench.size(5_000_000, 10_000)
+    count = bench.count(5_000_000, 10_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra)
         queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
         positions = spread(store, queue, count)
-        bench.say(f"{count:,} messages are there")
+        bench.print_progress(f"{count:,} messages are there")
         probes = idle_probes(store)
         store.close()
-        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
             report = places_in(bench, server, [ids.to_hex(position) for position in positions[:-BATCH:BATCH]], count)
     return Report("", "", [*report.rows, *probes[0]], [*report.verdicts, *probes[1]], report.notes)
 
@@ -131,8 +133,8 @@ def spread(store: Store, queue: Queue, count: int) -> list[Position]:
 @measure("cassandra-deletes", "Reading on Cassandra behind messages that were deleted, have expired or were purged")
 def deletes(bench: Bench) -> Report:
     """Each queue has the same few live messages; all but one had many more before them."""
-    removed = bench.size(100_000, 5000)
-    seconds = bench.pick(1, 0.3)
+    removed = bench.count(100_000, 5000)
+    seconds = bench.duration(1, 0.3)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=PASTS)
         firsts = {name: past(store, name, removed) for name, past in PASTS.items()}
@@ -143,14 +145,14 @@ def deletes(bench: Bench) -> Report:
         on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, "untouched")))
         store.close()
         calls: dict[str, Callable[[], Sample]] = {}
-        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
             for name, first in firsts.items():
                 path = f"{service.BASE}/{name}?limit={BATCH}"
                 for what, job in {"head": path, "from a cursor": f"{path}&since={ids.to_hex(first)}"}.items():
                     run = partial(traffic.run, server, traffic.gets([job], BATCH), connections=1, seconds=seconds)
                     calls[f"{name}, {what}"] = run
                     run()
-            samples = bench.interleave(calls, bench.size(5, 1))
+            samples = bench.interleave(calls, bench.count(5, 1))
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     verdicts = [
         Verdict(f"{name}, {what} / untouched", ratios, goal=BEHIND, better="lower")
@@ -176,7 +178,8 @@ def untouched(store: Store, name: str, gone: int) -> Position:
     return ids.now_ticks(), LOW
 
 
-def deleted(store: Store, name: str, gone: int) -> Position:
+def post_and_delete(store: Store, name: str, gone: int) -> Position:
+    """Posts ``gone`` messages and deletes them. Returns the first position."""
     positions = many(store, name, gone)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, name))
     for start in range(0, gone, THOUSAND):
@@ -184,13 +187,13 @@ def deleted(store: Store, name: str, gone: int) -> Position:
     return positions[0]
 
 
-def expired(store: Store, name: str, gone: int) -> Position:
+def post_and_expire(store: Store, name: str, gone: int) -> Position:
     positions = many(store, name, gone, ttl=1)
     time.sleep(4)
     return positions[0]
 
 
-def purged(store: Store, name: str, gone: int) -> Position:
+def post_and_purge(store: Store, name: str, gone: int) -> Position:
     positions = many(store, name, gone)
     bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, name, fresh=True))))
     return positions[0]
@@ -198,9 +201,9 @@ def purged(store: Store, name: str, gone: int) -> Position:
 
 PASTS: dict[str, Callable[[Store, str, int], Position]] = {
     "untouched": untouched,
-    "deleted": deleted,
-    "expired": expired,
-    "purged": purged,
+    "deleted": post_and_delete,
+    "expired": post_and_expire,
+    "purged": post_and_purge,
 }
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.enduring import EnduringPlan, EnduringResult
-from bench.load.waiting import ask
+from bench.load.waiting import get
 from bench.measures.cassandra.over_http import warm
 from bench.measures.over_http import CONNECTIONS, QUEUE
 from bench.results import Report, Row, Verdict, paired
@@ -79,38 +79,38 @@ class Scenario(NamedTuple):
     after: float = 0.0
 
 
-def killed(node: CassandraNode, seconds: float) -> None:
+def kill_for_a_while(node: CassandraNode, seconds: float) -> None:
     time.sleep(seconds / 8)
     node.kill()
     time.sleep(seconds / 4)
     node.launch()
 
 
-def paused(pause: float, node: CassandraNode, seconds: float) -> None:
+def pause_for_a_while(pause: float, node: CassandraNode, seconds: float) -> None:
     time.sleep((seconds - pause) / 3)
     node.pause()
     time.sleep(pause)
     node.resume()
 
 
-def compacted(node: CassandraNode, seconds: float) -> None:
+def compact_until_end(node: CassandraNode, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         node.nodetool("compact")
 
 
 def scenarios(bench: Bench) -> list[Scenario]:
-    calm = bench.pick(12, 1)
-    short, long = bench.pick(2, 0.5), bench.pick(10, 1)
-    after = bench.pick(3, 0)
+    calm = bench.duration(12, 1)
+    short, long = bench.duration(2, 0.5), bench.duration(10, 1)
+    after = bench.duration(3, 0)
     return [
         Scenario("500 posts/s", 500, calm),
         Scenario("2,000 posts/s", 2000, calm),
         Scenario(f"{CONNECTIONS} connections", 0, calm),
-        Scenario("compaction", 1000, calm, compacted, after),
-        Scenario(f"a node paused for {short:g} s", 500, short * 4, partial(paused, short), after),
-        Scenario(f"a node paused for {long:g} s", 500, long * 2, partial(paused, long), after),
-        Scenario("a node killed", 500, bench.pick(24, 2), killed, after),
+        Scenario("compaction", 1000, calm, compact_until_end, after),
+        Scenario(f"a node paused for {short:g} s", 500, short * 4, partial(pause_for_a_while, short), after),
+        Scenario(f"a node paused for {long:g} s", 500, long * 2, partial(pause_for_a_while, long), after),
+        Scenario("a node killed", 500, bench.duration(24, 2), kill_for_a_while, after),
     ]
 
 
@@ -139,8 +139,8 @@ def timings(bench: Bench) -> Report:
                 times.name: partial(turn, cassandra, server, scenario, itertools.cycle(cassandra.servers))
                 for times, server in servers.items()
             }
-            bench.say(scenario.name)
-            samples = bench.interleave(calls, bench.size(3, 1))
+            bench.print_progress(scenario.name)
+            samples = bench.interleave(calls, bench.count(3, 1))
             turns |= {(scenario.name, times): samples[times.name] for times in servers}
     rows = [row(f"{name}, {times.name}", runs) for (name, times), runs in turns.items()]
     return Report("", "", rows, verdicts(compared, turns), notes(turns))
@@ -155,7 +155,9 @@ def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
     store.close()
     put_in_force(cassandra.url(keyspace), times)
     environment = {"QUEUEY_CASSANDRA_SPECULATIVE": str(times.speculative)}
-    with on_cassandra.serve(cassandra, bench.fresh("queuey"), keyspace=keyspace, environment=environment) as server:
+    with on_cassandra.serve(
+        cassandra, bench.new_directory("queuey"), keyspace=keyspace, environment=environment
+    ) as server:
         warm(bench, server, traffic.posts_of_one(QUEUE, traffic.bodies(64)))
         yield server
 
@@ -201,7 +203,7 @@ def settle(cassandra: Nodes) -> None:
 
 
 def counts(server: Process) -> dict[str, float]:
-    metrics = dict(line.rsplit(" ", 1) for line in ask(server, "/metrics").splitlines() if not line.startswith("#"))
+    metrics = dict(line.rsplit(" ", 1) for line in get(server, "/metrics").splitlines() if not line.startswith("#"))
     return {name: float(metrics.get(metric, 0)) for name, metric in COUNTS.items()}
 
 

@@ -17,7 +17,7 @@ from queuey.storage import bridge
 
 QUEUE = claims.QUEUE
 CONNECTIONS = 32
-MOST = 1.15
+MAX_CPU_RATIO = 1.15
 """Max CPU of a call in the server, as a multiple of the native call's."""
 OWN = {"X-BV-API-Key": traffic.KEY, "Content-Type": "application/json"}
 
@@ -25,7 +25,7 @@ OWN = {"X-BV-API-Key": traffic.KEY, "Content-Type": "application/json"}
 @measure("emodb", "Sends and polls by EmoDB's protocol, against the native calls")
 def emodb(bench: Bench) -> Report:
     """Both go to the same queue of the same service, on SQLite with an fsync before each answer."""
-    count, ours = bench.size(4_000, 200), bench.fresh("queuey")
+    count, ours = bench.count(4_000, 200), bench.new_directory("queuey")
     config = ours / "queuey.toml"
     config.write_text("[facades.emodb]\nbeside = true\n")
     texts = [f'"{text}"' for text in traffic.bodies(100)]
@@ -38,7 +38,7 @@ def emodb(bench: Bench) -> Report:
             ),
             "send, EmoDB": partial(_send, bench, server, f"/queue/1/{QUEUE}/send", OWN, texts, 200),
         }
-        samples = bench.interleave(calls, bench.size(7, 1))
+        samples = bench.interleave(calls, bench.count(7, 1))
         bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))))
         cycles: dict[str, Callable[[], Sample]] = {
             name: partial(claims.filled, store, partial(claims.cycle, server, spoken, count, CONNECTIONS), count)
@@ -47,12 +47,12 @@ def emodb(bench: Bench) -> Report:
                 "poll and acknowledge, EmoDB": _dialect(10),
             }.items()
         }
-        samples |= bench.interleave(cycles, bench.size(7, 1))
+        samples |= bench.interleave(cycles, bench.count(7, 1))
     verdicts = [
         Verdict(
             f"{action}: CPU of EmoDB's call / native",
             paired(*([run.cpu for run in samples[f"{action}, {side}"]] for side in ("EmoDB", "native"))),
-            goal=MOST,
+            goal=MAX_CPU_RATIO,
             better="lower",
         )
         for action in ("send", "poll and acknowledge")
@@ -68,7 +68,7 @@ def _send(
     bench: Bench, server: processes.Process, path: str, headers: dict[str, str], texts: list[str], status: int
 ) -> Sample:
     job = Job([traffic.request("POST", path, text, headers) for text in texts], status)
-    return traffic.run(server, job, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS)
+    return traffic.run(server, job, seconds=bench.duration(2.5, 0.3), connections=CONNECTIONS)
 
 
 def _dialect(limit: int) -> Dialect:

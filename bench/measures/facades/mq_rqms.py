@@ -13,7 +13,7 @@ from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.generator import COUNTER
 from bench.load.traffic import Job, Sample
-from bench.measures.facades.emodb import CONNECTIONS, MOST, QUEUE
+from bench.measures.facades.emodb import CONNECTIONS, MAX_CPU_RATIO, QUEUE
 from bench.results import Report, Verdict, paired
 from bench.started import processes, service
 from queuey.client import Client
@@ -34,28 +34,28 @@ prefix = "/rqms"
 @measure("mq_rqms", "Calls by the protocols of MQ and RQMS, against the native calls")
 def mq_rqms(bench: Bench) -> Report:
     """All go to the same queue of the same service, on SQLite with an fsync before each answer."""
-    ours, texts = bench.fresh("queuey"), traffic.bodies(100)
+    ours, texts = bench.new_directory("queuey"), traffic.bodies(100)
     config = ours / "queuey.toml"
     config.write_text(SETTINGS)
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(service.prepare(ours)))
         server = stack.enter_context(service.serve(ours, environment={"QUEUEY_CONFIG": str(config)}))
-        count = bench.size(2000, 200)
+        count = bench.count(2000, 200)
         calls: dict[str, Callable[[], Sample]] = {
-            "post, native": partial(_sent, bench, server, lambda: traffic.posts_of_one(NATIVE, texts)),
-            "post, MQ": partial(_sent, bench, server, lambda: _posts(f"/mq/{QUEUE}/messages", texts)),
-            "fetch 1, native": partial(_fetched, store, server, _native(1), count),
-            "fetch 1, MQ": partial(_fetched, store, server, lambda queue: ("GET", f"/mq/{queue}/messages"), count),
-            "post with an id, native": partial(_sent, bench, server, lambda: _named("native", texts)),
-            "post with an id, RQMS": partial(_sent, bench, server, lambda: _named("rqms", texts)),
-            "fetch 10, native": partial(_fetched, store, server, _native(10, "&wait=0.25"), count // 4, 10),
+            "post, native": partial(_send, bench, server, lambda: traffic.posts_of_one(NATIVE, texts)),
+            "post, MQ": partial(_send, bench, server, lambda: _posts(f"/mq/{QUEUE}/messages", texts)),
+            "fetch 1, native": partial(_fetch, store, server, _native(1), count),
+            "fetch 1, MQ": partial(_fetch, store, server, lambda queue: ("GET", f"/mq/{queue}/messages"), count),
+            "post with an id, native": partial(_send, bench, server, lambda: _named_posts("native", texts)),
+            "post with an id, RQMS": partial(_send, bench, server, lambda: _named_posts("rqms", texts)),
+            "fetch 10, native": partial(_fetch, store, server, _native(10, "&wait=0.25"), count // 4, 10),
             "fetch 10, RQMS": partial(
-                _fetched, store, server, lambda queue: ("GET", f"/rqms/{queue}?count=10&time=3600"), count // 4, 10
+                _fetch, store, server, lambda queue: ("GET", f"/rqms/{queue}?count=10&time=3600"), count // 4, 10
             ),
         }
         for side in ("native", "MQ", "RQMS"):
-            calls[f"acknowledge, {side}"] = partial(_acknowledged, store, server, side, count)
-        samples = bench.interleave(calls, bench.size(7, 1))
+            calls[f"acknowledge, {side}"] = partial(_acknowledge, store, server, side, count)
+        samples = bench.interleave(calls, bench.count(7, 1))
     verdicts = []
     for action, theirs in (
         ("post", "MQ"),
@@ -66,7 +66,9 @@ def mq_rqms(bench: Bench) -> Report:
         ("acknowledge", "RQMS"),
     ):
         cpu = ([run.cpu for run in samples[f"{action}, {side}"]] for side in (theirs, "native"))
-        verdicts.append(Verdict(f"{action}: CPU of {theirs} / native", paired(*cpu), goal=MOST, better="lower"))
+        verdicts.append(
+            Verdict(f"{action}: CPU of {theirs} / native", paired(*cpu), goal=MAX_CPU_RATIO, better="lower")
+        )
     notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker, one partition."]
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
 
@@ -75,15 +77,15 @@ def _native(limit: int, more: str = "") -> Callable[[str], tuple[str, str]]:
     return lambda queue: ("POST", f"{service.BASE}/{queue}/claims?limit={limit}&ttl=3600{more}")
 
 
-def _sent(bench: Bench, server: processes.Process, job: Callable[[], Job]) -> Sample:
-    return traffic.run(server, job(), seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS)
+def _send(bench: Bench, server: processes.Process, job: Callable[[], Job]) -> Sample:
+    return traffic.run(server, job(), seconds=bench.duration(2.5, 0.3), connections=CONNECTIONS)
 
 
 def _posts(path: str, texts: Sequence[str]) -> Job:
     return Job([traffic.request("POST", path, text) for text in texts], 201)
 
 
-def _named(which: str, texts: Sequence[str]) -> Job:
+def _named_posts(which: str, texts: Sequence[str]) -> Job:
     name = f"{secrets.token_hex(12)}-{COUNTER.decode()}"
     path = f"/rqms/{QUEUE}?id={name}" if which == "rqms" else f"{NATIVE}/named/{name}"
     headers = {"X-Encoding": "json"} if which == "native" else None
@@ -91,7 +93,7 @@ def _named(which: str, texts: Sequence[str]) -> Job:
     return Job(requests, 201, numbered=10_000_000)
 
 
-def _fetched(
+def _fetch(
     store: Store,
     server: processes.Process,
     asked: Callable[[str], tuple[str, str]],
@@ -99,13 +101,14 @@ def _fetched(
     messages: int = 1,
 ) -> Sample:
     """Fetches from a new queue, because messages claimed by earlier runs would not be returned."""
-    queue = _filled(store, (count + 2 * CONNECTIONS) * messages)
+    queue = _fill(store, (count + 2 * CONNECTIONS) * messages)
     job = Job([traffic.request(*asked(queue))], 200, messages)
     return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
 
 
-def _acknowledged(store: Store, server: processes.Process, side: str, count: int) -> Sample:
-    queue = _filled(store, count + 2 * CONNECTIONS)
+def _acknowledge(store: Store, server: processes.Process, side: str, count: int) -> Sample:
+    """Acknowledges messages of a new queue, one per request. They were claimed before the measured time."""
+    queue = _fill(store, count + 2 * CONNECTIONS)
     requests: list[str] = []
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
         jobs = client.job_queue(queue)
@@ -126,7 +129,7 @@ def _acknowledgement(side: str, queue: str, message: str, receipt: str) -> str:
     return traffic.request("DELETE", f"/rqms/{queue}", ticket, {"Content-Length": str(len(ticket))})
 
 
-def _filled(store: Store, count: int) -> str:
+def _fill(store: Store, count: int) -> str:
     """Returns the name of a new queue with ``count`` messages.
 
     The service caches queues for a while, so no queue is deleted and created again.

@@ -39,7 +39,7 @@ SEND, SEND_MANY = "send 1", f"send {BATCH}"
 TAKE, TAKE_MANY = "receive 1, delete it", f"receive {BATCH}, delete them"
 GOALS = {SEND: 1.5, SEND_MANY: 1.5, TAKE: 1.0, TAKE_MANY: 1.0}
 """Min rate, as a multiple of ElasticMQ's in memory."""
-MOST_CPU = 2.0
+MAX_CPU_RATIO = 2.0
 CONNECTIONS = (2, 16, 64)
 COMPARED = 16
 """Number of connections for which the native calls are measured, too."""
@@ -102,7 +102,7 @@ def sqs(bench: Bench) -> Report:
                 for name in (*sides, *([NATIVE] if connections == COMPARED else []))
             }
             runs = {text: partial(run, bench, sides, *call) for text, call in calls.items()}
-            samples = bench.interleave(runs, bench.size(3, 1))
+            samples = bench.interleave(runs, bench.count(3, 1))
             taken |= {calls[text]: results for text, results in samples.items()}
     rows = [traffic.row(f"{call}, {count} connections, {name}", runs) for (call, count, name), runs in taken.items()]
     page = f"{FOR_THE_PAGE}\n\n{rates_table(taken)}\n\n{cpu_table(taken)}\n\n" + "\n".join(
@@ -117,7 +117,7 @@ def sqs(bench: Bench) -> Report:
 @contextlib.contextmanager
 def ours(bench: Bench, workers: int) -> Iterator[Side]:
     """Starts the service and creates the queues through its SQS facade."""
-    directory = bench.fresh("queuey")
+    directory = bench.new_directory("queuey")
     (directory / "queuey.toml").write_text(SETTINGS)
     environment = {"QUEUEY_CONFIG": str(directory / "queuey.toml")}
     with contextlib.closing(service.prepare(directory, ())) as store:
@@ -136,7 +136,7 @@ def ours(bench: Bench, workers: int) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def theirs(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
-    with elasticmq.serve(bench.fresh("elasticmq"), on_disk=on_disk) as server:
+    with elasticmq.serve(bench.new_directory("elasticmq"), on_disk=on_disk) as server:
 
         def refill(count: int) -> None:
             texts = traffic.bodies(1000)
@@ -153,22 +153,23 @@ def furnished(side: Side) -> Side:
 
 def warm(bench: Bench, side: Side) -> None:
     """Makes all calls until the JVM has compiled its hot code."""
-    seconds = bench.pick(WARM_SECONDS, 0.3)
+    seconds = bench.duration(WARM_SECONDS, 0.3)
     for many in (False, True):
         send(side, seconds, 16, many=many)
     for many in (False, True):
-        take(side, bench.size(20_000 if many else 4_000, 200), 16, many=many)
+        take(side, bench.count(20_000 if many else 4_000, 200), 16, many=many)
 
 
 # The calls
 
 
 def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, name: str) -> Sample:
-    seconds = bench.pick(2, 0.3)
+    """Makes one kind of call on one side and returns the sample: sends for a time, or takes a number of messages."""
+    seconds = bench.duration(2, 0.3)
     many = call in {SEND_MANY, TAKE_MANY}
     sends = call in {SEND, SEND_MANY}
     # The round trip limits the rate of few connections.
-    count = bench.size(min(connections, 16) * (1000 if many else 200), 200)
+    count = bench.count(min(connections, 16) * (1000 if many else 200), 200)
     if name == NATIVE:
         side = sides[OURS]
         return (
@@ -181,6 +182,7 @@ def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, na
 
 
 def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
+    """Sends messages through the facade for some seconds. An in-memory queue is purged afterwards."""
     if many:
         texts = traffic.bodies(64 * BATCH)
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
@@ -204,6 +206,7 @@ def native_send(side: Side, seconds: float, connections: int, *, many: bool) -> 
 
 
 def take(side: Side, count: int, connections: int, *, many: bool) -> Sample:
+    """Fills the queue, then receives and deletes ``count`` messages."""
     side.refill(count + spare(connections, many=many))
     limit = BATCH if many else 1
     entry = '{"Id":"%d","ReceiptHandle":"%s"}' if many else '%.0s"%s"'
@@ -254,6 +257,7 @@ def cpu_ratios(taken: Taken, call: str) -> list[float]:
 
 
 def verdicts(taken: Taken) -> list[Verdict]:
+    """Compares rates with both kinds of ElasticMQ, of which only memory has a goal, and CPU with native calls."""
     rate_verdicts = [
         Verdict(
             f"{call}, {connections} connections: {OURS} / {other}",
@@ -265,7 +269,7 @@ def verdicts(taken: Taken) -> list[Verdict]:
         for connections in CONNECTIONS
     ]
     return rate_verdicts + [
-        Verdict(f"{call}: CPU of the facade / native", cpu_ratios(taken, call), goal=MOST_CPU, better="lower")
+        Verdict(f"{call}: CPU of the facade / native", cpu_ratios(taken, call), goal=MAX_CPU_RATIO, better="lower")
         for call in GOALS
     ]
 
@@ -289,8 +293,12 @@ def cpu_table(taken: Taken) -> str:
     for call in GOALS:
         costs = [statistics.median(run.cpu for run in taken[call, COMPARED, name]) for name in (OURS, NATIVE, MEMORY)]
         ratio = statistics.median(cpu_ratios(taken, call))
-        standing = "met" if ratio <= MOST_CPU else "missed"
-        cells = [*(f"{number(cost)} µs" for cost in costs), f"{number(ratio)} x", f"≤ {number(MOST_CPU)}, {standing}"]
+        standing = "met" if ratio <= MAX_CPU_RATIO else "missed"
+        cells = [
+            *(f"{number(cost)} µs" for cost in costs),
+            f"{number(ratio)} x",
+            f"≤ {number(MAX_CPU_RATIO)}, {standing}",
+        ]
         lines.append([call, *cells])
     head = [f"server CPU a message, {COMPARED} connections", OURS, NATIVE, MEMORY, f"{OURS} / {NATIVE}", "goal"]
     return table(head, lines)

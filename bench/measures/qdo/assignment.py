@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 @measure("assignment", "Sharing out 10,000 partitions over 1,000 members: a join and a leave")
 def assignment(bench: Bench) -> Report:
     """Measures members that subscribe to the same 100 queues, and members that subscribe to 20 of 1,000 queues each."""
-    count = bench.size(1000, 100)
+    count = bench.count(1000, 100)
     rng = random.Random(7)
     sides: dict[str, Callable[[], Outcome]] = {}
     for kind, members in (("equal", equal(count)), ("unequal", unequal(count, rng))):
@@ -61,7 +61,7 @@ def assignment(bench: Bench) -> Report:
             for side, assign_by in (("ours", ours), ("round", dealt_round)):
                 change = Change(f"{kind}, {action}", after, assign_by(members, {}))
                 sides[f"{change.name}, {side}"] = partial(carry_out, assign_by, change)
-    samples = bench.interleave(sides, bench.size(11, 1))
+    samples = bench.interleave(sides, bench.count(11, 1))
     return Report("assignment", "", rows(samples), verdicts(samples), [f"{count:,} members; moves as details."])
 
 

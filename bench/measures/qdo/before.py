@@ -26,7 +26,7 @@ MEMBERS = 4
 def before(bench: Bench) -> Report:
     """Both handle the same messages, in turn, from one service of this checkout."""
     checkouts = trees()
-    count = bench.size(300_000, 40_000)
+    count = bench.count(300_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
@@ -35,8 +35,8 @@ def before(bench: Bench) -> Report:
             for handler in workers.HANDLERS:
                 for which, tree in checkouts.items():
                     side = f"{name(handler, partitions)}, {which}"
-                    calls[side] = partial(_handled, bench, server, count, handler, tree)
-        samples = bench.interleave(calls, bench.size(7, 1))
+                    calls[side] = partial(_handle, bench, server, count, handler, tree)
+        samples = bench.interleave(calls, bench.count(7, 1))
     for partitions in NUMBERS:
         for handler in workers.HANDLERS:
             side = name(handler, partitions)
@@ -45,8 +45,8 @@ def before(bench: Bench) -> Report:
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
 
-def _handled(bench: Bench, server: Process, count: int, handler: str, tree: Path) -> Pace:
-    directory = bench.fresh("group")
+def _handle(bench: Bench, server: Process, count: int, handler: str, tree: Path) -> Pace:
+    directory = bench.new_directory("group")
     # Version 0.1 has no groups in the service, so the other checkout coordinates its group through a file.
     place = "" if tree == ROOT else f"local://{directory / 'group.sqlite3'}"
     return workers.handle(server, directory, count, handler=handler, place=place, tree=tree)
@@ -71,11 +71,11 @@ def rebalance(bench: Bench) -> Report:
     """Runs a group of each checkout, one after the other, on one ZooKeeper server and one service."""
     checkouts = trees()
     with keepers.zookeeper(bench, 1) as server:
-        return _rebalanced(bench, dict.fromkeys(checkouts, f"zookeeper://{server.connect_string}/bench"))
+        return _compare_rebalances(bench, dict.fromkeys(checkouts, f"zookeeper://{server.connect_string}/bench"))
 
 
-def _rebalanced(bench: Bench, places: Mapping[str, str]) -> Report:
-    rounds = bench.size(4, 1)
+def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
+    rounds = bench.count(4, 1)
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(served(bench, 4 * rounds))
         calls: Mapping[str, Callable[[], Turn]] = {

@@ -36,26 +36,26 @@ class Sample(NamedTuple):
 
 @measure("curator", "Messages put into Curator's queues and consumed, against Curator itself")
 def curator(bench: Bench) -> Report:
-    count = bench.size(1_000, 100)
+    count = bench.count(1_000, 100)
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, SERVERS)).connect_string
         commands = {
             "Python": [sys.executable, "-m", curator_side.__name__],
-            "Java": _built(bench.fresh("java")),
+            "Java": _build_java(bench.new_directory("java")),
         }
-        sides = {name: stack.enter_context(_running([*commands[name], hosts])) for name in SIDES}
+        sides = {name: stack.enter_context(_run_program([*commands[name], hosts])) for name in SIDES}
         runs = {
-            f"{kind}, {name}": partial(_run, sides[name], count, locks=locks)
+            f"{kind}, {name}": partial(_put_and_consume, sides[name], count, locks=locks)
             for kind, locks in KINDS.items()
             for name in SIDES
         }
         for run in runs.values():
             run()
-        samples = bench.interleave(runs, bench.size(7, 1))
-    return _report(samples, count)
+        samples = bench.interleave(runs, bench.count(7, 1))
+    return _make_report(samples, count)
 
 
-def _report(samples: dict[str, list[Sample]], count: int) -> Report:
+def _make_report(samples: dict[str, list[Sample]], count: int) -> Report:
     rows, verdicts = [], []
     puts = {name: [run.put for kind in KINDS for run in samples[f"{kind}, {name}"]] for name in SIDES}
     figures: dict[str, dict[str, Sequence[float]]] = {"puts in the background": dict(puts)}
@@ -71,7 +71,7 @@ def _report(samples: dict[str, list[Sample]], count: int) -> Report:
     return Report("", "", rows, verdicts, notes)
 
 
-def _built(directory: Path) -> list[str]:
+def _build_java(directory: Path) -> list[str]:
     try:
         return java_programs.build(SOURCE, java_programs.CURATOR, directory, MEMORY)
     except (CannotFetch, NoJava) as error:
@@ -79,7 +79,7 @@ def _built(directory: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str]) -> Iterator[java_programs.JavaProgram]:
+def _run_program(command: Sequence[str]) -> Iterator[java_programs.JavaProgram]:
     program = java_programs.JavaProgram(list(command), lambda line: line[0].isdigit())
     try:
         yield program
@@ -87,7 +87,8 @@ def _running(command: Sequence[str]) -> Iterator[java_programs.JavaProgram]:
         program.close()
 
 
-def _run(side: java_programs.JavaProgram, count: int, *, locks: bool) -> Sample:
+def _put_and_consume(side: java_programs.JavaProgram, count: int, *, locks: bool) -> Sample:
+    """Puts ``count`` messages into a new queue, then consumes them. Raises Void if the program ended."""
     path = next(_paths)
     lock_path = f"{path}-locks" if locks else "-"
     try:

@@ -15,7 +15,7 @@ from bench.results import Report, Row, Verdict
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.session_events import SessionOptions
-from qdo.coordination import Coordinator, Sight
+from qdo.coordination import Coordinator, Visibility
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.tree import Applied, Change, NodeData, Outcome
 from qdo.partitions import Queue, Subscription
@@ -54,6 +54,7 @@ Steps = dict[str, Counter[str]]
 
 
 def run_skipping(counted: Coroutine[Any, Any, Steps]) -> Steps:
+    """Runs a coroutine on a loop whose time skips all waits."""
     selector = SkippingSelector()
     loop = asyncio.SelectorEventLoop(selector)
     loop.time = lambda: selector.now  # type: ignore[method-assign]
@@ -86,10 +87,10 @@ class CountedLink(TreeLink):
         self._count("reads", requested, sum(len(node.data) for node in nodes if node is not None))
         return nodes
 
-    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+    async def stat(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         requested = list(paths)
         self._count("reads", requested, 0)
-        return await super().look(requested, watch=watch)
+        return await super().stat(requested, watch=watch)
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         requested = list(paths)
@@ -118,7 +119,7 @@ class CountedLink(TreeLink):
 class KnownQueues:
     """The service's queues, all of which every member sees."""
 
-    sight = Sight(("*",))
+    sight = Visibility(("*",))
 
     def __init__(self, queues: Mapping[Queue, int]) -> None:
         self.found = queues
@@ -128,7 +129,7 @@ class KnownQueues:
     def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
         """All queues are known already."""
 
-    def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
+    def follow(self, leader: Visibility | None, held: AbstractSet[Queue]) -> None:
         """The leader sees all queues."""
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
@@ -211,6 +212,7 @@ class CountedGroup:
 
 
 async def counted_steps(members: int, queues: int) -> Steps:
+    """Returns the requests of each step of a group: start, join, leave, change of leader, and rolling restart."""
     group = CountedGroup(queues)
     names = [f"worker-{number:04}.example.org-{number:06x}" for number in range(members)]
     steps = {"start of all members": await group.step(*map(group.join, names))}
@@ -245,9 +247,9 @@ def growth(small: Counter[str], large: Counter[str]) -> dict[str, float]:
 
 @measure("qdo-requests", "Requests of a group of 1,000 members on 10,000 queues to its coordination service")
 def group_requests(bench: Bench) -> Report:
-    members, queues = bench.size(1000, 20), bench.size(10_000, 200)
+    members, queues = bench.count(1000, 20), bench.count(10_000, 200)
     large = take_steps(members, queues)
-    bench.say(f"{members} members counted")
+    bench.print_progress(f"{members} members counted")
     small = take_steps(members // 2, queues // 2)
     rows = [
         Row(name, [counted["reads"] + counted["writes"]], "requests", {kind: counted[kind] for kind in sorted(counted)})

@@ -17,9 +17,9 @@ from bench.measures.qdo.rebalance import (
     ROUND_SECONDS,
     Member,
     process,
+    query_states,
     served,
     settle,
-    told,
 )
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import filled, name, rates, row
@@ -38,7 +38,7 @@ SIDES = ("service", "ZooKeeper")
 
 @measure("qdo-groups", "One worker with an empty handler, in a group of the service and in one of ZooKeeper")
 def rate(bench: Bench) -> Report:
-    count = bench.size(1_000_000, 40_000)
+    count = bench.count(1_000_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
         places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
@@ -46,8 +46,8 @@ def rate(bench: Bench) -> Report:
         for partitions in NUMBERS:
             server = stack.enter_context(filled(bench, partitions, count))
             for side, place in places.items():
-                calls[name(side, partitions)] = partial(_handled, bench, server, count, place)
-        samples = bench.interleave(calls, bench.size(7, 1))
+                calls[name(side, partitions)] = partial(_handle, bench, server, count, place)
+        samples = bench.interleave(calls, bench.count(7, 1))
     for partitions in NUMBERS:
         pair = paired(*(rates(samples[name(side, partitions)]) for side in SIDES))
         verdicts.append(Verdict(name("rate: service / ZooKeeper", partitions), pair, goal=1.0))
@@ -58,8 +58,8 @@ def _zookeeper(bench: Bench, stack: contextlib.ExitStack) -> str:
     return f"zookeeper://{stack.enter_context(keepers.zookeeper(bench, 1)).connect_string}/bench"
 
 
-def _handled(bench: Bench, server: Process, count: int, place: str) -> Pace:
-    return workers.handle(server, bench.fresh("group"), count, place=place)
+def _handle(bench: Bench, server: Process, count: int, place: str) -> Pace:
+    return workers.handle(server, bench.new_directory("group"), count, place=place)
 
 
 class Joins(NamedTuple):
@@ -77,7 +77,7 @@ class Joins(NamedTuple):
 @measure("qdo-groups-rebalance", f"{PARTITIONS:,} partitions over {MEMBERS} members when one joins")
 def rebalance(bench: Bench) -> Report:
     """Runs a group of the service and one of ZooKeeper, one after the other, with messages of one service."""
-    rounds, joins = bench.size(2, 1), bench.size(5, 1)
+    rounds, joins = bench.count(2, 1), bench.count(5, 1)
     with contextlib.ExitStack() as stack:
         places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
         url = stack.enter_context(served(bench, rounds * joins * ROUND // ROUND_SECONDS))
@@ -131,7 +131,7 @@ def _first_message(last: Member, members: Sequence[Member]) -> float:
     """
     begun = last.do("join")
     deadline = time.monotonic() + PATIENCE
-    while not (first := told([last])[0].first):
+    while not (first := query_states([last])[0].first):
         if time.monotonic() > deadline:
             raise Void("a member that joined received no message in time")
         time.sleep(LOOK_SECONDS)

@@ -16,7 +16,7 @@ import msgspec
 from bench import member
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.member import INTERVAL, Told
+from bench.member import INTERVAL, MemberState
 from bench.results import Report, Row, Verdict
 from bench.started import keepers, service
 from bench.started.processes import ROOT, inherited, package
@@ -96,7 +96,7 @@ def rebalance_three(bench: Bench) -> Report:
 
 
 def measured(bench: Bench, servers: int) -> Report:
-    rounds = bench.size(7, 1)
+    rounds = bench.count(7, 1)
     joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, servers)).connect_string
@@ -106,12 +106,12 @@ def measured(bench: Bench, servers: int) -> Report:
         for m in others:
             m.do("join")
         settle(others)
-        bench.say(f"{MEMBERS} members own {PARTITIONS} partitions")
+        bench.print_progress(f"{MEMBERS} members own {PARTITIONS} partitions")
         for turn in range(rounds):
             quiet.append(undisturbed(others))
             joins.append(changed("join", last, others, members))
             leaves.append(changed("leave", last, others, others))
-            bench.say(f"round {turn + 1} of {rounds}")
+            bench.print_progress(f"round {turn + 1} of {rounds}")
     return report(joins, leaves, quiet)
 
 
@@ -141,7 +141,7 @@ def report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequence[fl
 @contextlib.contextmanager
 def served(bench: Bench, rounds: int) -> Iterator[str]:
     """Serves queues with messages for the whole measure; yields the URL of the application."""
-    directory = bench.fresh("queuey")
+    directory = bench.new_directory("queuey")
     store = service.prepare(directory, ())
     texts = traffic.bodies(1000)
     per_partition = round((START_SECONDS + rounds * ROUND_SECONDS) / INTERVAL)
@@ -150,10 +150,10 @@ def served(bench: Bench, rounds: int) -> Iterator[str]:
         for turn in range(0, per_partition, AT_ONCE):
             bodies = [texts[n] for n in range(min(AT_ONCE, per_partition - turn))]
             spread(store, queue, bodies)
-        spread(store, queue, [member.LAST])
+        spread(store, queue, [member.LAST_BODY])
     store.close()
     with service.serve(directory) as server:
-        bench.say(f"{per_partition * PARTITIONS:,} messages")
+        bench.print_progress(f"{per_partition * PARTITIONS:,} messages")
         yield f"http://127.0.0.1:{server.port}/v1/{service.APPLICATION}"
 
 
@@ -188,14 +188,14 @@ def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
         child.communicate(timeout=20)
 
 
-def told(members: Sequence[Member]) -> list[Told]:
+def query_states(members: Sequence[Member]) -> list[MemberState]:
     """Returns the states of all members, queried concurrently."""
     for m in members:
         m.begin("tell")
-    return [msgspec.json.decode(m.end(), type=Told) for m in members]
+    return [msgspec.json.decode(m.end(), type=MemberState) for m in members]
 
 
-def settle(members: Sequence[Member]) -> list[Told]:
+def settle(members: Sequence[Member]) -> list[MemberState]:
     """Waits until the members own all partitions in equal shares; returns their states.
 
     Raises:
@@ -203,7 +203,7 @@ def settle(members: Sequence[Member]) -> list[Told]:
     """
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        states = told(members)
+        states = query_states(members)
         shares = [len(state.owned) for state in states]
         if sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1:
             return states
@@ -221,13 +221,13 @@ def undisturbed(members: Sequence[Member]) -> float:
     for m in members:
         m.do("mark")
     time.sleep(QUIET_SECONDS)
-    states = told(members)
+    states = query_states(members)
     if sum(len(state.waits) for state in states) < PARTITIONS / 2:
         raise Void("the members have no messages left")
     return longest(states)
 
 
-def longest(found: Sequence[Told]) -> float:
+def longest(found: Sequence[MemberState]) -> float:
     """Returns the longest time between two messages of a partition that its member owned all the time.
 
     Raises:
@@ -247,7 +247,7 @@ def changed(command: str, who: Member, others: Sequence[Member], after: Sequence
         others: The members that stay.
         after: The members that own the partitions in the end.
     """
-    before = {name for state in told(others) for name in state.owned}
+    before = {name for state in query_states(others) for name in state.owned}
     for m in others:
         m.do("mark")
     began = who.do(command)

@@ -34,25 +34,25 @@ def fill(store: Store, partitions: int, count: int) -> None:
 
 @contextlib.contextmanager
 def filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]:
-    directory = bench.fresh(f"queuey-{partitions}")
+    directory = bench.new_directory(f"queuey-{partitions}")
     store = service.prepare(directory, ())
     fill(store, partitions, count)
     store.close()
     with service.serve(directory) as server:
-        bench.say(f"{count:,} messages in {partitions} partition(s)")
+        bench.print_progress(f"{count:,} messages in {partitions} partition(s)")
         yield server
 
 
 @measure("qdo-worker", "One worker with an empty handler, from one partition and from eight")
 def one_worker(bench: Bench) -> Report:
-    count = bench.size(1_000_000, 40_000)
+    count = bench.count(1_000_000, 40_000)
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in PARTITIONS:
             server = stack.enter_context(filled(bench, partitions, count))
             for handler in workers.HANDLERS:
-                calls[name(f"worker, {handler}", partitions)] = partial(at_work, bench, server, count, handler)
-        samples = bench.interleave(calls, bench.size(5, 1))
+                calls[name(f"worker, {handler}", partitions)] = partial(handle, bench, server, count, handler)
+        samples = bench.interleave(calls, bench.count(5, 1))
     notes = [
         f"{count:,} messages of {traffic.BODY_BYTES} B, handled by their own count.",
         f"Measured from {workers.WARM:.0%} to {workers.END:.0%} of them. The service's groups, default settings.",
@@ -62,28 +62,28 @@ def one_worker(bench: Bench) -> Report:
 
 @measure("qdo-four", "Four workers against one, eight partitions, on SQLite")
 def four(bench: Bench) -> Report:
-    count = bench.size(1_000_000, 48_000)
+    count = bench.count(1_000_000, 48_000)
     with filled(bench, 8, count) as server:
         return several(bench, server, count)
 
 
 @measure("qdo-four-cassandra", "Four workers against one, eight partitions, on Cassandra")
 def four_on_cassandra(bench: Bench) -> Report:
-    count = bench.size(320_000, 24_000)
+    count = bench.count(320_000, 24_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=())
         fill(store, 8, count)
         on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE)))
         store.close()
-        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
-            bench.say(f"{count:,} messages in 8 partitions")
-            at_work(bench, server, count, "plain")
+        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
+            bench.print_progress(f"{count:,} messages in 8 partitions")
+            handle(bench, server, count, "plain")
             return several(bench, server, count)
 
 
 def several(bench: Bench, server: Process, messages: int) -> Report:
-    calls = {f"{count} worker(s)": partial(at_work, bench, server, messages, "plain", count=count) for count in WORKERS}
-    samples = bench.interleave(calls, bench.size(5, 1))
+    calls = {f"{count} worker(s)": partial(handle, bench, server, messages, "plain", count=count) for count in WORKERS}
+    samples = bench.interleave(calls, bench.count(5, 1))
     single, several_rates = (rates(samples[side]) for side in calls)
     verdict = Verdict(f"{WORKERS[1]} workers / {WORKERS[0]} worker", paired(several_rates, single))
     note = f"{messages:,} messages of {traffic.BODY_BYTES} B; workers and service share the processors."
@@ -94,8 +94,8 @@ def name(side: str, partitions: int) -> str:
     return f"{side}, of {partitions} partition{'s' if partitions > 1 else ''}"
 
 
-def at_work(bench: Bench, server: Process, messages: int, handler: str, *, count: int = 1) -> Pace:
-    return workers.handle(server, bench.fresh("group"), messages, handler=handler, count=count)
+def handle(bench: Bench, server: Process, messages: int, handler: str, *, count: int = 1) -> Pace:
+    return workers.handle(server, bench.new_directory("group"), messages, handler=handler, count=count)
 
 
 def rates(samples: Sequence[Pace]) -> list[float]:

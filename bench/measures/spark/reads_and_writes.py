@@ -38,14 +38,14 @@ BEST_WALL, BEST_WRITES = 1.1, 2.5
 @measure("spark-scan", "Scanning a queue on Cassandra into Spark: queuey and the JVM connector")
 def scan(bench: Bench) -> Report:
     """Two sessions on one node each scan all rows into Spark's noop sink."""
-    count = bench.size(300_000, 5_000)
+    count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
         stack.callback(store.close)
-        queue = _filled(store, count)
+        queue = _fill_queue(store, count)
         sides = {
-            "queuey": _side(stack, bench, "queuey", "scan-queuey", cassandra, _reads(cassandra, queue)),
-            "connector": _side(
+            "queuey": _start_side(stack, bench, "queuey", "scan-queuey", cassandra, _read_options(cassandra, queue)),
+            "connector": _start_side(
                 stack,
                 bench,
                 "connector",
@@ -55,10 +55,10 @@ def scan(bench: Bench) -> Report:
             ),
         }
         for name, side in sides.items():
-            for _ in range(bench.size(4, 1)):
+            for _ in range(bench.count(4, 1)):
                 side.run()
-            bench.say(f"{name} is warm")
-        runs = bench.interleave({name: side.run for name, side in sides.items()}, bench.size(7, 1))
+            bench.print_progress(f"{name} is warm")
+        runs = bench.interleave({name: side.run for name, side in sides.items()}, bench.count(7, 1))
     wall = {name: [run.seconds for run in side_runs] for name, side_runs in runs.items()}
     cpu = {name: [run.cpu for run in side_runs] for name, side_runs in runs.items()}
     verdicts = [
@@ -75,28 +75,28 @@ def scan(bench: Bench) -> Report:
 )
 def write(bench: Bench) -> Report:
     """Both sides read the same Parquet file. The connector gets ids; queuey reserves them."""
-    count = bench.size(300_000, 5_000)
+    count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
         stack.callback(store.close)
-        _baseline_table(cassandra)
-        source = _parquet(bench.directory / "rows", count)
+        _create_baseline_table(cassandra)
+        source = _write_parquet(bench.directory / "rows", count)
         table = {"keyspace": cassandra_table.KEYSPACE, "table": WRITTEN}
         sides = {
-            "queuey": _side(stack, bench, "queuey", "write-queuey", cassandra, _writes(cassandra)),
-            NUMBERED: _side(
-                stack, bench, NUMBERED, "write-numbered", cassandra, {**_writes(cassandra), "queue": "numbered"}
+            "queuey": _start_side(stack, bench, "queuey", "write-queuey", cassandra, _write_options(cassandra)),
+            NUMBERED: _start_side(
+                stack, bench, NUMBERED, "write-numbered", cassandra, {**_write_options(cassandra), "queue": "numbered"}
             ),
-            "connector": _side(stack, bench, "connector", "write-connector", cassandra, table),
+            "connector": _start_side(stack, bench, "connector", "write-connector", cassandra, table),
         }
         for side in sides.values():
-            for _ in range(bench.size(2, 1)):
+            for _ in range(bench.count(2, 1)):
                 side.run(rows=str(source))
         runs = bench.interleave(
             {name: lambda side=side: side.run(rows=str(source)) for name, side in sides.items()},  # type: ignore[misc]
-            bench.size(5, 1),
+            bench.count(5, 1),
         )
-        _all_there(store, count * (bench.size(2, 1) + bench.size(5, 1)))
+        _require_all_rows(store, count * (bench.count(2, 1) + bench.count(5, 1)))
     wall = {name: [run.seconds for run in side_runs] for name, side_runs in runs.items()}
     speed = paired(wall["connector"], wall["queuey"])
     verdicts = [
@@ -107,7 +107,7 @@ def write(bench: Bench) -> Report:
     return Report("", "", _rows(runs, count), verdicts, notes)
 
 
-def _side(
+def _start_side(
     stack: contextlib.ExitStack, bench: Bench, name: str, kind: str, cassandra: Nodes, options: dict[str, Any]
 ) -> Side:
     host, port = cassandra.address.hosts[0], str(cassandra.address.port)
@@ -138,7 +138,8 @@ def _rows(runs: dict[str, list[Run]], count: int) -> list[Row]:
     ]
 
 
-def _filled(store: Store, count: int) -> Queue:
+def _fill_queue(store: Store, count: int) -> Queue:
+    """Loads rows of the last minutes into the queue and returns it."""
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=PARTITIONS, ttl=TTL)))
     newest = ids.now_ticks() - 10 * TICKS_PER_SECOND
@@ -158,7 +159,7 @@ def _filled(store: Store, count: int) -> Queue:
     return queue
 
 
-def _reads(cassandra: Nodes, queue: Queue) -> dict[str, str]:
+def _read_options(cassandra: Nodes, queue: Queue) -> dict[str, str]:
     return {
         "store": cassandra.url(on_cassandra.KEYSPACE),
         "application": service.APPLICATION,
@@ -166,7 +167,7 @@ def _reads(cassandra: Nodes, queue: Queue) -> dict[str, str]:
     }
 
 
-def _writes(cassandra: Nodes) -> dict[str, str]:
+def _write_options(cassandra: Nodes) -> dict[str, str]:
     return {
         "store": cassandra.url(on_cassandra.KEYSPACE),
         "application": service.APPLICATION,
@@ -176,7 +177,7 @@ def _writes(cassandra: Nodes) -> dict[str, str]:
     }
 
 
-def _baseline_table(cassandra: Nodes) -> None:
+def _create_baseline_table(cassandra: Nodes) -> None:
     cassandra_table.prepare(cassandra.address)
     session = cassandra_table.connect(cassandra.address)
     session.execute(f"DROP TABLE IF EXISTS {cassandra_table.KEYSPACE}.{WRITTEN}", timeout=60)
@@ -188,7 +189,7 @@ def _baseline_table(cassandra: Nodes) -> None:
     session.cluster.shutdown()
 
 
-def _parquet(path: Path, count: int) -> Path:
+def _write_parquet(path: Path, count: int) -> Path:
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
 
@@ -213,7 +214,7 @@ def _parquet(path: Path, count: int) -> Path:
     return path
 
 
-def _all_there(store: Store, count: int) -> None:
+def _require_all_rows(store: Store, count: int) -> None:
     """Checks that queuey wrote all rows.
 
     Raises:

@@ -32,14 +32,14 @@ def on_sqlite(bench: Bench) -> Report:
     """Every queue has one message. The naive side groups the rows of the format ``queuey``."""
     options: dict[int, Mapping[str, str]] = {}
     for size in (100, 1000) if bench.quick else (1000, 10_000, 100_000, 1_000_000):
-        directory = bench.fresh(f"stats-{size}")
+        directory = bench.new_directory(f"stats-{size}")
         service.prepare(directory, ()).close()
         service.fill_queues(directory, size)
         _fill(directory, size)
         options[size] = {"data": str(directory)}
-        bench.say(f"{size:,} queues are there")
+        bench.print_progress(f"{size:,} queues are there")
     with contextlib.ExitStack() as stack:
-        return _compared(bench, stack, options, bench.size(3, 1))
+        return _compare(bench, stack, options, bench.count(3, 1))
 
 
 @measure("spark-stats-cassandra", "Measuring queues on Cassandra with Spark: few, many, and beside reading bodies")
@@ -52,20 +52,20 @@ def on_cluster(bench: Bench) -> Report:
             stack.callback(store.close)
             _create(store, size)
             options[size] = {"store": cassandra.url(keyspace)}
-            bench.say(f"{size:,} queues are there")
+            bench.print_progress(f"{size:,} queues are there")
         on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, "q0000000")))
-        return _compared(bench, stack, options, bench.size(3, 1))
+        return _compare(bench, stack, options, bench.count(3, 1))
 
 
-def _compared(
+def _compare(
     bench: Bench, stack: contextlib.ExitStack, options: Mapping[int, Mapping[str, str]], rounds: int
 ) -> Report:
     fewest = min(options)
-    sides = {f"{size:,} queues": (_side(stack, bench, "stats-queuey", options[size]), size) for size in options}
-    sides[f"{fewest:,} queues, bodies read"] = _side(stack, bench, "stats-naive", options[fewest]), fewest
+    sides = {f"{size:,} queues": (_start_side(stack, bench, "stats-queuey", options[size]), size) for size in options}
+    sides[f"{fewest:,} queues, bodies read"] = _start_side(stack, bench, "stats-naive", options[fewest]), fewest
     for side, _ in sides.values():
         side.run()
-    calls = {name: partial(_counted, side, size) for name, (side, size) in sides.items()}
+    calls = {name: partial(_count_checked, side, size) for name, (side, size) in sides.items()}
     runs = bench.interleave(calls, rounds)
     costs = {name: [run.seconds / size * 1e6 for run in runs[name]] for name, (_, size) in sides.items()}
     fewest_name, *others, many, naive = costs
@@ -87,14 +87,15 @@ def _compared(
     return Report("", "", rows, verdicts, notes)
 
 
-def _side(stack: contextlib.ExitStack, bench: Bench, kind: str, options: Mapping[str, str]) -> Side:
+def _start_side(stack: contextlib.ExitStack, bench: Bench, kind: str, options: Mapping[str, str]) -> Side:
     number = len(list(bench.directory.glob("*.log")))
     side = Side(f"{kind}-{number}", kind, bench.directory, {"spark.driver.memory": "1g"}, options)
     stack.callback(side.stop)
     return side
 
 
-def _counted(side: Side, size: int) -> Run:
+def _count_checked(side: Side, size: int) -> Run:
+    """Runs a side. Raises Void if it did not count one message in each queue."""
     run = side.run()
     if run.rows != size:
         raise Void(f"{side.name} found {run.rows:,} messages in {size:,} queues")

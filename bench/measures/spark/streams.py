@@ -88,8 +88,9 @@ def send(store: Store, queue: Queue) -> None:
         on_cassandra.let_appear(store, queue)
 
 
-def compared(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]], rounds: int) -> Report:
-    for call, _ in itertools.product(calls.values(), range(bench.size(WARM, 1))):
+def compare_sizes(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]], rounds: int) -> Report:
+    """Measures each call in turn. Compares the largest size of each kind with the smallest."""
+    for call, _ in itertools.product(calls.values(), range(bench.count(WARM, 1))):
         call()
     names = {f"{kind}, {size:,} there": call for (kind, size), call in calls.items()}
     samples = bench.interleave(names, rounds)
@@ -125,16 +126,16 @@ def micro_batches(bench: Bench) -> Report:
     calls: dict[tuple[str, int], Callable[[], float]] = {}
     with contextlib.ExitStack() as stack:
         stack.callback(open_stores.close_all)
-        spark = stack.enter_context(contextlib.closing(Spark(bench.fresh("spark"))))
+        spark = stack.enter_context(contextlib.closing(Spark(bench.new_directory("spark"))))
         for size in sizes:
-            store, options = filled(bench, stack, size)
+            store, options = fill_store(bench, stack, size)
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
                 calls[kind, size] = Followed(store, options, start).batches
             if size != sizes[-1]:
                 # Uses its own store; otherwise its batches would include the messages for the reader alone.
-                calls["new ones, with Spark", size] = spark.follow(*filled(bench, stack, size))
-            bench.say(f"{size:,} messages are there")
-        return compared(bench, calls, bench.size(9, 1))
+                calls["new ones, with Spark", size] = spark.follow(*fill_store(bench, stack, size))
+            bench.print_progress(f"{size:,} messages are there")
+        return compare_sizes(bench, calls, bench.count(9, 1))
 
 
 @measure("cassandra-spark-micro-batch", "A micro-batch of 1,000 messages on Cassandra, however many the queue holds")
@@ -155,12 +156,12 @@ def micro_batches_on_cassandra(bench: Bench) -> Report:
             options = {"store": cassandra.url(keyspace)}
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
                 calls[kind, size] = Followed(store, options, start).batches
-            bench.say(f"{size:,} messages are there")
-        return compared(bench, calls, bench.size(7, 1))
+            bench.print_progress(f"{size:,} messages are there")
+        return compare_sizes(bench, calls, bench.count(7, 1))
 
 
-def filled(bench: Bench, stack: contextlib.ExitStack, size: int) -> tuple[Store, dict[str, str]]:
-    directory = bench.fresh(f"micro-{size}")
+def fill_store(bench: Bench, stack: contextlib.ExitStack, size: int) -> tuple[Store, dict[str, str]]:
+    directory = bench.new_directory(f"micro-{size}")
     store = service.prepare(directory)
     stack.callback(store.close)
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(BATCH), size)

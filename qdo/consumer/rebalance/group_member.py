@@ -31,7 +31,16 @@ from qdo.consumer.rebalance.member_states import (
 )
 from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable, Request
 from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
-from qdo.coordination import AnyCoordinator, AnySession, CommittedOffset, Event, Member, OwnedOffset, Session, Sight
+from qdo.coordination import (
+    AnyCoordinator,
+    AnySession,
+    CommittedOffset,
+    Event,
+    Member,
+    OwnedOffset,
+    Session,
+    Visibility,
+)
 from qdo.errors import (
     CoordinationError,
     CoordinationIncompatible,
@@ -42,11 +51,11 @@ from qdo.errors import (
     SessionLost,
 )
 from qdo.partitions import Partition, Queue, Subscription
-from qdo.tasks import cancel, happens, start
+from qdo.tasks import cancel, start, wait_for_event
 
 log = logging.getLogger(__name__)
 
-SOON = 0.1
+QUICK_LEAVE_TIMEOUT = 0.1
 """Timeout for releasing everything before a leaving member announces that it leaves, in seconds."""
 
 
@@ -58,7 +67,7 @@ class QueueLookup(Protocol):
         """The member's own subscription."""
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> Visibility:
         """The queues that the member may see, published to other members."""
 
     @property
@@ -73,7 +82,7 @@ class QueueLookup(Protocol):
             held: Owned queues that no other member sees: the leader must know whether they exist.
         """
 
-    def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
+    def follow(self, leader: Visibility | None, held: AbstractSet[Queue]) -> None:
         """Starts look-ups for the member alone, because it does not lead.
 
         Args:
@@ -95,7 +104,7 @@ class GroupSession:
         owner: PartitionListener,
         options: SessionOptions,
         queues: QueueLookup,
-        sight: Sight | None = None,
+        sight: Visibility | None = None,
     ) -> None:
         self.table = PartitionTable(session, owner, options, events)
         self._session = session
@@ -155,11 +164,12 @@ class GroupSession:
         A member that releases everything soon skips this: then no member tries to claim partitions that are not free
         yet.
         """
-        if not await self.table.until_given_up(SOON):
+        if not await self.table.until_given_up(QUICK_LEAVE_TIMEOUT):
             with contextlib.suppress(CoordinationError):
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
+        """Checks the group after each change, or after a random interval, until the session is lost."""
         failures = 0
         while True:
             self._events.changed.clear()
@@ -181,13 +191,13 @@ class GroupSession:
                 await self._events.sleep(self._options.pause(failures))
                 continue
             recheck = self._options.recheck * (0.5 + self._options.draw() / 2)
-            await happens(self._events.changed, recheck if wait is None else min(wait, recheck))
+            await wait_for_event(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
         """Checks the group once and acts; returns the seconds until the next check without a change, if needed."""
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
-        self._claim(todo.claim)
+        self._start_claim(todo.claim)
         session = self._session
         if not isinstance(session, Session):
             return None  # The service assigns partitions and finds queues.
@@ -208,6 +218,7 @@ class GroupSession:
         return None
 
     async def _lead(self, session: Session) -> float | None:
+        """Stores a new target if one is needed; returns the seconds until the next check, or None."""
         target = await session.target()
         members = await session.members()
         if members != self._members:
@@ -243,7 +254,8 @@ class GroupSession:
             self._events.changed.set()
         return decision.wait
 
-    def _claim(self, partitions: frozenset[Partition]) -> None:
+    def _start_claim(self, partitions: frozenset[Partition]) -> None:
+        """Claims partitions in the background. If a claim is running, the group is checked again after it."""
         if not partitions:
             return
         if self._claiming is not None:
@@ -347,9 +359,9 @@ class GroupMember:
         """
         if self._state != "new":
             raise RuntimeError("a group can be started only once")
-        self._move("start")
+        self._change_state("start")
         self._started = asyncio.get_running_loop().create_future()
-        self._main = asyncio.create_task(self._live(self._started))
+        self._main = asyncio.create_task(self._run_sessions(self._started))
         try:
             await self._started
         except BaseException:
@@ -383,13 +395,13 @@ class GroupMember:
         if self._events is not None:
             self._events.over.set()
 
-    def _move(self, cause: Cause) -> None:
+    def _change_state(self, cause: Cause) -> None:
         state = after(self._state, cause)
         if state != self._state:
             log.debug("%s is %s: %s", self._member, state, cause)
             self._state = state
 
-    async def _live(self, started: asyncio.Future[None]) -> None:
+    async def _run_sessions(self, started: asyncio.Future[None]) -> None:
         """Runs one session after the other until cancelled. ``started`` gets the result of the first join."""
         try:
             await self._coordinator.open()
@@ -410,7 +422,7 @@ class GroupMember:
             else:
                 log.info("%s releases all partitions and joins again", self._member)
                 await group_session.finish()
-                self._move("lost")
+                self._change_state("lost")
             # Back off if sessions end soon after they begin.
             short_sessions = short_sessions + 1 if loop.time() - began < self._coordinator.session_timeout else 1
             await asyncio.sleep(self._options.pause(short_sessions))
@@ -443,6 +455,7 @@ class GroupMember:
             await asyncio.sleep(pause)
 
     async def _join_once(self) -> GroupSession:
+        """Joins without retries. If it is cancelled, the join goes on, and its session is left."""
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight
         member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
@@ -459,7 +472,7 @@ class GroupMember:
         self._events = events
         self._group_session = GroupSession(session, events, self._owner, self._options, self._queues, sight)
         self.table = self._group_session.table
-        self._move("joined")
+        self._change_state("joined")
         if events.lost.is_set():
             self._on_event(events, "lost")
         else:
@@ -467,9 +480,10 @@ class GroupMember:
         return self._group_session
 
     def _on_event(self, events: SessionEvents, event: Event) -> None:
+        """Applies an event of the present session; ignores those of former sessions."""
         if event == "changed" or events is not self._events:
             return
-        self._move(event)
+        self._change_state(event)
         if event == "lost":
             if self._group_session is not None:
                 self._group_session.table.close()
@@ -486,7 +500,8 @@ class GroupMember:
             log.exception("a callback of the consumer failed")
 
     async def _stop(self, within: float | None) -> None:
-        self._move("stop")
+        """Leaves the group within ``within`` seconds; a start that still waits fails with SessionLost."""
+        self._change_state("stop")
         if self._main is not None:
             self._main.cancel()
             await asyncio.wait({self._main})
@@ -496,7 +511,7 @@ class GroupMember:
             await self._group_session.finish(within)
         if self._strays:
             await asyncio.wait(self._strays, timeout=self._options.patience)
-        self._move("left")
+        self._change_state("left")
 
 
 async def _leave_when_joined(joining: asyncio.Task[AnySession]) -> None:
@@ -567,6 +582,7 @@ class ManualAssignment(Ownership):
         self.held = {}
 
     async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
+        """Revokes rows. They are lost when the listener has finished, or after a timeout."""
         for row in rows:
             row.state = "revoking"
         self._owner.stop(rows)

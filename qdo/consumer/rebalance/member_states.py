@@ -55,6 +55,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = {
 
 
 def after(state: State, cause: Cause) -> State:
+    """Returns the next state, or the same one if the cause has no effect in it."""
     return TRANSITIONS.get((state, cause), state)
 
 
@@ -75,6 +76,7 @@ class ComputedPlan(NamedTuple):
     unseen: AbstractSet[Queue] = frozenset()
 
     def covers(self, view: LeaderView) -> bool:
+        """Returns whether the inputs are those of the plan, and no recheck is due."""
         due = self.recheck is not None and view.now >= self.recheck
         same_target = view.target is self.target or view.target == self.target
         return not due and same_target and view.members == self.members and view.queues == self.queues
@@ -130,25 +132,26 @@ class LeaderDecision(NamedTuple):
     planned: ComputedPlan | None = None
 
 
-def partition_changes(given: AbstractSet[Partition], states: Mapping[Partition, PartitionState]) -> PartitionChanges:
+def partition_changes(assigned: AbstractSet[Partition], states: Mapping[Partition, PartitionState]) -> PartitionChanges:
     return PartitionChanges(
-        frozenset(p for p, state in states.items() if state in {"owned", "unsure"} and p not in given),
-        frozenset(p for p in given if states.get(p, "unsure") == "unsure"),
+        frozenset(p for p, state in states.items() if state in {"owned", "unsure"} and p not in assigned),
+        frozenset(p for p in assigned if states.get(p, "unsure") == "unsure"),
     )
 
 
 def decide_as_leader(view: LeaderView) -> LeaderDecision:
+    """Returns the new target, or None if it is unchanged or changes are still collected, and when to decide again."""
     if view.planned is not None and view.planned.covers(view):
-        return LeaderDecision(None, _until(view.planned.recheck, view.now), view.planned)
+        return LeaderDecision(None, _seconds_until(view.planned.recheck, view.now), view.planned)
     if view.age < view.settle:
         return LeaderDecision(None, view.settle - view.age, view.planned)
     computed = plan(view.members, view.queues, view.target, view.now, view.grace)
     planned = ComputedPlan(view.members, view.queues, computed.target, computed.recheck, computed.unseen)
     target = None if computed.target == view.target else computed.target
-    return LeaderDecision(target, _until(computed.recheck, view.now), planned)
+    return LeaderDecision(target, _seconds_until(computed.recheck, view.now), planned)
 
 
-def _until(instant: float | None, now: float) -> float | None:
+def _seconds_until(instant: float | None, now: float) -> float | None:
     return None if instant is None else max(0.0, instant - now)
 
 

@@ -43,7 +43,7 @@ from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
 from qdo.coordination import AnySession, HandlingNote, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, InvalidArgument, NotOwner, SessionLost
-from qdo.partitions import Partition, some
+from qdo.partitions import Partition, joined_first
 from qdo.tasks import CANCEL_GRACE, cancel, start
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Ownership:
                 row.seek_pending = True
             raise
         if lost:
-            raise NotOwner(f"no longer owned by this member: {some(lost, MAX_NAMED)}", lost)
+            raise NotOwner(f"no longer owned by this member: {joined_first(lost, MAX_NAMED)}", lost)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         """Records offsets without checks; returns the partitions that this member does not own, which were skipped."""
@@ -134,7 +134,7 @@ class Ownership:
             if not row.commits or not row.accepts(offset):
                 return
         except InvalidArgument as error:
-            self._not_recorded(error)
+            self._report_failure(error)
             return
         row.want(offset)
         self._pending[row.partition] = row
@@ -210,11 +210,12 @@ class Ownership:
                 failures += 1
                 self._due = True
                 await self._sleep(self._put_off(rows, error, failures))
-            self._written()
+            self._after_write()
         self._writer = None
 
     async def _write(self, rows: list[OwnedPartition]) -> None:
-        await self._settle_doubts(rows)
+        """Writes once and completes the recorded commits. After an error the rows' versions are unknown."""
+        await self._reclaim_doubtful(rows)
         sent = [
             (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
             for row in rows
@@ -230,7 +231,7 @@ class Ownership:
             raise
         recorded: dict[Partition, tuple[str, bool]] = {}
         for row, offset, note, waiting, _ in sent:
-            self._settle(row, results.get(row.partition))
+            self._apply_result(row, results.get(row.partition))
             if not row.version_known:
                 continue
             if offset is not None:
@@ -246,7 +247,7 @@ class Ownership:
 
     def _put_off(self, rows: list[OwnedPartition], error: Exception, failures: int) -> float:
         """Returns the pause before a failed write is retried; fails the commits whose deadline is before that."""
-        self._not_recorded(error, failures, waited=all(row.waiting_commits for row in rows))
+        self._report_failure(error, failures, waited=all(row.waiting_commits for row in rows))
         pause = self._options.pause(failures)
         now = asyncio.get_running_loop().time()
         for row in rows:
@@ -257,7 +258,7 @@ class Ownership:
                 self._drop(row)
         return pause if self._pending else 0.0
 
-    def _not_recorded(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
+    def _report_failure(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
         quiet = waited or failures > 1
         log.log(logging.DEBUG if quiet else logging.WARNING, "some offsets were not committed: %s", error)
         for listener in self._options.commit_listeners:
@@ -271,15 +272,15 @@ class Ownership:
         """Records offsets; returns the new state of each partition, or None if another member owns it."""
         return {held.partition: held for held, _ in requests}
 
-    def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+    def _apply_result(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
         row.held = held
 
-    async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
+    async def _reclaim_doubtful(self, rows: Iterable[OwnedPartition]) -> None:
         """Finds out the version of rows after a write with an unknown outcome."""
         for row in rows:
             row.version_known = True
 
-    def _written(self) -> None:
+    def _after_write(self) -> None:
         """Called after each write."""
 
     async def _sleep(self, seconds: float) -> None:
@@ -366,7 +367,7 @@ class PartitionTable(Ownership):
                 self._owner.stop([row])
                 self._start(self._revoke_row(row))
             elif row.state == "unsure" and partition not in self._claiming:
-                self._let_go(row)
+                self._start_release(row)
 
     # Releases
 
@@ -414,7 +415,7 @@ class PartitionTable(Ownership):
         for row in self._rows.values():
             rows_by_calls.setdefault(frozenset(call for call in row.calls if not call.done()), []).append(row)
         for calls, rows in rows_by_calls.items():
-            self._lose(rows, calls)
+            self._start_lost_call(rows, calls)
         if self._lost_calls:
             await asyncio.wait(self._lost_calls, timeout=2 * self._call_timeout)
 
@@ -423,10 +424,10 @@ class PartitionTable(Ownership):
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._endings.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._endings.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._events.failed(error)
@@ -437,13 +438,14 @@ class PartitionTable(Ownership):
     async def _sleep(self, seconds: float) -> None:
         await self._events.sleep(seconds)
 
-    async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
+    async def _reclaim_doubtful(self, rows: Iterable[OwnedPartition]) -> None:
         if doubtful := [row for row in rows if not row.version_known]:
             claimed = await self._session.claim([row.partition for row in doubtful])
             for row in doubtful:
-                self._settle(row, claimed.get(row.partition))
+                self._apply_result(row, claimed.get(row.partition))
 
-    def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+    def _apply_result(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+        # Stores the state after a write. If it is None, releases the row and notifies the listener of the loss.
         # None means that another member owns the partition, or that this version is stale.
         row.version_known = held is not None
         if held is not None:
@@ -452,15 +454,16 @@ class PartitionTable(Ownership):
             log.warning("this member no longer owns %s", row.partition)
             if row.pending_offset is not None:
                 lost = frozenset([row.partition])
-                self._not_recorded(NotOwner(f"this member no longer owns {row.partition}", lost))
+                self._report_failure(NotOwner(f"this member no longer owns {row.partition}", lost))
             self._drop(row)
             owned = row.state == "owned"
-            self._let_go(row)
+            self._start_release(row)
             if owned:
                 self._owner.stop([row])
                 self._start(self._notify_lost(row))
 
     async def _revoke_row(self, row: OwnedPartition) -> None:
+        """Revokes a row. After ``revoke_timeout`` releases it anyway, and notifies the listener that it is lost."""
         before = list(row.calls)
 
         async def revoke() -> None:
@@ -469,17 +472,17 @@ class PartitionTable(Ownership):
             await self._owner.revoke(row)
             row.notified = False
 
-        call = self._call("revoke", revoke, self._calls)
+        call = self._start_call("revoke", revoke, self._calls)
         row.calls.append(call)
         await asyncio.wait({call}, timeout=self._revoke_timeout)
         if not call.done():
             log.warning("%s is released although its messages are not finished", row.partition)
             call.cancel()
-        self._let_go(row)
+        self._start_release(row)
         await self._notify_lost(row)
 
     async def _notify_lost(self, row: OwnedPartition) -> None:
-        await asyncio.wait({self._lose([row], row.calls)}, timeout=2 * self._call_timeout)
+        await asyncio.wait({self._start_lost_call([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
         self._forget(row)
 
@@ -487,7 +490,8 @@ class PartitionTable(Ownership):
     def _call_timeout(self) -> float:
         return max(self._options.revoke_timeout, CANCEL_GRACE)
 
-    def _let_go(self, row: OwnedPartition) -> None:
+    def _start_release(self, row: OwnedPartition) -> None:
+        """Lets a row be released as soon as its pending offset is written."""
         if self._closed:
             return
         row.state = "releasing"
@@ -495,9 +499,9 @@ class PartitionTable(Ownership):
             self._write_pending()  # before the release
         if not row.released:
             self._leaving[row.partition] = row
-            self._written()
+            self._after_write()
 
-    def _written(self) -> None:
+    def _after_write(self) -> None:
         if self._releasing is None and self._leaving.keys() - self._pending.keys():
             self._releasing = self._start(self._release_all())
 
@@ -539,11 +543,15 @@ class PartitionTable(Ownership):
                 row.notified = True
             await self._owner.assigned(rows)
 
-        call = self._call("assigned", notify, self._calls)
+        call = self._start_call("assigned", notify, self._calls)
         for row in rows:
             row.calls.append(call)
 
-    def _lose(self, rows: list[OwnedPartition], before: Collection[asyncio.Task[bool]]) -> asyncio.Task[bool]:
+    def _start_lost_call(
+        self, rows: list[OwnedPartition], before: Collection[asyncio.Task[bool]]
+    ) -> asyncio.Task[bool]:
+        """Calls ``lost`` for rows known to the listener, when the calls ``before`` have ended or timed out."""
+
         async def notify() -> None:
             if before:
                 await asyncio.wait(before, timeout=self._call_timeout)
@@ -553,10 +561,14 @@ class PartitionTable(Ownership):
             if notified_rows:
                 await self._owner.lost(notified_rows)
 
-        return self._call("lost", notify, self._lost_calls)
+        return self._start_call("lost", notify, self._lost_calls)
 
     @staticmethod
-    def _call(what: str, call: Callable[[], Awaitable[None]], running: set[asyncio.Task[bool]]) -> asyncio.Task[bool]:
+    def _start_call(
+        what: str, call: Callable[[], Awaitable[None]], running: set[asyncio.Task[bool]]
+    ) -> asyncio.Task[bool]:
+        """Starts a call to the listener. Its result is whether the call succeeded; errors are logged."""
+
         async def guarded() -> bool:
             try:
                 await call()

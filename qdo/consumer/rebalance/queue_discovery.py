@@ -19,26 +19,26 @@ from random import uniform
 
 import msgspec
 
-from qdo.coordination import Sight
+from qdo.coordination import Visibility
 from qdo.errors import CoordinationLost, QdoError, StoreChanged
 from qdo.partitions import Queue, Subscription
-from qdo.tasks import happens
+from qdo.tasks import wait_for_event
 from queuey.client import AsyncClient, ClientError, InvalidRequest, NotAllowed, NotAuthenticated, NotFound, RetryPolicy
-from queuey.client.lookup import look_up, rights_for
+from queuey.client.lookup import find_queues, rights_for
 
 log = logging.getLogger("qdo.consumer")
 
-LISTED = 1000
+LIST_PAGE_SIZE = 1000
 """Number of queues in one page of a list."""
 MAX_OTHERS = 5000
 """Max queues that a member reports, hidden ones included: with the longest names they fit into a node of ZooKeeper."""
-SHORTEST = 1.0
+MIN_INTERVAL = 1.0
 """Min seconds between two look-ups, however often one is requested."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
 """Pauses between attempts while look-ups fail."""
 
 
-async def discover(client: AsyncClient, subscription: Subscription, *, listed: int = LISTED) -> dict[str, int]:
+async def discover(client: AsyncClient, subscription: Subscription, *, listed: int = LIST_PAGE_SIZE) -> dict[str, int]:
     """Returns the partition counts of the subscribed queues that the caller may see.
 
     Raises:
@@ -49,27 +49,29 @@ async def discover(client: AsyncClient, subscription: Subscription, *, listed: i
 
 
 async def _find(
-    client: AsyncClient, subscription: Subscription, names: Iterable[str], listed: int = LISTED
+    client: AsyncClient, subscription: Subscription, names: Iterable[str], listed: int = LIST_PAGE_SIZE
 ) -> dict[str, int]:
     """Returns partition counts of the subscribed queues that the caller may see; 0 if a named queue does not exist."""
     counts: dict[str, int] = {}
     for text in subscription.literal_prefixes():
-        counts |= await _list(client, subscription, text, listed)
+        counts |= await _list_queues(client, subscription, text, listed)
     return await _look_up(client, set(names) - counts.keys()) | counts
 
 
-async def _list(client: AsyncClient, subscription: Subscription, stretch: str, listed: int = LISTED) -> dict[str, int]:
+async def _list_queues(
+    client: AsyncClient, subscription: Subscription, prefix: str, listed: int = LIST_PAGE_SIZE
+) -> dict[str, int]:
     counts: dict[str, int] = {}
-    start: str | None = stretch
-    while start is not None and start.startswith(stretch):
+    start: str | None = prefix
+    while start is not None and start.startswith(prefix):
         page = await client.queue_page(start=start or None, limit=listed)
-        counts |= {queue.name: queue.partitions for queue in page.queues if subscription.wants(queue.name)}
+        counts |= {queue.name: queue.partitions for queue in page.queues if subscription.matches_name(queue.name)}
         start = page.next
     return counts
 
 
 async def _look_up(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
-    result = await look_up(client, names)
+    result = await find_queues(client, names)
     return dict.fromkeys(result.absent, 0) | {name: queue.partitions for name, queue in result.found.items()}
 
 
@@ -103,7 +105,7 @@ async def visible(client: AsyncClient, subscription: Subscription) -> tuple[str,
         patterns = (await client.queue_page(limit=1)).patterns or ("*",)
     except (NotAllowed, InvalidRequest) as error:
         refused = error
-    listed = Sight(patterns)
+    listed = Visibility(patterns)
     readable_names = await readable(client, [name for name in subscription.names if not listed.covers(name)])
     if refused is not None and (subscription.patterns or not readable_names):
         raise refused
@@ -148,7 +150,7 @@ class QueueFinder:
         refusals: Refusals,
     ) -> None:
         self.own = own
-        self.sight = Sight()
+        self.sight = Visibility()
         self.found: Mapping[Queue, int] | None = None
         self.unseen: AbstractSet[Queue] = frozenset()
         self._client = client
@@ -159,11 +161,11 @@ class QueueFinder:
         self._refusals = refusals
         self._wanted: Collection[Subscription] = ()
         self._held: AbstractSet[Queue] = frozenset()
-        self._leader: Sight | None = None
+        self._leader: Visibility | None = None
         self._prepared = False
         self._missing: AbstractSet[str] = frozenset()
         self._foreign: set[tuple[str, str]] = set()
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._more = asyncio.Event()
         self._begun = asyncio.Event()
 
@@ -179,7 +181,7 @@ class QueueFinder:
             try:
                 service = await identify(self._client)
                 if self.own:
-                    self.sight = Sight(await visible(self._client, self.own))
+                    self.sight = Visibility(await visible(self._client, self.own))
                 self.own = msgspec.structs.replace(self.own, service=service)
             except ClientError as error:
                 if not error.temporary:
@@ -193,7 +195,7 @@ class QueueFinder:
             self._wanted = wanted
             self._look_now()
 
-    def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
+    def follow(self, leader: Visibility | None, held: AbstractSet[Queue]) -> None:
         self._held = held
         if not self._wanted and self._begun.is_set() and leader == self._leader:
             return
@@ -203,7 +205,7 @@ class QueueFinder:
         self._look_now()
 
     def _look_now(self) -> None:
-        for event in (self._begun, self._more, self._asked):
+        for event in (self._begun, self._more, self._requested):
             event.set()
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
@@ -216,13 +218,13 @@ class QueueFinder:
         self.unseen = unseen
 
     def soon(self) -> None:
-        self._asked.set()
+        self._requested.set()
 
     async def run(self) -> None:
         failures = 0
         while True:
             await self._begun.wait()
-            self._asked.clear()
+            self._requested.clear()
             self._more.clear()
             before = self.sight, self.found
             try:
@@ -234,19 +236,21 @@ class QueueFinder:
             if before != (self.sight, self.found):
                 self._changed()
             if failure is None:
-                await self._pause()
+                await self._wait_for_next()
             else:
                 await self._pause_after(failures, "cannot look up queues now, retrying", failure)
 
     def _handle_failure(self, error: Exception, failures: int) -> None:
+        """Passes permanent errors to ``failed``. After repeated refusals the member sees no queues."""
         if not isinstance(error, ClientError | QdoError):
             log.error("queues could not be read from the service", exc_info=error)
         elif not (error.temporary if isinstance(error, ClientError) else isinstance(error, CoordinationLost)):
             self._failed(error)
         if isinstance(error, NotAuthenticated | NotAllowed) and failures > 1:
-            self._blind()
+            self._forget_sight()
 
     async def _check_once(self) -> None:
+        """Updates ``sight``, and while leading ``found``, and records or clears refusals of lists."""
         subscriptions, others = self._wanted, dict[str, int]()
         if subscriptions:
             service = await self._identify()
@@ -261,11 +265,11 @@ class QueueFinder:
         hidden = self._refusals.hidden
         hidden -= await readable(self._client, hidden)
         limit = MAX_OTHERS - len(others)
-        self.sight = Sight(patterns, others, frozenset(sorted(hidden)[:limit]))
+        self.sight = Visibility(patterns, others, frozenset(sorted(hidden)[:limit]))
         if self.own.patterns or any(map(self.sight.covers, self.own.names)):
             self._refusals.over(LISTS)
         else:
-            self._refusals.note(LISTS)
+            self._refusals.record(LISTS)
 
     async def _identify(self) -> str:
         service = await identify(self._client)
@@ -277,13 +281,14 @@ class QueueFinder:
         return service
 
     async def _find_for_all(self, wanted: Collection[Subscription]) -> None:
+        """Sets ``found`` to the queues of all members, unless the member stops leading. Warns of missing queues."""
         own = self.own.service, self.own.application
         self._log_foreign({(s.service, s.application) for s in wanted})
         subscription, held = self.own.with_all(wanted), self._held_names()
         counts = dict[str, int]()
         for text in subscription.literal_prefixes():
             try:
-                counts |= await _list(self._client, subscription, text)
+                counts |= await _list_queues(self._client, subscription, text)
             except (NotAllowed, InvalidRequest) as error:
                 # Members that may list these queues report them; queues that were found before are kept.
                 log.debug("queues whose names begin with %r cannot be listed: %s", text, error)
@@ -296,7 +301,8 @@ class QueueFinder:
         self._missing = missing
         self.found = {Queue(*own, name): count for name, count in counts.items()}
 
-    async def _find_others(self, leader: Sight) -> dict[str, int]:
+    async def _find_others(self, leader: Visibility) -> dict[str, int]:
+        """Returns own queues that the leader may not see, at most ``MAX_OTHERS``, with their partition counts."""
         counts = await _find(self._client, self.own, self.own.names | self._held_names())
         others = {name: count for name, count in sorted(counts.items()) if not leader.covers(name)}
         if len(others) > MAX_OTHERS:
@@ -307,9 +313,9 @@ class QueueFinder:
     def _held_names(self) -> set[str]:
         return {queue.name for queue in self._held if queue[:2] == (self.own.service, self.own.application)}
 
-    def _blind(self) -> None:
-        self._refusals.note(LISTS)
-        self.sight = Sight()
+    def _forget_sight(self) -> None:
+        self._refusals.record(LISTS)
+        self.sight = Visibility()
         if self._prepared:
             self.found = {}
 
@@ -329,11 +335,12 @@ class QueueFinder:
         log.log(logging.DEBUG if failures > 1 else logging.WARNING, "%s: %s", what, error)
         await asyncio.sleep(min(_BACKOFF.pause(failures, uniform(0.5, 1.0)), self._every))  # noqa: S311 - spreads load
 
-    async def _pause(self) -> None:
-        shortest = min(SHORTEST, self._every)
+    async def _wait_for_next(self) -> None:
+        """Waits for the interval or a request, at least ``MIN_INTERVAL``. A new subscription ends the wait at once."""
+        shortest = min(MIN_INTERVAL, self._every)
         pause = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - spreads the leaders' requests
-        for event, seconds in ((self._more, shortest), (self._asked, pause)):
-            await happens(event, seconds)
+        for event, seconds in ((self._more, shortest), (self._requested, pause)):
+            await wait_for_event(event, seconds)
             if self._more.is_set():
                 return
 
@@ -360,8 +367,9 @@ class Refusals:
         self._wanted = wanted
         self._times: dict[str, tuple[float, float]] = {}
 
-    def note(self, what: str) -> None:
-        if what not in {LISTS, EVERYTHING, *self._wanted.names} and self._wanted.wants(what):
+    def record(self, what: str) -> None:
+        """Records a refusal. A queue that only matches a pattern is hidden instead."""
+        if what not in {LISTS, EVERYTHING, *self._wanted.names} and self._wanted.matches_name(what):
             self.hidden.add(what)
             return
         now = asyncio.get_running_loop().time()

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import Event
 from qdo.errors import SessionLost
-from qdo.tasks import happens
+from qdo.tasks import wait_for_event
 from queuey.client import RetryPolicy
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class SessionEvents:
         Raises:
             SessionLost: The session ended meanwhile.
         """
-        if await happens(self.lost, seconds):
+        if await wait_for_event(self.lost, seconds):
             raise SessionLost("the session has ended")
 
     def ended(self, task: asyncio.Task[None]) -> None:

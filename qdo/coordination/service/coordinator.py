@@ -108,6 +108,7 @@ class ServiceCoordinator:
         await self._identify()
 
     async def _identify(self) -> str:
+        """Returns the id of the service's store; raises StoreChanged if it has changed since the first call."""
         try:
             service = (await self._client.hello()).id
         except ClientError as error:
@@ -154,12 +155,12 @@ class ServiceCoordinator:
         except InvalidRequest as error:
             raise InvalidArgument(str(error)) from error
         except ClientError as error:
-            raise _translated(error) from error
-        session = ServiceSession(joined, member, listen, sent, await self._keeper_of(joined), self._clock)
+            raise _translate(error) from error
+        session = ServiceSession(joined, member, listen, sent, await self._start_heartbeat_process(joined), self._clock)
         self._sessions = {s for s in self._sessions if s.state != "lost"} | {session}
         return session
 
-    async def _keeper_of(self, member: AsyncGroupMember) -> HeartbeatProcess | None:
+    async def _start_heartbeat_process(self, member: AsyncGroupMember) -> HeartbeatProcess | None:
         """Starts the helper process that sends heartbeats while this program is blocked.
 
         Raises:
@@ -175,6 +176,7 @@ class ServiceCoordinator:
             raise CoordinationLost(f"the process that keeps the session alive cannot be started: {error}") from error
 
     async def _take_over(self, store: str) -> None:
+        """Imports the offsets in the former file once, unless the group has members."""
         former, self._former = self._former, None
         if former is None:
             return
@@ -203,7 +205,7 @@ class ServiceCoordinator:
         ``member`` of an offset is set only if the present owner recorded it: the service does not store who recorded
         the others.
         """
-        if (info := await self._show()) is None:
+        if (info := await self._read_group()) is None:
             return GroupSnapshot({}, None, {}, {})
         names = {m.number: name_of(m) for m in info.members}
         owners: dict[Partition, str] = {}
@@ -217,20 +219,20 @@ class ServiceCoordinator:
                     owners[partition] = names[row.owner]
                 if row.target in names:
                     targets[partition] = names[row.target]
-            recorders = {number: names.get(row.owner or 0, "") for number, row in rows.items() if _is_of_owner(row)}
-            offsets |= _committed(queue, rows, recorders)
+            recorders = {number: names.get(row.owner or 0, "") for number, row in rows.items() if _is_from_owner(row)}
+            offsets |= _make_offsets(queue, rows, recorders)
         absent = {name_of(m): m.since for m in info.members if m.state == "absent"}
         static = frozenset(m.instance for m in info.members if m.instance)
         members = {name_of(m): self._member(m) for m in info.members if m.state != "absent"}
         return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
 
-    async def _show(self) -> GroupInfo | None:
+    async def _read_group(self) -> GroupInfo | None:
         try:
             return await self._groups.show(self.group)
         except GroupNotFound:
             return None
         except ClientError as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
     def _queue(self, name: str) -> Queue:
         return Queue(self._service, self._client.application, name)
@@ -258,7 +260,7 @@ class ServiceCoordinator:
                 continue
             except ClientError as error:
                 raise as_coordination_error(error) from error
-            offsets |= _committed(queue, rows)
+            offsets |= _make_offsets(queue, rows)
         return {partition: offset for partition, offset in sorted(offsets.items()) if partition in chosen}
 
     async def set_offsets(
@@ -295,7 +297,7 @@ class ServiceCoordinator:
         try:
             return sorted(await self._groups.names())
         except ClientError as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
     async def services(self) -> set[str]:
         """Returns the id of the service's store, the only store that the group can have offsets for."""
@@ -308,7 +310,7 @@ class ServiceCoordinator:
             GroupActive: The group has members.
             CoordinationLost: All, part or nothing of it was deleted. Call again.
         """
-        info = await self._show()
+        info = await self._read_group()
         named = [] if info is None else [self._queue(name) for name in info.queues]
         try:
             if queues is None and info is not None:
@@ -340,14 +342,14 @@ def checked_name(group: str) -> str:
     return group
 
 
-def _translated(error: ClientError) -> QdoError:
+def _translate(error: ClientError) -> QdoError:
     """Translates an error of a group request. NotFound means that the service is too old for groups."""
     if isinstance(error, ApplicationNotFound):
         return CoordinationRefused(str(error))
     return InvalidArgument(OLD_SERVICE) if isinstance(error, NotFound) else as_coordination_error(error)
 
 
-def _committed(
+def _make_offsets(
     queue: Queue, rows: Mapping[int, GroupOffset | OwnedPartition], recorders: Mapping[int, str] = MappingProxyType({})
 ) -> dict[Partition, CommittedOffset]:
     return {
@@ -357,7 +359,8 @@ def _committed(
     }
 
 
-def _is_of_owner(row: OwnedPartition) -> bool:
+def _is_from_owner(row: OwnedPartition) -> bool:
+    """Returns whether the offset was recorded after the present owner got the partition."""
     if row.since is None or row.updated is None:
         return False
     ahead = MAX_AHEAD if row.came == "new" else 0.0  # "new": the partition had no owner before.

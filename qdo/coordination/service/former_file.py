@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 MIN_SESSION = 3.0
 """Min session timeout of the service's groups, in seconds; groups in a file could have less."""
 _APPLICATION_ID, _FORMAT = 0x51646F43, 4
-_PATIENCE = 5.0
+_LOCK_TIMEOUT = 5.0
 """Max seconds to wait for a locked file."""
 _LOOK_EVERY = 0.05
 _IMPORTED = (
@@ -117,7 +117,7 @@ def read_group(path: Path, group: str) -> FormerGroup | None:
         CoordinationIncompatible: The file is not a coordination file of Qdo, or is damaged.
         CoordinationLost: The file cannot be read.
     """
-    with _opened(path) as connection:
+    with _open_file(path) as connection:
         if connection is None:
             return None
         paths = GroupPaths("", group)
@@ -155,7 +155,7 @@ async def take_over(
     """
     if read_group(path, former) is None:
         return 0
-    async with _alone(path):
+    async with _lock_directory(path):
         stored = read_group(path, former)
         if stored is None or ((store, client.application) in stored.imported and not again):
             return 0
@@ -171,7 +171,7 @@ async def take_over(
         for queue, offsets in queues.items():
             with suppress(QueueNotFound):
                 await client.commit(queue.name, group, offsets)
-        with _opened(path) as connection:
+        with _open_file(path) as connection:
             assert connection is not None  # noqa: S101 - it was there a moment ago
             connection.execute(_IMPORTED)
             mark = former, store, client.application, time.time()
@@ -182,7 +182,7 @@ async def take_over(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[apsw.Connection | None]:
+def _open_file(path: Path) -> Iterator[apsw.Connection | None]:
     if not path.exists():
         yield None
         return
@@ -191,7 +191,7 @@ def _opened(path: Path) -> Iterator[apsw.Connection | None]:
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
-            connection.set_busy_timeout(int(_PATIENCE * 1000))
+            connection.set_busy_timeout(int(_LOCK_TIMEOUT * 1000))
             if not _rows(connection, "SELECT 1 FROM sqlite_schema LIMIT 1"):
                 yield None
                 return
@@ -212,7 +212,7 @@ def _rows(connection: apsw.Connection, statement: str, *values: Any) -> list[Any
 
 
 @asynccontextmanager
-async def _alone(path: Path) -> AsyncIterator[None]:
+async def _lock_directory(path: Path) -> AsyncIterator[None]:
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while True:

@@ -46,11 +46,11 @@ from queuey.client import (
 
 log = logging.getLogger(__name__)
 
-Wanted = tuple[OwnedOffset, str | None]
+CommitRequest = tuple[OwnedOffset, str | None]
 """A partition with the note to record, and the id to record."""
 MAX_CONFLICTS = 25
 """Max attempts at a commit whose expected offsets differ from the recorded ones."""
-PATIENCE = 2.0
+ANSWER_TIMEOUT = 2.0
 """Timeout for the answer to a heartbeat beyond its wait, in seconds."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
 _note_of = msgspec.json.Decoder(HandlingNote).decode
@@ -108,13 +108,14 @@ class ServiceSession:
     def _remaining(self) -> float:
         """Returns the seconds until the session ends. Counts the helper's heartbeats if this program's are late."""
         now, ends = self._clock(), self._ends
-        if self._keeper is not None and ends - now < PATIENCE:
+        if self._keeper is not None and ends - now < ANSWER_TIMEOUT:
             ends = max(ends, self._keeper.session_end)
         return ends - now
 
     # Heartbeats
 
     async def _send_heartbeats(self) -> None:
+        """Sends heartbeats until the session is lost. It is suspended from a failure until the next success."""
         failures = 0
         try:
             # The first heartbeat confirms the join and returns the partitions.
@@ -144,8 +145,8 @@ class ServiceSession:
         if self._is_lost():
             raise SessionLost("the session is over")
         named, returned = dict(self._epochs), dict(self._giving_back)
-        beat = Heartbeat(_by_queue(named), _by_queue(returned), self._leaving, wait)
-        within = min(wait + PATIENCE, self._remaining())
+        beat = Heartbeat(_group_by_queue(named), _group_by_queue(returned), self._leaving, wait)
+        within = min(wait + ANSWER_TIMEOUT, self._remaining())
         try:
             answer = await self._joined.heartbeat(beat, within=within)
         except (MemberGone, NotAuthenticated) as error:
@@ -166,12 +167,13 @@ class ServiceSession:
         self._apply(answer, named)
 
     def _apply(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
-        for partition, taken in self._partitions(answer.take):
+        """Applies an answer: stores new partitions, and forgets those that are lost or to be given back."""
+        for partition, taken in self._iterate_partitions(answer.take):
             if taken.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
                 self._forget(partition)
                 self._epochs[partition] = taken.epoch
-                self._offsets[partition] = OwnedOffset(partition, _recorded(taken), taken.epoch)
-        for partition, request in self._partitions(answer.give_back):
+                self._offsets[partition] = OwnedOffset(partition, _read_offset(taken), taken.epoch)
+        for partition, request in self._iterate_partitions(answer.give_back):
             if request.epoch == self._epochs.get(partition):
                 self._to_give_back.add(partition)
             elif request.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
@@ -188,7 +190,7 @@ class ServiceSession:
     def _queue(self, name: str) -> Queue:
         return Queue(self._member.wants.service, self._member.wants.application, name)
 
-    def _partitions(self, queues: Mapping[str, Mapping[int, Any]]) -> Iterator[tuple[Partition, Any]]:
+    def _iterate_partitions(self, queues: Mapping[str, Mapping[int, Any]]) -> Iterator[tuple[Partition, Any]]:
         for name, partitions in queues.items():
             queue = self._queue(name)
             for number, row in partitions.items():
@@ -256,7 +258,7 @@ class ServiceSession:
         """
         # If a partition is repeated, its last offset wins.
         commits = {held.partition: (held, identifier) for held, identifier in offsets}
-        queues: dict[Queue, list[Wanted]] = {}
+        queues: dict[Queue, list[CommitRequest]] = {}
         for partition, (held, identifier) in commits.items():
             if self._epochs.get(partition) == held.version:
                 queues.setdefault(partition.queue, []).append((held, identifier))
@@ -268,14 +270,15 @@ class ServiceSession:
             states |= result
         return states
 
-    async def _commit(self, queue: Queue, offsets: list[Wanted]) -> dict[Partition, OwnedOffset]:
+    async def _commit(self, queue: Queue, offsets: list[CommitRequest]) -> dict[Partition, OwnedOffset]:
+        """Commits offsets of one queue with retries; returns the new states, without partitions that others own."""
         remaining = {held.partition.number: (held, identifier) for held, identifier in offsets}
         recorded = {number: held.offset.id for number, (held, _) in remaining.items()}
         states: dict[Partition, OwnedOffset] = {}
         instant = time.time()
         for _ in range(MAX_CONFLICTS):
-            commits = {number: _change(*entry, recorded[number]) for number, entry in remaining.items()}
-            refused, again = await self._try(queue, commits, recorded)
+            commits = {number: _make_commit(*entry, recorded[number]) for number, entry in remaining.items()}
+            refused, again = await self._send_commits(queue, commits, recorded)
             for number in remaining.keys() - again:
                 held, identifier = remaining.pop(number)
                 if number not in refused:
@@ -285,7 +288,7 @@ class ServiceSession:
                 return states
         raise CoordinationLost(f"too many concurrent changes of the offsets of {queue.name}; try again later")
 
-    async def _try(
+    async def _send_commits(
         self, queue: Queue, commits: Mapping[int, PartitionCommit], recorded: dict[int, str | None]
     ) -> tuple[AbstractSet[int], AbstractSet[int]]:
         """Sends commits once; returns the partitions that others own, and the partitions to send again.
@@ -355,14 +358,14 @@ def as_coordination_error(error: ClientError) -> CoordinationError:
     return CoordinationLost(str(error))
 
 
-def _by_queue(epochs: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
+def _group_by_queue(epochs: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
     queues: dict[str, dict[int, int]] = {}
     for partition, epoch in epochs.items():
         queues.setdefault(partition.queue.name, {})[partition.number] = epoch
     return queues
 
 
-def _recorded(taken: Taken) -> CommittedOffset:
+def _read_offset(taken: Taken) -> CommittedOffset:
     note = None
     if taken.note is not None:
         try:
@@ -372,7 +375,7 @@ def _recorded(taken: Taken) -> CommittedOffset:
     return CommittedOffset(taken.offset, held=taken.came == "lost", note=note)
 
 
-def _change(held: OwnedOffset, identifier: str | None, recorded: str | None) -> PartitionCommit:
+def _make_commit(held: OwnedOffset, identifier: str | None, recorded: str | None) -> PartitionCommit:
     """Returns a commit. A commit that moves the offset back names the recorded offset as expected."""
     note = held.offset.note
     text = None if note is None else base64.b64encode(msgspec.json.encode(note)).decode()

@@ -160,17 +160,17 @@ def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> 
     """
     parts = split_url(url, SCHEME, f"{SCHEME}://host:port,host:port/chroot")
     login, _, hosts = parts.netloc.rpartition("@")
-    values = _read(dict(parse_qsl(parts.query, keep_blank_values=True)) | options)
+    values = _convert_options(dict(parse_qsl(parts.query, keep_blank_values=True)) | options)
     timeouts = {"connect_timeout": values.pop("connect_timeout")} if "connect_timeout" in values else {}
     if session_timeout is not None:
         timeouts["session_timeout"] = session_timeout
     return ConnectionOptions(
         hosts=hosts,
         chroot=unquote(parts.path).rstrip("/"),
-        login=_login(login, values.pop("login", "digest"), values.pop("login_file", None)),
+        login=_read_login(login, values.pop("login", "digest"), values.pop("login_file", None)),
         private=values.pop("private", None),
         shuffle=values.pop("shuffle", True),
-        tls=_tls(values),
+        tls=_make_tls(values),
         **timeouts,
     )
 
@@ -194,7 +194,7 @@ OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _read(options: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for name, value in options.items():
         if name not in OPTIONS:
@@ -206,7 +206,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
+def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
     if kind not in LOGINS:
         raise InvalidArgument(f"the login must be {' or '.join(LOGINS)}, not {kind!r}")
     if file is not None:
@@ -223,11 +223,11 @@ def _login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
     return LOGINS[kind](user, password)
 
 
-def _tls(values: dict[str, Any]) -> TlsOptions | None:
+def _make_tls(values: dict[str, Any]) -> TlsOptions | None:
+    """Returns TLS options, or None without TLS. If ``tls`` is not set, any other option enables TLS."""
     enabled = values.pop("tls", None)
-    password = values.pop("key_password", None)
     if enabled is None:
         enabled = bool(values)
     elif not enabled and values:
         raise InvalidArgument(f"{', '.join(values)} cannot be used without TLS")
-    return TlsOptions(password=password, **values) if enabled else None
+    return TlsOptions(password=values.pop("key_password", None), **values) if enabled else None

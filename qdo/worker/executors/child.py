@@ -108,6 +108,7 @@ class ParentListener:
         return b"".join(chunks)
 
     def listen(self) -> None:
+        """Reads runs and stop requests. When the parent is gone, ends the process at once if a handler runs."""
         try:
             while True:
                 task: ChildTask | int | None = read_frame(self.receive)

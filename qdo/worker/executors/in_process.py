@@ -92,9 +92,9 @@ async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noq
     return made
 
 
-QUICK = 0.0005
+MAX_QUICK_SECONDS = 0.0005
 """Max seconds of a quick message, whose time is not recorded separately."""
-_BREATH = 0.01
+_MAX_BUSY_SECONDS = 0.01
 """Max seconds for which a run with an async handler that never waits keeps the event loop busy."""
 
 
@@ -135,12 +135,12 @@ def run_plain(
                 hooks.call("before", message, place)
             result = handler(message, context)
             if result is not None:
-                _keep(run, result)
+                _keep_result(run, result)
             handled = run.handled = handled + 1
             if around:
                 hooks.call("after", message, place)
             now = perf_counter()
-            if now - last > QUICK:
+            if now - last > MAX_QUICK_SECONDS:
                 slow.append(now - last)
                 slow_at.append(handled - 1)
             last = now
@@ -188,20 +188,20 @@ async def run_async(  # noqa: C901 - a hot loop, in which calls cost time
             call = handler(message, context)
             result = await call if limit is None else await limited(call, limit, "the handler")
             if result is not None:
-                _keep(run, result)
+                _keep_result(run, result)
             if task.cancelling() and not run.cancelled:
                 await _end_cancellation(task, run)
             handled = run.handled = handled + 1
             if around:
                 hooks.call("after", message, place)
             now = perf_counter()
-            if now - last > QUICK:
+            if now - last > MAX_QUICK_SECONDS:
                 slow.append(now - last)
                 slow_at.append(handled - 1)
             last = now
             if now > until:
                 break
-            if now - breath > _BREATH:
+            if now - breath > _MAX_BUSY_SECONDS:
                 await asyncio.sleep(0)
                 last = breath = perf_counter()
     except asyncio.CancelledError as error:
@@ -237,7 +237,7 @@ async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
         task.uncancel()
 
 
-def _keep(run: MessageRun, result: object) -> None:
+def _keep_result(run: MessageRun, result: object) -> None:
     try:
         check_ran(result, "the handler")
     except NothingRan as error:
@@ -265,7 +265,7 @@ class ThreadExecutor(InThisProcess):
         self._busy += 1
         run.begun = True
         if self._busy > len(self._threads) < self.slots:
-            thread = threading.Thread(target=self._work, name=f"qdo-{len(self._threads) + 1}", daemon=True)
+            thread = threading.Thread(target=self._run_jobs, name=f"qdo-{len(self._threads) + 1}", daemon=True)
             self._threads.append(thread)
             thread.start()
         self._jobs.put((future, run, place))
@@ -283,7 +283,7 @@ class ThreadExecutor(InThisProcess):
             self._jobs.put(None)
         await super().close()
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             future, run, place = job
             ran = contextvars.Context().run(run_plain, *self._arguments(run, place))

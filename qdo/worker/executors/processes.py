@@ -113,7 +113,7 @@ class ChildProcess:
     def __init__(self, setup: ChildSetup, limit_of: Callable[[MessageRun], tuple[float, object]]) -> None:
         self.dead = False
         self._setup = setup
-        self._limit_of = limit_of
+        self._find_limit = limit_of
         self._process: subprocess.Popen[bytes] | None = None
         self._reader = asyncio.StreamReader()
         self._writer: asyncio.StreamWriter | None = None
@@ -143,7 +143,7 @@ class ChildProcess:
             answer, _ = await self._frame(b"")
             reason = str(answer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            reason = f"a process for the handler {self._setup.handler} {await self._ending()} while it started"
+            reason = f"a process for the handler {self._setup.handler} {await self._describe_end()} while it started"
         raise HandlerError(reason)
 
     async def run(self, messages: Sequence[Message], place: Delivery, run: MessageRun) -> RunResult:
@@ -153,39 +153,40 @@ class ChildProcess:
         """
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
-        run.tell = lambda: writer.write(frame(None))
+        run.notify_halt = lambda: writer.write(frame(None))
         before = run.handled
-        run.tell_to_stop = lambda number: writer.write(frame(number - before))
+        run.notify_stop = lambda number: writer.write(frame(number - before))
         try:
             task = frame(ChildTask(tuple(messages), place, run.keeps_results))
         except Exception as error:  # noqa: BLE001 - a message that cannot be pickled fails like any other
-            run.tell = run.tell_to_stop = None
+            run.notify_halt = run.notify_stop = None
             if len(messages) > 1:
                 return await self.run(messages[:1], place, run)
             return RunResult(0, Failure.of(error))
         try:
             writer.write(task)
             for number in run.to_stop:
-                run.tell_to_stop(number)
+                run.notify_stop(number)
             if run.halt:
-                run.tell()
-            ran = await self._follow(run)
+                run.notify_halt()
+            ran = await self._read_result(run)
         except TimeoutError:
             await self.kill()
-            seconds, what = self._limit_of(run)
+            seconds, what = self._find_limit(run)
             failure = Failure.of(TimeLimit(f"{what} took longer than {seconds:g} s and was killed"))
             return RunResult(run.handled - before, failure)
         except (asyncio.IncompleteReadError, ConnectionError):
-            failure = Failure.of(Crashed(f"the handler's process {await self._ending()}"))
+            failure = Failure.of(Crashed(f"the handler's process {await self._describe_end()}"))
             return RunResult(run.handled - before, failure)
         finally:
-            run.tell = run.tell_to_stop = None
+            run.notify_halt = run.notify_stop = None
         return ran
 
-    async def _follow(self, run: MessageRun) -> RunResult:
+    async def _read_result(self, run: MessageRun) -> RunResult:
+        """Reads progress, states and results until the run ends. The time limit begins anew with each message."""
         received = b""
         while True:
-            async with asyncio.timeout(self._limit_of(run)[0]):
+            async with asyncio.timeout(self._find_limit(run)[0]):
                 while not received.startswith(HANDLED):
                     if received.startswith(ENDED):
                         ran, _ = await self._frame(received[1:])
@@ -205,7 +206,7 @@ class ChildProcess:
     def gone(self) -> bool:
         return self.dead or self._process is None or self._reader.at_eof()
 
-    def strike(self) -> None:
+    def kill_group(self) -> None:
         """Kills the child's process group. Does nothing if called again: the group's id may be reused by then."""
         killed, self.dead = self.dead, True
         if self._process is not None and not killed:
@@ -213,7 +214,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
-        self.strike()
+        self.kill_group()
         code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:
             self._writer.close()
@@ -222,6 +223,7 @@ class ChildProcess:
         return code
 
     async def close(self) -> None:
+        """Lets the child leave its context for up to ``_LEAVE_SECONDS``, then kills it."""
         if self._writer is not None:
             try:
                 async with asyncio.timeout(_LEAVE_SECONDS):
@@ -241,7 +243,7 @@ class ChildProcess:
         begun += await self._reader.readexactly(max(0, end - len(begun)))
         return unframe(begun[size:end]), begun[end:]
 
-    async def _ending(self) -> str:
+    async def _describe_end(self) -> str:
         """Returns how the child ended, as text for an error. Kills the processes that it left behind."""
         code = await self.kill()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
@@ -297,7 +299,7 @@ class ProcessExecutor:
     def give_up(self) -> bool:
         self._given_up = True
         for child in self._children:
-            child.strike()
+            child.kill_group()
         return True
 
     async def close(self) -> None:
@@ -311,7 +313,7 @@ class ProcessExecutor:
             self._drop(child, "a handler's process ended while it was idle")
         run.begun = True
         if self._hooks.around:
-            ran = await self._one_by_one(child, run, place)
+            ran = await self._run_one_by_one(child, run, place)
         else:
             ran = await child.run(run.messages, place, run)
         if not child.dead:
@@ -326,7 +328,7 @@ class ProcessExecutor:
             logger.warning("%s; another is started", why)
             start(self._replace(), self._replacing)
 
-    async def _one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
+    async def _run_one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
         total = RunResult(0)
         until = perf_counter() + self._setup.seconds
         for message in run.messages:
@@ -352,14 +354,15 @@ class ProcessExecutor:
             else:
                 return
 
-    def _limit_of(self, run: MessageRun) -> tuple[float, object]:
+    def _find_limit(self, run: MessageRun) -> tuple[float, object]:
+        """Returns the max seconds of the next message, and what they limit: its task or the handler."""
         task = self._task_of(run.messages[run.handled]) if run.handled < len(run.messages) else None
         if task is None or task.timeout is None:
             return self._limit, "the handler"
         return min(self._limit, task.timeout + _CANCEL_SECONDS * task.is_async), task
 
     async def _add(self) -> None:
-        child = ChildProcess(self._setup, self._limit_of)
+        child = ChildProcess(self._setup, self._find_limit)
         await child.start()
         self._children.add(child)
         self._idle.put_nowait(child)

@@ -66,7 +66,7 @@ def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expi
     with store_at.open() as store:
         end = _end(expires)
         bridge.run(store.applications.create_application(name))
-        _show_new(*_new_key(store, name, end, note))
+        _show_new(*_create_key(store, name, end, note))
 
 
 @app.command("list")
@@ -75,7 +75,7 @@ def list_applications(store_at: ConfiguredStore) -> None:
     """List the applications."""
     with store_at.open() as store:
         names = {
-            name: len([key for key in bridge.run(store.applications.keys(name)) if not _over(key)])
+            name: len([key for key in bridge.run(store.applications.keys(name)) if not _is_expired(key)])
             for name in bridge.run(store.applications.application_names())
         }
     document = [{"application": name, "keys": count} for name, count in names.items()]
@@ -87,10 +87,10 @@ def list_applications(store_at: ConfiguredStore) -> None:
 def keys(store_at: ConfiguredStore, name: Owner) -> None:
     """List the ids and limits of an application's keys, oldest first. The keys themselves are not stored."""
     with store_at.open() as store:
-        _existing(store, name)
+        _require_existing(store, name)
         keys = bridge.run(store.applications.keys(name))
-    shown = output.table(Key, keys, "id", "created", ("expires", _expiry), *_LIMITS, "note")
-    output.show([_described(key) for key in keys], [shown])
+    shown = output.table(Key, keys, "id", "created", ("expires", _expiry_text), *_LIMITS, "note")
+    output.show([_describe(key) for key in keys], [shown])
 
 
 @app.command("key-add")
@@ -110,7 +110,7 @@ def key_add(
 
     --allow and --queues limit the key.
     """
-    scope = _scope(allow, queues)
+    scope = _parse_scope(allow, queues)
     if name == OPERATORS and scope is not None:
         raise typer.BadParameter(
             f"a key of {OPERATORS} lists and measures the queues of all applications and cannot be limited",
@@ -119,11 +119,11 @@ def key_add(
     if name == OPERATORS and sqs:
         raise typer.BadParameter(f"{OPERATORS} has no queues of its own", param_hint="--sqs")
     with store_at.open() as store:
-        _existing(store, name)
+        _require_existing(store, name)
         if sqs:
             _add_access_key(store_at, store, name, _end(expires), note, scope)
             return
-        _show_new(*_new_key(store, name, _end(expires), note, scope))
+        _show_new(*_create_key(store, name, _end(expires), note, scope))
 
 
 @app.command("rotate")
@@ -150,11 +150,11 @@ def rotate(
     from queuey.cli.operations import first_start
 
     with store_at.open() as store:
-        _existing(store, name)
+        _require_existing(store, name)
         old = [
             old_key
             for old_key in bridge.run(store.applications.keys(name))
-            if not _over(old_key) and key in {None, old_key.id}
+            if not _is_expired(old_key) and key in {None, old_key.id}
         ]
         old = [old_key for old_key in old if not _is_of_sqs(old_key)]
         if key is not None and not old:
@@ -166,15 +166,15 @@ def rotate(
                 f"the keys of {name} have different limits, so one new key cannot replace all of them. "
                 f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
             )
-        secret, new = _new_key(store, name, _last_end(old) if expires is None else _end(expires), note, *scopes)
+        secret, new = _create_key(store, name, _last_end(old) if expires is None else _end(expires), note, *scopes)
         end = time.time() + grace
         for old_key in old:
             if old_key.id != new.id and (old_key.expires is None or old_key.expires > end):
                 bridge.run(store.applications.expire_key(name, old_key.id, end))
-    output.note(f"{plural(len(old), 'older key expires', 'older keys expire')} in {time_parsing.length(grace)}.")
+    output.print_note(f"{plural(len(old), 'older key expires', 'older keys expire')} in {time_parsing.length(grace)}.")
     profile = first_start.replace_key(name, {old_key.id for old_key in old}, secret, store_at.settings.profile)
     if profile is not None:
-        output.note(f"{profile} has the new key.")
+        output.print_note(f"{profile} has the new key.")
     _show_new(secret, new)
 
 
@@ -188,7 +188,7 @@ def revoke(
 ) -> None:
     """Revoke a key. It stops working now."""
     with store_at.open() as store:
-        _existing(store, name)
+        _require_existing(store, name)
         output.confirm(f"Revoke key {key} of {name}?", yes=yes)
         bridge.run(store.applications.revoke_key(name, key))
     output.show({"application": name, "revoked": key}, f"Key {key} of {name} is revoked.")
@@ -208,7 +208,7 @@ def key_import(
     from queuey.cli.operations import first_start
 
     _check_name(name)
-    scope = _scope(allow, queues)
+    scope = _parse_scope(allow, queues)
     secret = read_key()
     with store_at.open() as store:
         with suppress(ApplicationExists):
@@ -221,10 +221,11 @@ def key_import(
                 f"{name} already has this key, as {added.id}, with other limits, so nothing was changed. "
                 f"To change them, revoke it first: queuey app revoke {name} {added.id}"
             )
-    output.show(_described(added), f"Key {added.id} now belongs to {name}.")
+    output.show(_describe(added), f"Key {added.id} now belongs to {name}.")
 
 
-def _existing(store: Store, name: str) -> None:
+def _require_existing(store: Store, name: str) -> None:
+    """Raises an error unless keys can be made for the application: it exists, or is that of operators."""
     if name == AUDITS:
         raise typer.BadParameter(f"{AUDITS} has the audit logs of the console and cannot have keys")
     if name != OPERATORS and not bridge.run(store.applications.has_application(name)):
@@ -242,7 +243,7 @@ def _check_name(name: str) -> None:
         raise typer.BadParameter(f"{name!r} is not a valid application name: use letters, digits and . _ -")
 
 
-def _scope(allow: str, queues: str) -> Scope | None:
+def _parse_scope(allow: str, queues: str) -> Scope | None:
     from queuey.access import parse_scope
 
     try:
@@ -251,7 +252,9 @@ def _scope(allow: str, queues: str) -> Scope | None:
         raise typer.BadParameter(str(error), param_hint="--allow, --queues") from error
 
 
-def _new_key(store: Store, name: str, expires: float | None, note: str, scope: Scope | None = None) -> tuple[str, Key]:
+def _create_key(
+    store: Store, name: str, expires: float | None, note: str, scope: Scope | None = None
+) -> tuple[str, Key]:
     from queuey.cli.operations import first_start
 
     secret = first_start.new_secret()
@@ -283,7 +286,7 @@ def _add_access_key(
         store.applications.add_key(name, access_keys.digest_of(access_key), expires=expires, note=note, scope=scope)
     )
     own = {"access_key_id": access_key, "secret_access_key": secret}
-    _show_pairs(key, _described(key) | own, own, "The secret is not shown again: it is not stored.")
+    _show_pairs(key, _describe(key) | own, own, "The secret is not shown again: it is not stored.")
 
 
 def _is_of_sqs(key: Key) -> bool:
@@ -294,17 +297,17 @@ def _is_of_sqs(key: Key) -> bool:
 
 def _show_new(secret: str, key: Key) -> None:
     hashed = "The key is not shown again: the store keeps only its hash."
-    _show_pairs(key, _described(key) | {"secret": secret}, {"key": secret}, hashed)
+    _show_pairs(key, _describe(key) | {"secret": secret}, {"key": secret}, hashed)
 
 
-def _show_pairs(key: Key, found: dict[str, Any], own: dict[str, str], remark: str) -> None:
+def _show_pairs(key: Key, document: dict[str, Any], own: dict[str, str], remark: str) -> None:
     secrets = [(title.replace("_", " "), text) for title, text in own.items()]
-    about = output.fields(key, ("expires", _expiry), *_LIMITS).pairs
+    about = output.fields(key, ("expires", _expiry_text), *_LIMITS).pairs
     shown = output.Fields([("application", key.application), ("key id", key.id), *secrets, *about])
-    output.show(found, (shown, output.ToStderr(remark)))
+    output.show(document, (shown, output.ToStderr(remark)))
 
 
-def _described(key: Key) -> dict[str, Any]:
+def _describe(key: Key) -> dict[str, Any]:
     return {
         "application": key.application,
         "key": key.id,
@@ -316,7 +319,7 @@ def _described(key: Key) -> dict[str, Any]:
     }
 
 
-def _limits(key: Key) -> tuple[str, str]:
+def _describe_limits(key: Key) -> tuple[str, str]:
     if key.application == OPERATORS:
         return "measure", "of all applications"
     if key.scope is None:
@@ -324,20 +327,21 @@ def _limits(key: Key) -> tuple[str, str]:
     return ",".join(key.scope.allow), ",".join(key.scope.queues)
 
 
-_LIMITS = (("allow", lambda key: _limits(key)[0]), ("queues", lambda key: _limits(key)[1]))
+_LIMITS = (("allow", lambda key: _describe_limits(key)[0]), ("queues", lambda key: _describe_limits(key)[1]))
 
 
-def _over(key: Key) -> bool:
+def _is_expired(key: Key) -> bool:
     return key.expires is not None and key.expires <= time.time()
 
 
-def _expiry(key: Key) -> str:
+def _expiry_text(key: Key) -> str:
     if key.expires is None:
         return "never"
-    return "over" if _over(key) else time_parsing.iso(key.expires)
+    return "over" if _is_expired(key) else time_parsing.iso(key.expires)
 
 
 def _end(expires: float | None) -> float | None:
+    """Returns the time ``expires`` seconds from now, or None for no expiry."""
     return None if expires is None else time.time() + expires
 
 

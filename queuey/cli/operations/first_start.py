@@ -23,7 +23,7 @@ State = Literal["absent", "foreign", "ours"]
 """State of a profile: missing; of another server or unreadable; with a key that is valid for this store."""
 
 
-class Found(NamedTuple):
+class ProfileFile(NamedTuple):
     """A path for a profile. ``profile`` is set if the file is ours."""
 
     path: Path
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def plan(main: Found, beside: Found, url: str, *, keys: int, answers: Callable[[str], bool]) -> Plan:
+def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers: Callable[[str], bool]) -> Plan:
     """Decides which profile a start uses.
 
     Args:
@@ -92,7 +92,7 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
     valid = [
         key for key in bridge.run(store.applications.keys(APPLICATION)) if key.expires is None or key.expires > now
     ]
-    made = plan(_look(store, main), _look(store, beside), url, keys=len(valid), answers=answers)
+    made = plan(_inspect(store, main), _inspect(store, beside), url, keys=len(valid), answers=answers)
     if not made.write:
         return made
     secret = made.profile.key if made.profile is not None else new_secret()
@@ -136,22 +136,23 @@ def digest(secret: str) -> bytes:
     return sha256(secret.encode("ascii", "replace")).digest()
 
 
-def _look(store: Store, path: Path) -> Found:
+def _inspect(store: Store, path: Path) -> ProfileFile:
+    """Returns whether the profile is absent, ours (a valid key of this store) or foreign."""
     try:
         profile = read_profile(path)
     except ProfileNotFound:
-        return Found(path, "absent")
+        return ProfileFile(path, "absent")
     except ProfileInvalid:
-        return Found(path, "foreign")
+        return ProfileFile(path, "foreign")
     key = bridge.run(store.applications.find_key(digest(profile.key)))
     valid = key is not None and (key.expires is None or key.expires > time.time())
     if key is None or not valid or (key.application, profile.application) != (APPLICATION, APPLICATION):
-        return Found(path, "foreign")
-    return Found(path, "ours", profile)
+        return ProfileFile(path, "foreign")
+    return ProfileFile(path, "ours", profile)
 
 
-def _how_to_use(found: Found, main: Found) -> tuple[str, ...]:
-    if found.path == main.path:
+def _how_to_use(used: ProfileFile, main: ProfileFile) -> tuple[str, ...]:
+    if used.path == main.path:
         return ()
     owner = urlsplit(main.profile.url).netloc if main.profile is not None else "another server"
-    return (f"{main.path} is the profile of {owner}. To use this service: QUEUEY_PROFILE={found.path}",)
+    return (f"{main.path} is the profile of {owner}. To use this service: QUEUEY_PROFILE={used.path}",)

@@ -86,10 +86,10 @@ def show_settings(config: Config = None, **options: str | None) -> None:
         }
         for name, value, source in rows
     }
-    output.show(document, [output.Table(["setting", "value", "source"], _by_group(rows))])
+    output.show(document, [output.Table(["setting", "value", "source"], _group_rows(rows))])
 
 
-def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
+def _group_rows(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
     from queuey import settings as table
 
     groups = {line.name: line.group for line in table.table()}
@@ -122,7 +122,7 @@ def _serve(settings: Settings) -> int:
     settings = msgspec.structs.replace(settings, rooms=rooms)
     url = server.url_of(settings, address[1])
     if opening.is_cassandra(settings):
-        start = _look_at_cassandra(settings)._replace(welcome=_welcome(settings, url, None))
+        start = _check_cassandra(settings)._replace(welcome=_welcome_lines(settings, url, None))
     else:
         start = _prepare_sqlite(settings, url)
     start = with_rooms(settings, start)
@@ -138,6 +138,7 @@ def _serve(settings: Settings) -> int:
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
+    """Creates the store, and the profile unless a room replaces the API. Raises Failed if that cannot be done."""
     from queuey.cli.operations import first_start
     from queuey.errors import StoreIncompatible, StoreUnavailable
     from queuey.service.operating.credentials import Sessions
@@ -152,31 +153,35 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         raise Failed(f"the data directory {settings.data} cannot be used: {reason_of(error)}", BAD_STORE) from error
     try:
         promise = bridge.run(store.acknowledgement())
-        done = None if settings.alone is not None else first_start.prepare(store, settings, url, answers=_answers)
+        plan = (
+            None
+            if settings.alone is not None
+            else first_start.prepare(store, settings, url, answers=_accepts_connections)
+        )
         for room in settings.rooms:
             room.prepare(settings, store.applications)
-        key = None if done is None or done.profile is None else first_start.digest(done.profile.key)
-        welcome = _welcome(settings, url, None if key is None else partial(Sessions(store).offer, key))
+        key = None if plan is None or plan.profile is None else first_start.digest(plan.profile.key)
+        welcome = _welcome_lines(settings, url, None if key is None else partial(Sessions(store).offer, key))
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error
     finally:
         store.close()
-    if done is None:
+    if plan is None:
         return Start(f"data {settings.data}, {promise.meaning}", promise=promise)
-    return Start(f"data {settings.data}, profile {done.path}, {promise.meaning}", done.notes, promise, welcome)
+    return Start(f"data {settings.data}, profile {plan.path}, {promise.meaning}", plan.notes, promise, welcome)
 
 
-def _welcome(settings: Settings, url: str, link: Callable[[], str] | None) -> tuple[str, ...]:
+def _welcome_lines(settings: Settings, url: str, link: Callable[[], str] | None) -> tuple[str, ...]:
     return tuple(line for room in settings.rooms for line in room.welcome(url, link))
 
 
-def _look_at_cassandra(settings: Settings) -> Start:
+def _check_cassandra(settings: Settings) -> Start:
     """Describes the store, or why it cannot be used yet. The service starts in either case."""
-    from queuey.cli.operations.store_options import be_quiet
+    from queuey.cli.operations.store_options import silence_logs
     from queuey.errors import StoreUnavailable
     from queuey.storage import opening
 
-    be_quiet()  # The workers log the same errors.
+    silence_logs()  # The workers log the same errors.
     place = f"store {settings.store}"
     store = opening.open_store(settings, jobs=False)
     try:
@@ -208,14 +213,14 @@ def with_rooms(settings: Settings, start: Start) -> Start:
 
 
 def _announce(url: str, start: Start) -> None:
-    output.say(f"Queuey serves at {url}: {start.facts}")
+    output.print_line(f"Queuey serves at {url}: {start.facts}")
     for text in start.welcome if sys.stdout.isatty() else ():
-        output.say(text)
+        output.print_line(text)
     for text in start.notes:
-        output.note(text)
+        output.print_note(text)
 
 
-def _answers(url: str) -> bool:
+def _accepts_connections(url: str) -> bool:
     parts = urlsplit(url.partition(",")[0])
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

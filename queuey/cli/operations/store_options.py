@@ -60,7 +60,7 @@ class ConfiguredStore:
         names = [name for name in kept if _is_of_store(name) and name != "profile"]
         if not opening.is_cassandra(self.settings):
             names.append("data")
-        return {name: _portable(getattr(self.settings, attribute_of(name))) for name in dict.fromkeys(names)}
+        return {name: _portable_text(getattr(self.settings, attribute_of(name))) for name in dict.fromkeys(names)}
 
     def require(self) -> None:
         """Checks that an embedded store exists, so that a misspelled path does not create one.
@@ -86,7 +86,7 @@ class ConfiguredStore:
         settings = self.settings
         remote = opening.is_cassandra(settings)
         self.require()
-        be_quiet()
+        silence_logs()
         store = opening.open_store(settings, jobs=False)
         try:
             if remote:
@@ -117,7 +117,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
     return loaded
 
 
-def be_quiet() -> None:
+def silence_logs() -> None:
     """Keeps log records off the terminal, for a command that reports its errors itself."""
     logging.getLogger().addHandler(logging.NullHandler())
 
@@ -128,7 +128,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     config, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
-    options = [_option(line, panel=None if line.name in _FIRST else line.group) for line in table.table()]
+    options = [_make_option(line, panel=None if line.name in _FIRST else line.group) for line in table.table()]
 
     return with_parameters(command, command, [config, *options, *own])
 
@@ -145,7 +145,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
     )
     config = optional("config", Annotated[Path | None, file])
-    options = [_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
+    options = [_make_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
 
     def fill(values: dict[str, Any]) -> ConfiguredStore:
         texts = {option.name: values.pop(option.name) for option in options}
@@ -160,7 +160,7 @@ def _is_of_store(name: str) -> bool:
     return name in _STORE or is_of_cassandra(name)
 
 
-def _portable(value: object) -> str:
+def _portable_text(value: object) -> str:
     from queuey.settings import SecretName, as_text
 
     if isinstance(value, Path):
@@ -170,7 +170,7 @@ def _portable(value: object) -> str:
     return as_text(value)
 
 
-def _option(line: Setting, *, panel: str | None, hidden: bool = False) -> inspect.Parameter:
+def _make_option(line: Setting, *, panel: str | None, hidden: bool = False) -> inspect.Parameter:
     shown = line.default.replace("`", "").replace(",", ", ") or "none"
     choices = choices_of(line.kind)
     option = typer.Option(

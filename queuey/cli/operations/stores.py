@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from queuey import time_parsing
-from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, be_quiet, on_store
+from queuey.cli.operations.store_options import READY_TIMEOUT, ConfiguredStore, on_store, silence_logs
 from queuey.messages import Finding
 from queuey.settings import Settings
 from queuey.storage import bridge
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from queuey.storage.cassandra.driver import Driver
     from queuey.storage.cassandra.options import CassandraOptions
     from queuey.storage.cassandra.timing import Timing
-    from queuey.storage.sqlite.backup import Contents, Tell
+    from queuey.storage.sqlite.backup import Contents, ReportProgress
 
 Replication = Annotated[
     str | None,
@@ -40,7 +40,7 @@ Replication = Annotated[
         show_default="required if the keyspace does not exist",
     ),
 ]
-CONNECT_WITHIN = 20.0
+CONNECT_TIMEOUT = 20.0
 _MIB = 1 << 20
 _TO_CASSANDRA = (
     "is for SQLite stores. A Cassandra store is backed up on each node by nodetool: "
@@ -54,19 +54,19 @@ def doctor(store_at: ConfiguredStore) -> None:
     """Check the store's health, configuration and durability."""
     from queuey.storage import opening
 
-    be_quiet()
+    silence_logs()
     findings = opening.examiner(store_at.settings)()
     # After a failed check, opening the store would only repeat the finding.
     if all(finding.state != "fail" for finding in findings):
-        findings.append(_try(store_at.settings))
+        findings.append(_check_access(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
     document = {"store": store_at.settings.store, "ok": not failed, "findings": findings}
-    output.show(document, _described(findings))
+    output.show(document, _describe_findings(findings))
     if failed:
         raise typer.Exit(1)
 
 
-def _try(settings: Settings) -> Finding:
+def _check_access(settings: Settings) -> Finding:
     from queuey.errors import QueueyError
     from queuey.storage import opening
     from queuey.time_parsing import clock_warning
@@ -83,7 +83,7 @@ def _try(settings: Settings) -> Finding:
     return Finding("store", "warn" if warning else "ok", "can be written and read", warning or "")
 
 
-def _described(findings: list[Finding]) -> Iterator[str]:
+def _describe_findings(findings: list[Finding]) -> Iterator[str]:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         yield f"{finding.state:<4}  {finding.check:<{width}}  {finding.text}"
@@ -103,16 +103,16 @@ def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run:
     target = opening.cassandra_target(settings)
     from queuey.storage.cassandra.admin import migrations
 
-    be_quiet()
+    silence_logs()
     options = opening.cassandra_options(settings)
-    report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
+    report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.print_note)
     names = [migration.name for migration in report.migrations]
     done = f"{plural(len(names), 'change')} applied" if names else "no changes were needed"
     about = {"keyspace": report.keyspace, "replication": report.replication, "migrations": names, "dry_run": dry_run}
-    output.show(about, _plan(report) if dry_run else f"Keyspace {report.keyspace} is up to date: {done}.")
+    output.show(about, _describe_plan(report) if dry_run else f"Keyspace {report.keyspace} is up to date: {done}.")
 
 
-def _plan(report: Report) -> Iterator[str]:
+def _describe_plan(report: Report) -> Iterator[str]:
     from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
@@ -152,7 +152,7 @@ def timing(
     """Show or set the timing parameters of a Cassandra store."""
     from queuey.storage.cassandra.admin import stored_timing
 
-    be_quiet()
+    silence_logs()
     options = {
         "deadline": write_deadline,
         "undo": undo,
@@ -161,19 +161,19 @@ def timing(
         "row_age": row_age,
     }
     named = {name: value for name, value in options.items() if value is not None}
-    with _connected(store_at.settings) as (driver, store_options):
+    with _connect(store_at.settings) as (driver, store_options):
         standing = stored_timing.standing(driver, store_options)
         if named or soon or patient:
-            timing = _wanted(standing, named, level, soon=soon, patient=patient)
-            stored_timing.change(driver, store_options, timing, output.note)
+            timing = _choose_timing(standing, named, level, soon=soon, patient=patient)
+            stored_timing.change(driver, store_options, timing, output.print_note)
             standing = stored_timing.standing(driver, store_options)
     stored = standing.stored
     about = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": standing.measured}
-    output.show(about | {"data_centres": standing.centres}, _described_timing(standing))
+    output.show(about | {"data_centres": standing.centres}, _describe_timing(standing))
 
 
 @contextmanager
-def _connected(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
+def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
     from queuey.errors import SettingsError
     from queuey.storage import opening
 
@@ -183,15 +183,18 @@ def _connected(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
     from queuey.storage.cassandra.driver import connected
 
     options = opening.cassandra_options(settings)
-    with connected(target, options, CONNECT_WITHIN) as driver:
+    with connected(target, options, CONNECT_TIMEOUT) as driver:
         yield driver, options
 
 
-def _wanted(standing: Standing, named: dict[str, float], level: str | None, *, soon: bool, patient: bool) -> Timing:
+def _choose_timing(
+    report: Standing, named: dict[str, float], level: str | None, *, soon: bool, patient: bool
+) -> Timing:
+    """Returns the timing that the options ask for, based on the stored one. Raises SettingsError if they conflict."""
     from queuey.errors import SettingsError
     from queuey.storage.cassandra.timing import PATIENT, SOON, changed
 
-    stored = standing.stored
+    stored = report.stored
     if level is not None and level not in stored.kept.levels:
         raise SettingsError(f"--level {level} is not known: use one of {', '.join(stored.kept.levels)}.")
     if soon or patient:
@@ -207,17 +210,17 @@ def _wanted(standing: Standing, named: dict[str, float], level: str | None, *, s
     return changed(stored.kept, levels, named)
 
 
-def _described_timing(standing: Standing) -> Iterator[str]:
+def _describe_timing(report: Standing) -> Iterator[str]:
     from queuey.storage.cassandra.admin import doctor_rules
     from queuey.storage.cassandra.admin.stored_timing import shown
 
-    stored = standing.stored
+    stored = report.stored
     if stored.settled:
         yield shown(stored.kept)
     else:
         yield f"kept:    {shown(stored.kept)}"
         yield f"assumed: {shown(stored.assumed)}"
-    finding = doctor_rules.timing(stored, standing.measured)
+    finding = doctor_rules.timing(stored, report.measured)
     yield finding.text
     if finding.advice:
         yield finding.advice
@@ -248,9 +251,9 @@ def backup(
     replace = file.exists()
     if replace:
         output.confirm(f"Replace {file}?", yes=yes)
-    with _progress() as tell:
+    with _show_progress() as tell:
         contents = back_up(settings.data, file, opening.sqlite_options(settings, jobs=False), tell, replace=replace)
-    _show(contents, {"backup": str(file), "store": str(settings.data)}, f"{file} is a backup")
+    _show_contents(contents, {"backup": str(file), "store": str(settings.data)}, f"{file} is a backup")
 
 
 @on_store
@@ -277,11 +280,11 @@ def restore(
     if replace:
         output.confirm(f"Replace the store at {settings.data} and everything in it?", yes=yes)
     options = opening.sqlite_options(settings, jobs=False)
-    with _progress() as tell:
+    with _show_progress() as tell:
         contents = backups.restore(file, settings.data, options, tell, replace=replace)
     about = {"backup": str(file), "store": str(settings.data), "replaced": replace}
-    _show(contents, about, f"The store at {settings.data} is restored from {file}")
-    output.note(
+    _show_contents(contents, about, f"The store at {settings.data} is restored from {file}")
+    output.print_note(
         "Changes after the backup are lost. Revoke again the keys that were revoked since. Restart workers that "
         "claimed messages before."
     )
@@ -303,7 +306,7 @@ def _is_of_store(file: Path, data: Path) -> bool:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def _show_progress() -> Iterator[ReportProgress]:
     with bar() as move:
 
         def tell(text: str, done: int, total: int | None) -> None:
@@ -312,7 +315,7 @@ def _progress() -> Iterator[Tell]:
         yield tell
 
 
-def _show(contents: Contents, about: dict[str, Any], text: str) -> None:
+def _show_contents(contents: Contents, about: dict[str, Any], text: str) -> None:
     counts = [
         plural(contents.applications, "application"),
         plural(contents.keys, "key"),

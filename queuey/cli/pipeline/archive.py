@@ -65,13 +65,13 @@ def archive(
         from queuey.pipeline.archive.archive_stream import archive_stream
 
         with run.session(selection) as spark:
-            ended = archive_stream(spark, options, checkpoint, run.say, every=every, once=once)
+            ended = archive_stream(spark, options, checkpoint, run.report, every=every, once=once)
         text = f"{plural(ended.batches, 'batch', 'batches')} with {plural(ended.messages, 'message')} kept"
         output.show(ended, ToStderr(f"{text}, {plural(ended.closed, 'bucket')} closed: {ended.to}"))
         return
     with run.session(selection) as spark:
-        report = job(spark, options, run.say)
-    output.show({**msgspec.to_builtins(report), "messages": report.messages}, _described(report))
+        report = job(spark, options, run.report)
+    output.show({**msgspec.to_builtins(report), "messages": report.messages}, _describe(report))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -98,13 +98,13 @@ def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool
 
     options = CheckOptions(store=run.store, selection=selection, archive=archive, against_store=verify)
     with run.session() as spark:
-        report = job(spark, options, run.say)
-    output.show(report, _checked(report))
+        report = job(spark, options, run.report)
+    output.show(report, _describe_check(report))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _described(report: ArchiveReport) -> Iterator[Block]:
+def _describe(report: ArchiveReport) -> Iterator[Block]:
     from queuey.pipeline.archive.archive_job import ArchivedBucket
 
     if report.archived:
@@ -125,7 +125,7 @@ def _described(report: ArchiveReport) -> Iterator[Block]:
         yield ToStderr(f"Not archived: {bucket.queue} {bucket.bucket}: {text}. Archive it again.")
 
 
-def _checked(report: CheckReport) -> Iterator[Block]:
+def _describe_check(report: CheckReport) -> Iterator[Block]:
     from queuey.pipeline.archive.verify import UnarchivedBucket
 
     for damage in report.damaged:

@@ -54,16 +54,16 @@ def audit(
 
     names = dict(name_and_value(text, "OLD=NEW", "--as") for text in renamed or ())
     fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
-    options = AuditOptions(store=run.store, names=names, offsets=_offsets(run, offsets or []), **fields)
-    run.nothing_to_try()
+    options = AuditOptions(store=run.store, names=names, offsets=_read_offsets(run, offsets or []), **fields)
+    run.report_dry_run()
     with run.session() as spark:
-        report = job.run(spark, options, run.say)
-    output.show(report, _described(report))
+        report = job.run(spark, options, run.report)
+    output.show(report, _describe(report))
     if not report.sound:
         raise typer.Exit(1)
 
 
-def _offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
+def _read_offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
     from queuey.pipeline import offset_files
 
     if not texts:
@@ -73,41 +73,41 @@ def _offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int
     return {name: {queue: dict(offsets) for queue, offsets in read.items()} for name, read in contents}
 
 
-def _described(found: Audit) -> Iterator[Block]:
+def _describe(report: Audit) -> Iterator[Block]:
     from queuey.pipeline.audit.audit_job import AuditSample
 
-    total = found.total
+    total = report.total
     names = [name for name in _COUNTS if getattr(total, name) or name in {"accepted", "present", "missing"}]
     rows = [
-        [queue, partition, *(f"{getattr(account, name):,}" for name in names), *_standing(total, account)]
-        for queue, partitions in found.partitions.items()
+        [queue, partition, *(f"{getattr(account, name):,}" for name in names), *_group_cells(total, account)]
+        for queue, partitions in report.partitions.items()
         for partition, account in partitions.items()
         if any(getattr(account, name) for name in names)
     ]
     groups = [f"{group} {word}" for group in total.groups for word in _STANDS]
     yield Table(["queue", "partition", *names, *groups], rows)
     yield ""
-    if found.doubtful or total.maybe:
-        stored = found.answered + total.found
-        yield f"Sends without an answer: {found.doubtful + total.maybe:,}, of which stored: {stored:,}."
-    strays = found.strays - found.answered - total.copies
+    if report.doubtful or total.maybe:
+        stored = report.answered + total.found
+        yield f"Sends without an answer: {report.doubtful + total.maybe:,}, of which stored: {stored:,}."
+    strays = report.strays - report.answered - total.copies
     if strays > 0:
         yield f"Other messages without a receipt: {strays:,}."
-    if found.foreign:
-        yield f"Receipts of other applications, ignored: {found.foreign:,}."
-    if found.broken:
-        yield ToStderr(f"Lines that are not receipts: {found.broken:,}.")
-    if found.samples:
-        yield output.table(AuditSample, found.samples)
+    if report.foreign:
+        yield f"Receipts of other applications, ignored: {report.foreign:,}."
+    if report.broken:
+        yield ToStderr(f"Lines that are not receipts: {report.broken:,}.")
+    if report.samples:
+        yield output.table(AuditSample, report.samples)
         yield ""
-    wrong = [f"{getattr(total, name):,} {text}" for name, text in _FINDINGS.items() if getattr(total, name)]
+    problems = [f"{getattr(total, name):,} {text}" for name, text in _FINDINGS.items() if getattr(total, name)]
     gone = f", {total.expired:,} expired" if total.expired else ""
     still = f", {total.ahead:,} not readable yet" if total.ahead else ""
     present = f"{total.present:,} of {total.accepted:,} messages are present"
-    yield f"{present}{gone}{still}: {', '.join(wrong) or 'all is well'}."
+    yield f"{present}{gone}{still}: {', '.join(problems) or 'all is well'}."
 
 
-def _standing(total: Account, account: Account) -> Iterator[str]:
+def _group_cells(total: Account, account: Account) -> Iterator[str]:
     for group in total.groups:
         stands = account.groups.get(group)
         yield from ("" if stands is None else f"{getattr(stands, word):,}" for word in _STANDS)

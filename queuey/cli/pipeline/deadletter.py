@@ -12,7 +12,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.deadletters import DeadLetter
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.deadletters import COLUMNS, ORIGIN, WHICH, Choose, choosing, show
+from queuey.terminal.deadletters import COLUMNS, FILTERS, ORIGIN, Choose, choosing, show
 from queuey.terminal.output import Block
 from queuey.terminal.texts import plural
 
@@ -26,7 +26,7 @@ _SHOWN = 100
 
 @app.command("classes")
 @on_spark
-@choosing(*ORIGIN, *WHICH)
+@choosing(*ORIGIN, *FILTERS)
 def classes(
     run: PipelineRun,
     choose: Choose,
@@ -36,28 +36,28 @@ def classes(
     from queuey.pipeline.deadletter import deadletter_job
 
     selected = choose()
-    run.nothing_to_try()
+    run.report_dry_run()
     with run.session() as spark:
-        report = deadletter_job.classes(spark, run.store, selected, samples=samples, say=run.say)
-    output.show(report, _described(report))
+        report = deadletter_job.classes(spark, run.store, selected, samples=samples, say=run.report)
+    output.show(report, _describe(report))
 
 
 @app.command("list")
 @on_spark
-@choosing(*ORIGIN, *WHICH)
+@choosing(*ORIGIN, *FILTERS)
 def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
     """List dead letters; with --json one per line, with all fields. Changes nothing."""
     from queuey.pipeline.deadletter import deadletter_job
 
     selected = choose(shown=_SHOWN)
-    run.nothing_to_try()
+    run.report_dry_run()
     with run.session() as spark:
-        output.show_each(DeadLetter, deadletter_job.each(spark, run.store, selected, run.say), *COLUMNS)
+        output.show_each(DeadLetter, deadletter_job.each(spark, run.store, selected, run.report), *COLUMNS)
 
 
 @app.command("redrive")
 @on_spark
-@choosing(*ORIGIN, *WHICH)
+@choosing(*ORIGIN, *FILTERS)
 def redrive(
     run: PipelineRun,
     choose: Choose,
@@ -77,19 +77,19 @@ def redrive(
     selected = choose()
     order = RedriveOrder(run=name or f"redrive-{uuid4().hex[:12]}", wanted=selected, ttl=ttl, dry_run=run.dry_run)
     if not run.dry_run:
-        output.note(f"If interrupted, continue with --run {order.run} and the same queues and filters.")
+        output.print_note(f"If interrupted, continue with --run {order.run} and the same queues and filters.")
     with run.session() as spark:
-        done = deadletter_job.redrive(spark, run.store, order, run.say)
+        done = deadletter_job.redrive(spark, run.store, order, run.report)
     show(done, dry_run=run.dry_run, run=order.run)
 
 
-def _described(found: DeadLetterClasses) -> Iterator[Block]:
+def _describe(report: DeadLetterClasses) -> Iterator[Block]:
     from queuey.pipeline.deadletter.selection import ErrorClass
 
     columns = ("count", "queue", "error", "text", "first", "last", "attempts")
-    yield output.table(ErrorClass, found.classes, *columns)
-    for error_class in found.classes:
+    yield output.table(ErrorClass, report.classes, *columns)
+    for error_class in report.classes:
         for sample in error_class.samples:
             yield f"{error_class.queue}  {sample.partition}:{sample.id}  {error_class.error}: {sample.text}"
-    classes = plural(len(found.classes), "class", "classes")
-    yield f"{plural(found.dead_letters, 'dead letter')} in {classes}"
+    classes = plural(len(report.classes), "class", "classes")
+    yield f"{plural(report.dead_letters, 'dead letter')} in {classes}"

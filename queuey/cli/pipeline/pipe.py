@@ -66,8 +66,8 @@ def pipe(
         store=run.store,
         source=selected(queues, pattern),
         target=to,
-        sql=None if sql is None else _sql(sql),
-        checkpoint=_directory(checkpoint or ""),
+        sql=None if sql is None else _read_sql(sql),
+        checkpoint=_absolute_directory(checkpoint or ""),
         start=start if start in {"earliest", "latest"} else times.instant_of(start),
         watermark=None if watermark is None else f"{watermark} seconds",
         mode="update" if update else "append",
@@ -81,20 +81,20 @@ def pipe(
             _show_preview(job.preview(spark, options))
             return
         with stopped_by_signals() as stop:
-            done = job.run(spark, options, run.say, stop)
-    _show(done, start)
+            done = job.run(spark, options, run.report, stop)
+    _show_result(done, start)
 
 
-def _show(done: Piped, start: str) -> None:
-    read = plural(done.messages, "message was", "messages were")
-    batches = plural(done.batches, "micro-batch", "micro-batches")
-    output.show(done, f"{read} read in {batches}, and {done.rows} written (query {done.query})")
-    if not done.rows:
-        output.note(_nothing(done, start))
+def _show_result(result: Piped, start: str) -> None:
+    read = plural(result.messages, "message was", "messages were")
+    batches = plural(result.batches, "micro-batch", "micro-batches")
+    output.show(result, f"{read} read in {batches}, and {result.rows} written (query {result.query})")
+    if not result.rows:
+        output.print_note(_explain_nothing(result, start))
 
 
-def _nothing(done: Piped, start: str) -> str:
-    if done.messages:
+def _explain_nothing(result: Piped, start: str) -> str:
+    if result.messages:
         return "Nothing was written: the transform returned no rows. --dry-run shows its rows."
     if start == "latest":
         return "There were no messages. A new checkpoint begins after the last message; --from earliest reads all."
@@ -115,11 +115,11 @@ def stopped_by_signals() -> Iterator[Event]:
         yield stop
 
 
-def _directory(text: str) -> str:
+def _absolute_directory(text: str) -> str:
     return text if ":" in text else str(Path(text).expanduser().absolute())
 
 
-def _sql(text: str) -> str:
+def _read_sql(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:

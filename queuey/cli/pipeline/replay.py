@@ -42,17 +42,17 @@ def replay(
 
     now = time.time()
     if start is not None:
-        fields["lower"] = _position(start, now, "--from")
+        fields["lower"] = _parse_position(start, now, "--from")
     if end is not None:
-        fields["upper"] = _position(end, now, "--to")
+        fields["upper"] = _parse_position(end, now, "--to")
     selection = selected(queues, pattern if queues or pattern is not None else ".*")
     options = ReplayOptions(store=pipeline.store, selection=selection, dry_run=pipeline.dry_run, **fields)
     with pipeline.session() as spark:
-        report = job(spark, options, pipeline.say)
-    output.show({**msgspec.to_builtins(report), "messages": report.messages}, _described(report))
+        report = job(spark, options, pipeline.report)
+    output.show({**msgspec.to_builtins(report), "messages": report.messages}, _describe(report))
 
 
-def _described(report: ReplayReport) -> Iterator[Block]:
+def _describe(report: ReplayReport) -> Iterator[Block]:
     from queuey.pipeline.archive.replay import Replayed
 
     if report.queues:
@@ -70,7 +70,7 @@ def _described(report: ReplayReport) -> Iterator[Block]:
     yield ToStderr(f"Replayed {whole}{text}. Run {report.run}.")
 
 
-def _position(text: str, now: float, option: str) -> ids.Position:
+def _parse_position(text: str, now: float, option: str) -> ids.Position:
     try:
         point = time_parsing.point(text, now)
         ticks = ids.parse_instant(point)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli.operations.store_options import ConfiguredStore, be_quiet, on_store
+from queuey.cli.operations.store_options import ConfiguredStore, on_store, silence_logs
 from queuey.extras import install_command
 from queuey.storage import bridge
 from queuey.terminal import output
@@ -47,7 +47,7 @@ Conf = Annotated[
     typer.Option("--conf", help="Setting of Spark: NAME=VALUE; several may be given.", rich_help_panel=_PANEL),
 ]
 
-LOOK_SECONDS = 0.25
+UPDATE_INTERVAL = 0.25
 
 
 @dataclass(kw_only=True)
@@ -107,16 +107,16 @@ class PipelineRun:
         except ProfileError:
             return None
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         if self._progress is not None:
             self._progress(text)
         elif not output.as_json():
-            output.note(text)
+            output.print_note(text)
 
-    def nothing_to_try(self) -> None:
+    def report_dry_run(self) -> None:
         """Prints that ``--dry-run`` has no effect on a command that only reads."""
         if self.dry_run:
-            output.note("This command changes nothing, so --dry-run has no effect.")
+            output.print_note("This command changes nothing, so --dry-run has no effect.")
 
     @contextmanager
     def session(self, queues: Selection | None = None) -> Iterator[SparkSession]:
@@ -141,7 +141,7 @@ class PipelineRun:
         try:
             spark = session(master=self.master, conf=dict(self.conf))
             try:
-                with self._shown(spark):
+                with self._show_progress(spark):
                     yield spark
             except BaseException:
                 # Report the error of the job, even if Java has ended and Spark cannot be stopped.
@@ -156,7 +156,7 @@ class PipelineRun:
             raise output.Failed(failure.text, output.WRONG_USAGE if failure.usage else 1) from error
 
     @contextmanager
-    def _shown(self, spark: SparkSession) -> Iterator[None]:
+    def _show_progress(self, spark: SparkSession) -> Iterator[None]:
         if output.as_json() or not sys.stderr.isatty():
             yield
             return
@@ -187,7 +187,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         pairs = dict(name_and_value(text, "NAME=VALUE", "--conf", empty=True) for text in conf or [])
         require_spark()
         store_at.require()
-        be_quiet()
+        silence_logs()
         started = PipelineRun(store_at=store_at, named=app, master=master, conf=pairs, dry_run=dry_run)
         command(**{first.name: started}, **values)
 
@@ -203,7 +203,7 @@ def require_spark() -> None:
 
 
 @contextmanager
-def stage_progress(spark: SparkSession, *, every: float = LOOK_SECONDS) -> Iterator[Callable[[str], None]]:
+def stage_progress(spark: SparkSession, *, every: float = UPDATE_INTERVAL) -> Iterator[Callable[[str], None]]:
     """Shows a progress bar of the tasks in running stages; yields a function that shows a text beside it.
 
     A thread polls Spark's status tracker.

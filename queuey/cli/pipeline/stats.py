@@ -55,22 +55,22 @@ def stats(
         raise typer.BadParameter("--group and --offsets need --lag")
     selection = selected(queue, pattern) if queue or pattern else None
     if lag:
-        _lag(run, selection, offsets, fields)
+        _measure_lag(run, selection, offsets, fields)
     else:
-        _stats(run, selection, fields["top"])
+        _measure_queues(run, selection, fields["top"])
 
 
-def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
+def _measure_queues(run: PipelineRun, selection: Selection | None, top: int) -> None:
     from queuey.pipeline.stats import stats_job as job
 
     options = StatsOptions(store=run.store, selection=selection, top=top)
-    run.nothing_to_try()
+    run.report_dry_run()
     with run.session(options.selection) as spark:
-        statistics = job.run(spark, options, run.say)
-    output.show(_document(statistics), _described(statistics))
+        statistics = job.run(spark, options, run.report)
+    output.show(_make_document(statistics), _describe(statistics))
 
 
-def _lag(run: PipelineRun, selection: Selection | None, file: Path | None, fields: dict[str, Any]) -> None:
+def _measure_lag(run: PipelineRun, selection: Selection | None, file: Path | None, fields: dict[str, Any]) -> None:
     from queuey.pipeline import offset_files
     from queuey.pipeline.stats import lag
 
@@ -80,28 +80,28 @@ def _lag(run: PipelineRun, selection: Selection | None, file: Path | None, field
         offsets = {queue: dict(partitions) for queue, partitions in read.items()}
     fields["groups"] = tuple(dict.fromkeys(fields["groups"]))
     options = LagOptions(store=run.store, selection=selection, offsets=offsets, **fields)
-    run.nothing_to_try()
+    run.report_dry_run()
     with run.session(options.selection) as spark:
-        report = lag.run(spark, options, run.say)
-    output.show(report, _lag_described(report))
+        report = lag.run(spark, options, run.report)
+    output.show(report, _describe_lag(report))
 
 
-def _document(found: Stats) -> dict[str, Any]:
-    tally = found.tally
-    lists = {order: [_listed(found, queue) for queue in listed] for order, listed in tally.top.items()}
-    return {"at": found.at, **msgspec.structs.asdict(tally), "top": lists}
+def _make_document(stats: Stats) -> dict[str, Any]:
+    tally = stats.tally
+    lists = {order: [_queue_fields(stats, queue) for queue in listed] for order, listed in tally.top.items()}
+    return {"at": stats.at, **msgspec.structs.asdict(tally), "top": lists}
 
 
-def _listed(found: Stats, one: QueueFigures) -> dict[str, Any]:
-    recent = found.recent.get(one.queue)
+def _queue_fields(stats: Stats, row: QueueFigures) -> dict[str, Any]:
+    recent = stats.recent.get(row.queue)
     recent_fields = {} if recent is None else {"recent": msgspec.structs.asdict(recent)}
-    return {**msgspec.structs.asdict(one), "rate": round(one.rate, 6), "skew": round(one.skew, 6), **recent_fields}
+    return {**msgspec.structs.asdict(row), "rate": round(row.rate, 6), "skew": round(row.skew, 6), **recent_fields}
 
 
-def _described(found: Stats) -> Iterator[Block]:
+def _describe(stats: Stats) -> Iterator[Block]:
     from queuey.pipeline.stats.totals import QueueFigures
 
-    tally = found.tally
+    tally = stats.tally
     queues = ("queues", lambda tally: f"{tally.queues:,} ({tally.empty:,} of them empty)")
     ends = [name for name in ("oldest", "newest") if getattr(tally, name) is not None]
     yield output.fields(tally, queues, "partitions", "messages", "bytes", *ends)
@@ -109,27 +109,27 @@ def _described(found: Stats) -> Iterator[Block]:
         if listed := tally.top.get(order, ()):
             yield ""
             yield f"{title}:"
-            shown = ("queue", "partitions", "messages", "bytes", *_COMPUTED)
-            recent = [(f"last {span}", partial(_recent, found, span)) for span in ("minute", "hour")]
-            yield output.table(QueueFigures, listed, *shown, *recent)
+            columns = ("queue", "partitions", "messages", "bytes", *_COMPUTED)
+            recent = [(f"last {span}", partial(_recent_text, stats, span)) for span in ("minute", "hour")]
+            yield output.table(QueueFigures, listed, *columns, *recent)
 
 
-def _recent(found: Stats, span: str, queue: QueueFigures) -> str:
-    recent = found.recent.get(queue.queue)
+def _recent_text(stats: Stats, span: str, queue: QueueFigures) -> str:
+    recent = stats.recent.get(queue.queue)
     return "" if recent is None else f"{getattr(recent, span):,}{' or more' if recent.more else ''}"
 
 
 _COMPUTED = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda queue: f"{queue.skew:.2f}"))
 
 
-def _lag_described(found: LagReport) -> Iterator[Block]:
-    from queuey.pipeline.stats.lag import Behind
+def _describe_lag(report: LagReport) -> Iterator[Block]:
+    from queuey.pipeline.stats.lag import GroupLag
 
     partitions = ("groups and partitions", lambda lag: f"{lag.partitions:,} ({lag.behind:,} of them behind)")
-    lost = (f"lost within {time_parsing.length(found.within)}", _loss)
-    measured = f"measured over {time_parsing.length(found.sample)}" if found.sample else "as if groups stood still"
-    yield output.fields(found, partitions, "messages", lost, ("growth", lambda _: measured))
-    if not found.rows:
+    lost = (f"lost within {time_parsing.length(report.within)}", _loss_text)
+    measured = f"measured over {time_parsing.length(report.sample)}" if report.sample else "as if groups stood still"
+    yield output.fields(report, partitions, "messages", lost, ("growth", lambda _: measured))
+    if not report.rows:
         return
     yield ""
     forecast = [
@@ -139,10 +139,10 @@ def _lag_described(found: LagReport) -> Iterator[Block]:
             lambda behind: None if behind.forecast.first is None else time_parsing.length(behind.forecast.first),
         ),
     ]
-    yield output.table(Behind, found.rows, "queue", "partition", "group", "messages", "seconds", "growth", *forecast)
-    if len(found.rows) < found.behind:
-        yield ToStderr(f"Lagging groups that are not shown: {found.behind - len(found.rows):,}; --top shows more.")
+    yield output.table(GroupLag, report.rows, "queue", "partition", "group", "messages", "seconds", "growth", *forecast)
+    if len(report.rows) < report.behind:
+        yield ToStderr(f"Lagging groups that are not shown: {report.behind - len(report.rows):,}; --top shows more.")
 
 
-def _loss(found: LagReport) -> str:
-    return "none" if found.first is None else f"{found.lost:,}, the first in {time_parsing.length(found.first)}"
+def _loss_text(report: LagReport) -> str:
+    return "none" if report.first is None else f"{report.lost:,}, the first in {time_parsing.length(report.first)}"

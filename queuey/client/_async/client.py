@@ -232,7 +232,7 @@ class AsyncClient(AsyncReading):
             page = await self.queue_page(start=start, count=count, limit=page_size)
             for queue in page.queues:
                 yield queue
-            start = queue_calls.following(start, page)
+            start = queue_calls.next_start(start, page)
             if start is None:
                 return
 
@@ -246,7 +246,7 @@ class AsyncClient(AsyncReading):
             page = await self.name_page(start=start, limit=page_size)
             for name in page.names:
                 yield name
-            start = queue_calls.following(start, page)
+            start = queue_calls.next_start(start, page)
             if start is None:
                 return
 
@@ -379,7 +379,7 @@ class AsyncClient(AsyncReading):
                 after = send_calls.latest(chunk, receipts, after)
                 for receipt in receipts:
                     yield receipt
-        chunk = batcher.rest()
+        chunk = batcher.flush()
         if chunk is not None:
             for receipt in await self._send_chunk(queue, chunk, after):
                 yield receipt

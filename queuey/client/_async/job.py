@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from queuey.client._async.sender import AsyncSender
 
 
-LATEST = 60.0
+MAX_REDELIVERY_DELAY = 60.0
 """Max seconds until the current job is delivered again after its loop was left."""
 
 
@@ -46,7 +46,7 @@ class AsyncJob:
         self._claims = claims
         self._sender = sender
         self._state = claimed.state
-        held_claim.delay_if_left = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
+        held_claim.delay_if_left = min(2.0 ** min(claimed.deliveries - 1, 9), MAX_REDELIVERY_DELAY)
 
     def __repr__(self) -> str:
         message = self.message
@@ -182,7 +182,7 @@ class AsyncJob:
         """
         sent_at, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
         await self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.cancel))
-        self._claims.renewed(self.held_claim, sent_at, length)
+        self._claims.record_renewal(self.held_claim, sent_at, length)
 
     async def set_state(self, state: object) -> None:
         """Sets the progress of the work. ``queuey jobs`` and ``queuey explain`` show it until the message is done.
@@ -214,7 +214,7 @@ class AsyncJob:
             for call in calls:
                 await self._sender.run(call)
         except ClientError as error:
-            self._claims.refused([self.held_claim], error)
+            self._claims.end_refused([self.held_claim], error)
             raise
 
 
@@ -250,11 +250,11 @@ async def send_work(
     try:
         refused = await send_all(send, work.calls, work.within)
     except Exception as error:  # noqa: BLE001 - after any error, the other claims must still be renewed
-        claims.failed(work, error)
+        claims.record_failure(work, error)
         if not isinstance(error, ClientError):
             report(error)
     else:
-        claims.done(work, began, [r.receipt for r in refused])
+        claims.record_success(work, began, [r.receipt for r in refused])
     for call in claims.repeated_releases(work):
         try:
             await send(call, work.again_within)

@@ -16,7 +16,7 @@ from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
 from queuey.client.claims.handlers import async_handler, keep_result
 from queuey.client.claims.held import (
-    LEAVING,
+    LEAVE_TIMEOUT,
     HeldClaim,
     acknowledgements,
     first_finished,
@@ -93,8 +93,7 @@ class AsyncJobQueue:
         :meth:`AsyncJob.ack` or :meth:`AsyncJob.release` itself.
 
         Args:
-            idle: Seconds without a message after which the loop ends. By default it never ends; 0 ends it as soon as
-                a claim finds no message.
+            idle: Seconds without a message after which the loop ends (0: at the first empty claim). Default: never.
             patience: Max seconds of uninterrupted failure of the service. By default there is no limit.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
             options: See :class:`ClaimOptions`.
@@ -126,17 +125,17 @@ class AsyncJobQueue:
         batch: list[HeldClaim] = []
         try:
             while True:
-                claims.postpone(loop.to_acknowledge())
+                claims.postpone(loop.begin_acknowledgement())
                 try:
                     claimed = await self._sender.run(loop.call())
                 except ClientError as error:
-                    if not claims.refused(loop.finished, error):
+                    if not claims.end_refused(loop.finished, error):
                         await timing.sleep(patient.pause_after(error))
                     continue
-                self._passed_over = claims.answered(loop.finished, claimed, self._passed_over)
-                loop.acknowledged()
+                self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
+                loop.clear_finished()
                 patient.restored()
-                batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.asked) for m in claimed]
+                batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
                     await self._leave(claims.expired(claim, batch))
@@ -144,7 +143,7 @@ class AsyncJobQueue:
                         continue
                     yield AsyncJob(message, claim, claims, self._sender)
                     await self._leave(claims.finish_unless_lost(claim))
-                    urgent = loop.worked(claim)
+                    urgent = loop.record_work(claim)
                     if claim is batch[-1]:
                         break  # The next claim request acknowledges the finished jobs.
                     if urgent:
@@ -268,9 +267,9 @@ class AsyncJobQueue:
                 claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished), results_of(finished))
             )
         except ClientError as error:
-            claims.refused(finished, error)
+            claims.end_refused(finished, error)
             raise
-        self._passed_over = claims.answered(finished, claimed, self._passed_over)
+        self._passed_over = claims.record_answer(finished, claimed, self._passed_over)
         batch = [claims.add(m.queue, m.receipt, seconds(ttl), sent_at) for m in claimed]
         self._renewer.keep(batch)
         pairs = zip(claimed, batch, strict=True)
@@ -472,23 +471,23 @@ class AsyncJobQueue:
     async def _acknowledge(self, loop: Claiming, patient: Patience) -> None:
         """Acknowledges the finished jobs of a loop. Retries like the loop while the service is unavailable."""
         claims = self._renewer.claims
-        while finished := loop.to_acknowledge():
+        while finished := loop.begin_acknowledgement():
             claims.postpone(finished)
             try:
                 refused = await send_all(self._sender.run, acknowledgements(finished))
             except ClientError as error:
-                if not claims.refused(finished, error):
+                if not claims.end_refused(finished, error):
                     await self._sender.timing.sleep(patient.pause_after(error))
                 continue
             claims.end(finished, [r.receipt for r in refused])
-            loop.acknowledged()
+            loop.clear_finished()
             patient.restored()
 
     async def _leave(self, batch: list[HeldClaim]) -> None:
         """Acknowledges the finished claims and releases the others. Ignores errors: claims then expire."""
         for calls in self._renewer.claims.leave(batch) if batch else ():
             with suppress(ClientError):
-                await send_all(self._sender.run, calls, LEAVING)
+                await send_all(self._sender.run, calls, LEAVE_TIMEOUT)
 
 
 async def _release_failed(job: AsyncJob, error: Exception, delay: float | None) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WAITS = (20.0, 5.0, 2.0, 1.0)
 """Max seconds of a poll, by the number of polls already running. A caller whose job no poll covers starts another poll;
 at the max number of polls it waits until one ends."""
-GATHERING = 0.005
+GATHER_DELAY = 0.005
 """Number of seconds by which a poll is delayed, so that concurrent callers can join it."""
 
 
@@ -39,7 +39,7 @@ class AsyncJobResults:
         begin_in_children(self)
 
     def begin_in_child(self) -> None:
-        self._queues: dict[str, _Waiting] = {}
+        self._queues: dict[str, _JobWaiters] = {}
 
     def bound(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
         source = self, queue
@@ -68,7 +68,7 @@ class AsyncJobResults:
                 raise ResultTimeout(f"job {location} has not ended")
             return job_calls.result_of(info)
         async with self._change:
-            waiting = self._queues.setdefault(queue, _Waiting())
+            waiting = self._queues.setdefault(queue, _JobWaiters())
             waiting.add(location)
         try:
             while True:
@@ -88,12 +88,12 @@ class AsyncJobResults:
                 if not waiting.callers:
                     self._queues.pop(queue, None)
 
-    async def _poll(self, queue: str, waiting: _Waiting, place: str, remaining: float) -> None:
+    async def _poll(self, queue: str, waiting: _JobWaiters, place: str, remaining: float) -> None:
         """Polls once for a job, and for all jobs of its queue that no other poll covers."""
         locations: list[str] = []
         infos: list[JobInfo] = []
         try:
-            await self._sender.timing.sleep(min(remaining, GATHERING))
+            await self._sender.timing.sleep(min(remaining, GATHER_DELAY))
             async with self._change:
                 locations, max_wait = waiting.places_to_poll(place)
             [call] = job_calls.jobs(queue, locations, round(min(remaining, max_wait), 3))
@@ -104,7 +104,7 @@ class AsyncJobResults:
                 self._change.notify()
 
 
-class _Waiting:
+class _JobWaiters:
     """The jobs of one queue that callers wait for.
 
     Attributes:

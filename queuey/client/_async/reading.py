@@ -18,7 +18,7 @@ from queuey.client.results import Message, Page, QueueRead, StreamedMessage
 if TYPE_CHECKING:
     from queuey.client._async.sender import AsyncSender
 
-SHORTEST_POLL = 0.5
+MIN_POLL_INTERVAL = 0.5
 """Min seconds between two reads, in case the server does not hold requests open."""
 
 
@@ -43,7 +43,7 @@ class AsyncReading:
         while query is not None:
             page = await self._sender.run(message_calls.read(query))
             yield page
-            query = message_calls.onward(query, page)
+            query = message_calls.next_query(query, page)
 
     async def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Message]:
         """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
@@ -104,12 +104,12 @@ class AsyncReading:
                 continue
             query = resumed(query, page)
             if query.early:
-                messages = early.new_ones(page)
+                messages = early.take_new(page)
                 query = structs.replace(query, early=early.marks())
                 yield structs.replace(page, messages=messages)
             else:
                 yield page
-            pause = min(SHORTEST_POLL, seconds_held) - (timing.clock() - sent_at)
+            pause = min(MIN_POLL_INTERVAL, seconds_held) - (timing.clock() - sent_at)
             if pause > 0 and not (page.messages or page.more):
                 await timing.sleep(pause)
 

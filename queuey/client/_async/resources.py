@@ -197,7 +197,7 @@ class AsyncSchedules:
         await self._sender.run(service_calls.delete_schedule(name))
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+MIN_PAUSE, MAX_PAUSE = 0.05, 1.0
 """Min and max seconds between two requests for the progress of a move."""
 
 
@@ -244,7 +244,7 @@ class AsyncMoving:
         """
         clock = self._sender.timing.clock
         end = None if timeout is None else clock() + seconds(timeout)
-        pause = FIRST_PAUSE
+        pause = MIN_PAUSE
         while True:
             move = await self.show()
             if told is not None:
@@ -255,4 +255,4 @@ class AsyncMoving:
             if end is not None and now >= end:
                 raise AnswerTimeout(f"move {self.id} has not ended in time; it continues")
             await self._sender.timing.sleep(pause if end is None else min(pause, end - now))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)

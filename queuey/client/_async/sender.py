@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OK = 200
-SILENCE = 60.0
+STREAM_TIMEOUT = 60.0
 """Timeout of a stream without a byte, in seconds. The service writes at least every 25 s."""
 
 
@@ -146,7 +146,7 @@ class AsyncSender:
         Raises:
             ClientError: The call was refused or not answered, or the connection broke.
         """
-        times = Times(SILENCE, inf)
+        times = Times(STREAM_TIMEOUT, inf)
         with translated(attempts.server, closed=self._connections.is_closed):
             endpoint = self._connections.of(attempts.server)
             request = request_of(endpoint, attempts.call, times, authorization)

@@ -1,4 +1,4 @@
-"""The client: a method for each call of the API."""
+"""The client: one method for each API call."""
 
 from __future__ import annotations
 
@@ -59,40 +59,42 @@ class Client(Reading):
             for message in client.read_all("orders", since=0):
                 print(message.time, message.partition, message.body)
 
-    Where a method or a field takes seconds, it also takes a :class:`datetime.timedelta`.
+    Every method argument and field in seconds also accepts a :class:`datetime.timedelta`.
 
     Args:
-        url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: the
-            one in ``QUEUEY_URL``, else in the profile that ``queuey serve`` wrote.
-        key: The API key. Empty: none. Without any of ``key`` and the next three: that of ``QUEUEY_KEY`` or
-            ``QUEUEY_TOKEN_FILE``, else that of the profile, if the servers are the profile's.
+        url: ``http://host:port`` or ``http://host:port/v1/application/``; several addresses as a list or separated by
+            commas. By default the address in ``QUEUEY_URL``, else the one in the profile that ``queuey serve`` wrote.
+        key: The API key; an empty key sends no credential. Without ``key``, ``token``, ``token_file`` and
+            ``token_command``, the client uses ``QUEUEY_KEY`` or ``QUEUEY_TOKEN_FILE``, else the profile's credential
+            if it talks to the profile's servers.
         token: A user's token instead of a key; or a function that returns a token (a text or a
-            :class:`~queuey.client.Token`). It is called again shortly before the token ends, and once when the server
-            refuses it.
-        token_file: A file that holds a token; read again when it has changed.
-        token_command: A program, with its arguments, that prints a token; run again as a function is called again.
+            :class:`~queuey.client.Token`). The function is called again shortly before the token expires, and once
+            when the server refuses the token.
+        token_file: A file that contains a token. It is read again when it changes.
+        token_command: A program, with its arguments, that prints a token. It runs again when a token function would
+            be called again.
         scheme: ``Bearer``, or ``BrowserID`` for assertions.
         application: The application, if the address does not name it.
-        verify: True: check certificates by the system's authorities; a path: by those in a file or directory; an SSL
-            context: by that; False: not at all.
-        timeout: Seconds to wait for the server at every step; connecting takes 5 at most. The policy's ``deadline``
-            holds for a whole call.
-        retry: The policy of retries.
-        transport: An httpx2 transport, or a pool of httpcore2, to use instead of the network.
-        timing: The clock, the pause and the random numbers.
-        receipts: A file to which a line is appended for every message that was stored; see
-            :mod:`queuey.client.receipts`. None: none.
-        max_answer: Max bytes of an answer, before and after decoding; a larger one is an
+        verify: True checks certificates against the system's authorities, a path against those in a file or
+            directory, an SSL context by its own rules. False does not check certificates.
+        timeout: Seconds to wait for the server at every step; connecting takes at most 5. The policy's ``deadline``
+            limits the whole call.
+        retry: The retry policy.
+        transport: An httpx2 transport, or an httpcore2 pool, to use instead of the network.
+        timing: The clock, the sleep function and the random numbers.
+        receipts: A file that gets a line for every stored message; see :mod:`queuey.client.receipts`. By default no
+            file is written.
+        max_answer: Max bytes of an answer, before and after decoding. A larger answer raises
             :class:`~queuey.client.InvalidAnswer`.
-        idempotent: Give every send an idempotency key where the policy allows a second attempt, so that it may be
-            repeated after any failure and is stored once. False: a send is repeated only if it certainly did nothing.
+        idempotent: Give every send an idempotency key if the policy allows a second attempt: it may then be repeated
+            after any failure and is stored once. If False, a send is repeated only if it certainly had no effect.
 
     Raises:
-        InvalidArgument: An address or the credential cannot be used, or two credentials are given.
-        ReceiptsError: The file of receipts cannot be written.
-        ProfileError: The profile was needed and cannot be used.
+        InvalidArgument: An address or the credential is not valid, or two credentials are given.
+        ReceiptsError: The receipts file cannot be written.
+        ProfileError: The profile is needed but cannot be read.
 
-    Every call may also raise :class:`~queuey.client.TokenError`: the function, file or program gave no token.
+    Every call may also raise :class:`~queuey.client.TokenError` if the function, file or program gives no token.
 
     Example:
         >>> from queuey.client import Client
@@ -120,7 +122,7 @@ class Client(Reading):
         max_answer: int = MAX_ANSWER,
         idempotent: bool = True,
     ) -> None:
-        from queuey.client._sync.sender import Sender  # noqa: PLC0415 - httpcore2 is loaded when it is first needed
+        from queuey.client._sync.sender import Sender  # noqa: PLC0415 - loads httpcore2 on first use
 
         credential = find_credential(
             key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
@@ -147,7 +149,7 @@ class Client(Reading):
     def open(
         store: str | Path, *, application: str = DEFAULT_APPLICATION, settings: Mapping[str, str] | None = None
     ) -> Client:
-        """Runs the service in this process, on a store; returns its client.
+        """Runs the service in this process, on a store, and returns a client of it.
 
         See :func:`queuey.embedded.open` for the arguments and the errors.
 
@@ -157,13 +159,12 @@ class Client(Reading):
             ...     _ = client.create_queue("mails")
             ...     _ = client.send("mails", "hello")
         """
-        from queuey.client.in_process import opener  # noqa: PLC0415 - entry points are read when they are first needed
+        from queuey.client.in_process import opener  # noqa: PLC0415 - reads entry points on first use
 
         client: Client = opener("open")(store, application=application, settings=settings or {})
         return client
 
     def __repr__(self) -> str:
-        """Names the servers and leaves the key out."""
         return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
 
     def __enter__(self) -> Self:
@@ -192,20 +193,20 @@ class Client(Reading):
 
     @property
     def scheme(self) -> str | None:
-        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
+        """The credential's scheme: ``Application`` (a key), ``Bearer`` or ``BrowserID``. None without a credential."""
         return self._sender.authorization.scheme
 
     # -- queues
 
     def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:
-        """Creates a queue. If it exists with the same fields, that is a success, with ``new`` False.
+        """Creates a queue. If the queue exists with the same fields, the result has ``new`` False.
 
         Args:
-            name: Its name; None: the server chooses one.
+            name: The queue's name. By default the server chooses one.
             fields: See :class:`QueueFields`.
 
         Raises:
-            QueueExists: It exists with other fields.
+            QueueExists: The queue exists with other fields.
         """
         return self._sender.run(queue_calls.create(name, fields))
 
@@ -214,49 +215,51 @@ class Client(Reading):
 
         Args:
             start: The name to start at, inclusive.
-            count: Also count the messages of each.
-            page_size: Queues per request; None: the server's default.
+            count: Also count the messages of each queue.
+            page_size: Queues per request. By default the server decides.
         """
         while True:
             page = self.queue_page(start=start, count=count, limit=page_size)
             for queue in page.queues:
                 yield queue
-            start = queue_calls.following(start, page)
+            start = queue_calls.next_start(start, page)
             if start is None:
                 return
 
     def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
-        """Lists one page of queues from ``start`` on, inclusive."""
+        """Returns one page of queues, starting at the name ``start``, inclusive."""
         return self._sender.run(queue_calls.queues(start, limit, count=count))
 
     def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> Iterator[str]:
-        """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
+        """Iterates over the names of all queues. This costs the server less than :meth:`queues`."""
         while True:
             page = self.name_page(start=start, limit=page_size)
             for name in page.names:
                 yield name
-            start = queue_calls.following(start, page)
+            start = queue_calls.next_start(start, page)
             if start is None:
                 return
 
     def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
-        """Lists one page of names from ``start`` on, inclusive."""
+        """Returns one page of queue names, starting at ``start``, inclusive."""
         return self._sender.run(queue_calls.names(start, limit))
 
     def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
-        """Changes the fields that are given; None resets one, but not ``partitions``, ``type`` and ``consistency``.
+        """Changes the given fields of a queue.
+
+        None resets a field to its default, except ``partitions``, ``type`` and ``consistency``.
 
         Raises:
-            InvalidRequest: A field is not acceptable, or the number of partitions would shrink.
+            InvalidRequest: A field is not valid, or the number of partitions would shrink.
         """
         return self._sender.run(queue_calls.update(name, fields))
 
     def delete_queue(self, name: str) -> None:
-        """Deletes a queue with its messages and offsets."""
+        """Deletes a queue, its messages and its offsets."""
         self._sender.run(queue_calls.delete(name))
 
     def purge_queue(self, name: str) -> None:
-        """Removes all messages of a queue, whatever their number; the queue and its offsets stay."""
+        """Removes all messages of a queue. The queue and its offsets stay."""
         self._sender.run(queue_calls.purge(name))
 
     def info(self, name: str) -> QueueInfo:
@@ -264,13 +267,13 @@ class Client(Reading):
         return self._sender.run(queue_calls.info(name))
 
     def explain_queue(self, name: str) -> QueueExplanation:
-        """Returns what decides over reads and claims of a queue, and what they see now."""
+        """Returns what determines reads and claims of a queue, and what they see now."""
         return self._sender.run(queue_calls.explain(name))
 
     def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.
+        """Returns the actions that the credential allows on each of up to 100 queues, which need not exist.
 
-        They are those of ``POST …/_rights`` in the API's reference, such as ``send`` and ``read``.
+        The API reference lists the actions under ``POST …/_rights``; ``send`` and ``read`` are two of them.
         """
         return self._sender.run(queue_calls.rights(names))
 
@@ -289,17 +292,17 @@ class Client(Reading):
 
         Args:
             queue: The queue.
-            body: Text or bytes; or give any JSON value as ``json=``.
+            body: Text or bytes. For a JSON value, pass ``json=`` instead.
             after: A message that this one must come after, whichever server stored it.
-            idempotency_key: 1 to 255 characters of printable ASCII that your program knows again after a crash. Sends
-                of the same message with the same key store it once and return the same receipt. None: the client
-                makes a key for this call.
+            idempotency_key: 1 to 255 printable ASCII characters that your program can reproduce after a crash.
+                Repeated sends of the same message with the same key store it once and return the same receipt. By
+                default the client makes a key for each call.
             options: See :class:`Outgoing`.
 
         Raises:
-            TransportError: There was no answer. With ``outcome`` ``unknown`` the message may have been stored.
-            InvalidArgument: The body or the key is invalid.
-            KeyReused: Another message was sent with the key.
+            TransportError: No answer came. If its ``outcome`` is ``unknown``, the message may have been stored.
+            InvalidArgument: The body or the key is not valid.
+            KeyReused: The key was already used for another message.
 
         Example:
             >>> from queuey.client import Client
@@ -310,7 +313,7 @@ class Client(Reading):
             True
         """
         message = Outgoing(body, **options)
-        # Sent again under the program's own key, a message must be the same.
+        # A program that repeats a send under its own key must send identical bytes, so no trace context is added.
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as stored:
@@ -320,10 +323,10 @@ class Client(Reading):
     def send_many(
         self, queue: str, messages: Messages, *, after: After | None = None, idempotency_key: str | None = None
     ) -> list[Receipt]:
-        """Stores messages in as few requests as the server's limits allow, in order.
+        """Stores messages in order, in as few requests as the server's limits allow.
 
-        Each request is stored whole or not at all. If one fails, the error's ``receipts`` are those of the requests
-        before it. With a key, as for :meth:`send`, all messages have to fit into one request.
+        Each request is stored completely or not at all. If one fails, the error's ``receipts`` are those of the
+        requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request.
         """
         if idempotency_key is not None:
             batch = send_calls.one_batch([message for message in several(messages)])
@@ -331,7 +334,7 @@ class Client(Reading):
         receipts: list[Receipt] = []
         try:
             for receipt in self.send_iter(queue, messages, after=after):
-                receipts.append(receipt)  # noqa: PERF401 - those before a batch that fails are needed
+                receipts.append(receipt)  # noqa: PERF401 - keeps the receipts if a later batch fails
         except ClientError as error:
             error.receipts = (*receipts, *error.receipts)
             raise
@@ -345,14 +348,14 @@ class Client(Reading):
         after: After | None = None,
         batch: int = send_calls.BATCH_MESSAGES,
     ) -> Iterator[Receipt]:
-        """Stores any number of messages, holding at most one batch of them, and yields their receipts in order.
+        """Stores any number of messages, keeping at most one batch in memory, and yields their receipts in order.
 
-        Nothing is sent unless the receipts are iterated over. A batch goes out when it is full or ``messages`` ends.
+        Nothing is sent until the receipts are iterated over. A batch is sent when it is full or ``messages`` ends.
 
         Args:
             queue: The queue.
             messages: Bodies, or :class:`Outgoing` for more than a body.
-            after: A message that all of these must come after.
+            after: A message that all of these messages must come after.
             batch: Max messages per request.
         """
         batcher = Batcher(batch)
@@ -363,7 +366,7 @@ class Client(Reading):
                 after = send_calls.latest(chunk, receipts, after)
                 for receipt in receipts:
                     yield receipt
-        chunk = batcher.rest()
+        chunk = batcher.flush()
         if chunk is not None:
             for receipt in self._send_chunk(queue, chunk, after):
                 yield receipt
@@ -379,8 +382,8 @@ class Client(Reading):
 
         Args:
             queue: The queue.
-            locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
-            body: Text or bytes; or give any JSON value as ``json=``.
+            locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
+            body: Text or bytes. For a JSON value, pass ``json=`` instead.
             options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
         """
         message, chosen = Outgoing(body, **options), message_calls.several(locations)
@@ -391,25 +394,30 @@ class Client(Reading):
     # -- messages by id
 
     def get(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> list[Message]:
-        """Returns messages by id; missing ones are left out. There is no read delay.
+        """Returns messages by id, without the ones that do not exist. The read delay does not apply.
 
         Args:
             queue: The queue.
-            locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
+            locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
         """
         calls = message_calls.get(queue, message_calls.several(locations))
         return [message for call in calls for message in self._sender.run(call)]
 
     def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
-        """Returns a message with its body as bytes; raises :class:`~queuey.client.MessageNotFound` if there is none."""
+        """Returns a message with its body as bytes.
+
+        Raises:
+            MessageNotFound: The message does not exist.
+        """
         return self._sender.run(message_calls.get_raw(queue, location))
 
     def explain(self, queue: str, location: MessageLocation) -> Explanation:
-        """Returns why a message is not read or claimed, yet or any more. An id alone is looked for in every partition.
+        """Explains why a message is not read or claimed, not yet or not any more.
 
         Args:
             queue: The queue.
-            location: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned. It need not be there.
+            location: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message. An id without a partition
+                is searched for in every partition. The message need not exist.
         """
         return self._sender.run(message_calls.explain(queue, location))
 
@@ -423,12 +431,12 @@ class Client(Reading):
     def job_queue(self, queues: str | Iterable[str]) -> JobQueue:
         """Returns a queue as a job queue: each message is delivered to one worker. This sends no request.
 
-        Several queues, at most 10, are claimed from in this order: of the first that has messages.
+        With several queues, at most 10, a claim takes messages from the first queue in this order that has any.
         """
         return JobQueue(queues, self._sender, self._renewer)
 
     def named(self, queue: str) -> NamedMessages:
-        """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
+        """Returns the messages of a queue by name. A name stands for at most one message. This sends no request."""
         return NamedMessages(queue, self._sender, self._jobs)
 
     # -- schedules
@@ -441,22 +449,22 @@ class Client(Reading):
     # -- moves between queues
 
     def move(self, source: str, target: str) -> Moving:
-        """Begins to move the messages that a queue has now to another one, as a job of the service.
+        """Starts to move the messages that a queue has now to another queue. The service does this in the background.
 
-        While it runs, the same call gives the same move.
+        While the move runs, the same call returns the same move.
 
         Raises:
-            Conflict: The queue is being moved to another one, or cannot be claimed from.
+            Conflict: The queue is being moved to another queue, or its messages cannot be claimed.
         """
-        begun = self._sender.run(service_calls.begin_move(source, target))
-        return self.moving(begun.id)
+        move = self._sender.run(service_calls.begin_move(source, target))
+        return self.moving(move.id)
 
     def moving(self, identifier: str) -> Moving:
-        """Returns a move by its id. This asks the server nothing."""
+        """Returns a move by its id. This sends no request."""
         return Moving(identifier, self._sender)
 
     def moves(self) -> tuple[Move, ...]:
-        """Lists moves, the newest first: those under way, and the last ones that have ended."""
+        """Lists the moves that are running and the last ones that ended, newest first."""
         return self._sender.run(service_calls.moves())
 
     # -- consumer offsets
@@ -474,15 +482,16 @@ class Client(Reading):
         Args:
             queue: The queue.
             group: The group.
-            offsets: Per partition the last message processed, or its id.
-            expected: Per partition what must be recorded now for it to be set; None: nothing may be.
+            offsets: The last message processed, or its id, by partition.
+            expected: The offset that must be recorded now for a partition's new offset to be set, by partition. None
+                means that the partition has no offset yet.
 
         Returns:
-            What is recorded now for the partitions of ``offsets``.
+            The recorded offsets of the partitions in ``offsets``.
 
         Raises:
-            OffsetConflict: Something else was recorded; has the present values.
-            Conflict: The group is a new one, and the queue has 1,000 already.
+            OffsetConflict: Another offset was recorded. The error has the present values.
+            Conflict: The group is new, and the queue already has 1,000 groups.
         """
         return self._sender.run(progress_calls.commit(queue, group, offsets, expected))
 
@@ -490,16 +499,16 @@ class Client(Reading):
         """Returns the offsets and the lag of a group.
 
         Raises:
-            GroupNotFound: Nothing is recorded for it.
+            GroupNotFound: The group has no recorded offsets.
         """
         return self._sender.run(progress_calls.offsets(queue, group))
 
     def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
-        """Returns the number of messages behind given cursors; the service records nothing.
+        """Counts the messages after given positions. The service records nothing.
 
         Args:
             queue: The queue.
-            cursors: Per partition the last message processed, or its id; None: nothing was.
+            cursors: The last message processed, or its id, by partition. None means that no message was processed.
         """
         return self._sender.run(progress_calls.lag(queue, cursors))
 
@@ -517,14 +526,14 @@ class Client(Reading):
         return ConsumerGroups(self._sender)
 
     def mark_read(self, queue: str, *seen: Seen, cursor: str | None = None, back: bool = False) -> ReadMark:
-        """Marks what the caller, a user or an application, has read of a queue. It needs the right to read.
+        """Records how far the caller, a user or an application, has read a queue. Needs the right ``read``.
 
         Args:
             queue: The queue.
-            seen: Messages, as calls returned them or as ``partition:id``: each says that its partition was read up to
-                it. An id alone: all partitions were.
-            cursor: Instead of those, the cursor of a page: all before it was read.
-            back: Also mark less than before.
+            seen: Messages, as returned by a call or as ``partition:id``. Each marks its partition as read up to and
+                including this message. An id without a partition marks all partitions.
+            cursor: The cursor of a page, instead of messages. Everything before it was read.
+            back: Also accept a mark before the present one.
         """
         return self._sender.run(progress_calls.mark_read(queue, seen, cursor, back=back))
 
@@ -532,23 +541,23 @@ class Client(Reading):
         """Counts what the caller has not read, in up to 1,000 queues.
 
         Args:
-            queues: Their names; None: all that the credential may read.
-            limit: Messages of each queue to count at most; None: 100.
+            queues: Names of queues. By default all that the credential may read.
+            limit: Max messages to count in each queue; 100 by default.
         """
         return self._sender.run(progress_calls.unread(queues, limit))
 
     # -- the service
 
     def heartbeat(self) -> None:
-        """Returns if the service and its store work.
+        """Checks that the service and its store work.
 
         Raises:
-            ServiceUnavailable: They do not.
+            ServiceUnavailable: The service or its store does not work.
         """
         self._sender.run(service_calls.heartbeat())
 
     def hello(self) -> Hello:
-        """Returns the version of the service, and the id of its store. It needs no key."""
+        """Returns the version of the service and the id of its store. Needs no credential."""
         return self._sender.run(service_calls.hello())
 
     def version(self) -> dict[str, Any]:

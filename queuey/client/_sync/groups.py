@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ConsumerGroups:
     """The consumer groups of an application whose partitions the service divides among members.
 
-    It is :attr:`Client.consumer_groups <queuey.client.Client.consumer_groups>`. For async code, in one event
-    loop.
+    Get it from :attr:`Client.consumer_groups <queuey.client.Client.consumer_groups>`.
+    Safe to use from several threads.
 
     Example:
         >>> from queuey.client import Client
@@ -51,29 +51,29 @@ class ConsumerGroups:
         Args:
             group: The group.
             queues: Names of queues, which need not exist yet.
-            patterns: Shell patterns of queues' names.
-            instance: Name of a static member: when it joins again, it gets the partitions that it had.
-            session: Time without a heartbeat after which the member has lost its partitions.
-            revoke: Time in which it gives partitions back.
-            grace: Time for which an instance that is away keeps its partitions.
+            patterns: Shell patterns for names of queues.
+            instance: Name of a static member. When it joins again, it gets the partitions that it had.
+            session: Seconds without a heartbeat after which the member loses its partitions.
+            revoke: Max seconds in which the member must give partitions back.
+            grace: Seconds for which an absent instance keeps its partitions.
 
         Raises:
             NotAllowed: The right to read or to claim is missing.
-            InstanceTaken: Another credential is a member with this instance name.
+            InstanceTaken: A member with another credential has this instance name.
             GroupElsewhere: The group is served in another data centre.
         """
-        wish = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
-        return GroupMember(group, self._sender.run(group_calls.join(group, wish)), self._sender)
+        member = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
+        return GroupMember(group, self._sender.run(group_calls.join(group, member)), self._sender)
 
     def show(self, group: str, *, lag: bool = False) -> GroupInfo:
-        """Returns a group: its members, and who owns what.
+        """Returns a group: its members, and the partitions that each owns.
 
         Args:
             group: The group.
             lag: Also count the messages behind each offset.
 
         Raises:
-            GroupNotFound: No member ever joined it.
+            GroupNotFound: No member has ever joined the group.
         """
         page = self._sender.run(group_calls.show(group, "", lag=lag))
         queues = dict(page.queues)
@@ -83,7 +83,7 @@ class ConsumerGroups:
         return structs.replace(page, queues=queues)
 
     def names(self) -> tuple[str, ...]:
-        """Lists groups by name."""
+        """Lists the names of all groups, in order."""
         names: list[str] = []
         start: str | None = ""
         while start is not None:
@@ -93,21 +93,21 @@ class ConsumerGroups:
         return tuple(names)
 
     def forget(self, group: str) -> None:
-        """Forgets the members and the plan of a group; its offsets stay.
+        """Deletes the members and the plan of a group. Its offsets stay.
 
         Raises:
-            GroupActive: It has members.
+            GroupActive: The group has members.
         """
         self._sender.run(group_calls.forget(group))
 
 
 class MemberAccess(NamedTuple):
-    """How the heartbeats of a member reach the service.
+    """What another process needs to send a member's heartbeats.
 
     Attributes:
-        urls: Of each server.
-        authorization: The header, or None without a credential.
-        ca: File of the authorities that certificates are checked by, or None for the system's.
+        urls: Heartbeat URLs, one for each server.
+        authorization: The ``Authorization`` header, or None without a credential.
+        ca: File of certificate authorities, or None for the system's.
     """
 
     urls: tuple[str, ...]
@@ -118,7 +118,7 @@ class MemberAccess(NamedTuple):
 class GroupMember:
     """A member of a consumer group. Safe to use from several threads.
 
-    It sends what it is told to, and keeps no heartbeat going by itself; a consumer of Qdo does both.
+    It does not send heartbeats by itself. A Qdo consumer does.
 
     Example:
         >>> from queuey.api.groups import Heartbeat
@@ -141,23 +141,26 @@ class GroupMember:
         self._sender = sender
 
     def heartbeat(self, beat: Heartbeat | None = None, *, within: float | None = None) -> HeartbeatAnswer:
-        """Says what the member owns and gives back, and returns what it has to do.
+        """Reports which partitions the member owns and gives back. The answer assigns partitions.
 
         Args:
-            beat: What it owns, by default nothing. With its ``wait`` the answer comes when there is something to do.
+            beat: What the member owns, by default nothing. With ``wait``, the answer is held until there is something
+                to do, for at most that many seconds.
             within: Max seconds for all attempts.
 
         Raises:
-            MemberGone: It has lost all partitions: join again.
+            MemberGone: The member has lost all its partitions. Join again.
         """
         call = group_calls.heartbeat(self.group, self.joined.member, beat or Heartbeat())
         return self._sender.run(call, within)
 
     def access(self) -> MemberAccess | None:
-        """Returns how another process can send heartbeats of this member, or None if it cannot.
+        """Returns what another process needs to send this member's heartbeats.
+
+        Returns None if the client uses a custom transport or SSL context, or does not check certificates.
 
         Raises:
-            TokenError: The source gave no token.
+            TokenError: The function, file or program gave no token.
         """
         verify = self._sender.verify
         if not isinstance(verify, bool | str | Path) or verify is False:
@@ -169,14 +172,14 @@ class GroupMember:
     def commit(
         self, queue: str, commits: Mapping[int, PartitionCommit], *, within: float | None = None
     ) -> dict[int, str | None]:
-        """Records offsets of partitions that it owns; each commit names the epoch under which was read.
+        """Records offsets of partitions that the member owns. Each commit names the epoch in which it read.
 
         Returns:
-            What is recorded now.
+            The offsets that are recorded now, by partition.
 
         Raises:
-            NotOwner: It does not own some of the partitions; all others were recorded.
-            MemberGone: It has lost all partitions.
+            NotOwner: The member does not own some of the partitions. The offsets of all others were recorded.
+            MemberGone: The member has lost all its partitions.
         """
         call = progress_calls.commit_as_member(queue, self.group, self.joined.member, commits)
         return self._sender.run(call, within)
@@ -185,10 +188,10 @@ class GroupMember:
         """Leaves the group.
 
         Args:
-            returns: Its instance comes back: the partitions stay with it for its grace.
+            returns: The instance will come back. Its partitions stay reserved for its grace period.
             within: Max seconds for all attempts.
 
         Raises:
-            MemberGone: The membership had ended before.
+            MemberGone: The membership had already ended.
         """
         self._sender.run(group_calls.leave(self.group, self.joined.member, returns=returns), within)

@@ -1,4 +1,4 @@
-"""A claimed message, and how calls about claims are sent."""
+"""Claimed messages as jobs, and the sending of calls about claims."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from queuey.client._sync.sender import Sender
 
 
-LATEST = 60.0
-"""Max seconds until the job in hand is delivered again, if the loop is left."""
+MAX_REDELIVERY_DELAY = 60.0
+"""Max seconds until the current job is delivered again after its loop was left."""
 
 
 class Job:
@@ -38,15 +38,14 @@ class Job:
 
     def __init__(self, claimed: Claimed, held_claim: HeldClaim, claims: HeldClaims, sender: Sender) -> None:
         self.claimed = claimed
-        """The claim, as the service has described it."""
+        """The claim as the service returned it."""
         self.held_claim = held_claim
         self._claims = claims
         self._sender = sender
         self._state = claimed.state
-        held_claim.delay_if_left = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
+        held_claim.delay_if_left = min(2.0 ** min(claimed.deliveries - 1, 9), MAX_REDELIVERY_DELAY)
 
     def __repr__(self) -> str:
-        """Names queue and message, and the state of the claim."""
         message = self.message
         return f"<{type(self).__name__} {self.queue} {message.partition}:{message.id} {self.held_claim.state}>"
 
@@ -77,9 +76,9 @@ class Job:
 
     @property
     def state(self) -> Any:  # noqa: ANN401 - any JSON value
-        """The last state that was set for the message: by :meth:`set_state`, else by the worker before; None if none.
+        """The last state set for the message, by :meth:`set_state` or by an earlier worker. None if no state was set.
 
-        So an attempt can go on where the one before stopped.
+        A new attempt can continue where the last one stopped.
         """
         return self._state
 
@@ -92,45 +91,45 @@ class Job:
     def lost(self) -> bool:
         """True if another caller may have the message, because the claim could not be renewed in time.
 
-        A long handler can check it between two steps and stop. Once it was true it stays so, and the loop releases the
+        A long handler can check this between two steps and stop. Once true, it stays true, and the loop releases the
         message instead of acknowledging it. :meth:`ack` still acknowledges it.
         """
         return self._claims.is_lost(self.held_claim)
 
     @property
     def cancelled(self) -> bool:
-        """True if an operator has cancelled the job (:meth:`queuey.client.JobQueue.cancel`); each renewal asks.
+        """True if the job was cancelled (:meth:`queuey.client.JobQueue.cancel`). Updated by each renewal.
 
-        A long handler can check it between two steps and stop. It may also finish: then the job is done. The job is not
-        delivered again, whatever the handler does.
+        A long handler can check this between two steps and stop. It may also finish, and then the job is done. A
+        cancelled job is not delivered again, whatever the handler does.
         """
         return self.held_claim.cancelled
 
     def set_result(self, result: object) -> None:
-        """Sets the result of the job, which travels with the acknowledgement, unless it is None.
+        """Sets the result of the job, to be sent with the acknowledgement. None sets no result.
 
-        The queue keeps it for its ``result_ttl`` seconds; without that it is ignored. If it has more than 16,384
-        bytes, only its size is kept.
+        The queue keeps results for its ``result_ttl`` seconds; without a ``result_ttl`` they are ignored. If a result
+        has more than 16,384 bytes, only its size is kept.
 
         Args:
             result: Any JSON value.
 
         Raises:
-            InvalidArgument: It has no JSON form, or is nested more than 100 levels deep.
+            InvalidArgument: The result has no JSON form, or is nested more than 100 levels deep.
         """
         if self.claimed.result_ttl:
             self.held_claim.result = job_calls.encoded_result(result)
 
     def ack(self, result: object = None) -> None:
-        """Acknowledges the message: it is not delivered again. The loop does this at its next turn.
+        """Acknowledges the message: it is not delivered again. A claim loop does this when it continues.
 
-        If this fails because the service is away, the loop tries it again.
+        If the acknowledgement fails because the service is unavailable, the loop tries it again.
 
         Args:
             result: As for :meth:`set_result`.
 
         Raises:
-            ClaimLost: It was delivered to another caller.
+            ClaimLost: The message was delivered to another caller.
         """
         if result is not None:
             self.set_result(result)
@@ -143,18 +142,18 @@ class Job:
         self._claims.end([self.held_claim])
 
     def release(self, delay: Seconds | None = None, reason: ReleaseReason | None = None, *, retry: bool = True) -> None:
-        """Releases the message: it is delivered again, now or after a time.
+        """Releases the message: it is delivered again, now or after a delay.
 
-        If this fails because the service is away, the message is delivered again when its claim expires.
+        If this fails because the service is unavailable, the message is delivered again when its claim expires.
 
         Args:
-            delay: Seconds, at most 43,200, however long the claim would have lasted. None: at once, or with a reason
-                the queue's ``backoff``.
+            delay: Seconds, at most 43,200, however long the claim would have lasted. By default the message is
+                delivered at once, or, if there is a reason, after the queue's ``backoff``.
             reason: An error or a text. ``queuey explain`` shows it, and a dead letter has the last ten.
-            retry: False: the message becomes a dead letter now. In a queue of dead letters it is delivered again.
+            retry: False makes the message a dead letter now. In a queue of dead letters it is delivered again.
 
         Raises:
-            ClaimLost: It was already delivered to another caller.
+            ClaimLost: The message was already delivered to another caller.
         """
         delay = seconds(delay)
         calls = list(claim_calls.release(self.queue, [self.receipt], delay, reason, retry))
@@ -171,24 +170,24 @@ class Job:
         """Renews the claim now. The loop also renews it automatically.
 
         Args:
-            ttl: Seconds from now on; None: those of the loop.
+            ttl: Seconds from now on. By default those of the loop.
 
         Raises:
-            ClaimLost: It was delivered to another caller.
+            ClaimLost: The message was delivered to another caller.
         """
-        asked, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
+        sent_at, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
         self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.cancel))
-        self._claims.renewed(self.held_claim, asked, length)
+        self._claims.record_renewal(self.held_claim, sent_at, length)
 
     def set_state(self, state: object) -> None:
         """Sets the progress of the work. ``queuey jobs`` and ``queuey explain`` show it until the message is done.
 
         Args:
-            state: Any JSON value of up to 4,096 bytes. It replaces the one before.
+            state: Any JSON value of up to 4,096 bytes. It replaces the previous state.
 
         Raises:
             ClaimLost: The message was already delivered to another caller.
-            InvalidRequest: The state is too long. The claim is unchanged.
+            InvalidRequest: The state is too long. The claim is not changed.
 
         Example:
             >>> from queuey.client import Client
@@ -207,16 +206,16 @@ class Job:
             for call in calls:
                 self._sender.run(call)
         except ClientError as error:
-            self._claims.refused([self.held_claim], error)
+            self._claims.end_refused([self.held_claim], error)
             raise
 
 
 SendCall = Callable[[Call[None], float | None], None]
-"""Sends a call about claims until it is answered, for so many seconds at most."""
+"""Sends a call about claims until it is answered, for at most the given seconds."""
 
 
 def send_all(send: SendCall, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
-    """Sends calls about receipts; returns those that were refused."""
+    """Sends calls about receipts. Returns the refused receipts."""
     refused: list[Refused] = []
     for call in calls:
         try:
@@ -235,23 +234,23 @@ def send_work(
     clock: Callable[[], float],
     report: Callable[[Exception], None],
 ) -> None:
-    """Renews or acknowledges claims, and releases again those that were released meanwhile.
+    """Renews or acknowledges claims. Repeats the release of claims that were released while a renewal was running.
 
-    ``report`` gets each error but those of the service and the network.
+    Calls ``report`` with each error that is not a :class:`~queuey.client.ClientError`.
     """
     began = clock()
     try:
         refused = send_all(send, work.calls, work.within)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other claims are to be renewed
-        claims.failed(work, error)
+    except Exception as error:  # noqa: BLE001 - after any error, the other claims must still be renewed
+        claims.record_failure(work, error)
         if not isinstance(error, ClientError):
             report(error)
     else:
-        claims.done(work, began, [each.receipt for each in refused])
+        claims.record_success(work, began, [r.receipt for r in refused])
     for call in claims.repeated_releases(work):
         try:
             send(call, work.again_within)
         except ClientError:
-            continue  # The message is delivered when its claim expires.
+            continue  # The message is delivered again when its claim expires.
         except Exception as error:  # noqa: BLE001 - as above
             report(error)

@@ -1,4 +1,4 @@
-"""A queue as a job queue."""
+"""Job queues: each message is claimed by one worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
 from queuey.client.claims.handlers import keep_result, sync_handler
 from queuey.client.claims.held import (
-    LEAVING,
+    LEAVE_TIMEOUT,
     HeldClaim,
     acknowledgements,
     log,
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 class JobQueue:
     """A queue as a job queue: each message is delivered to one worker, until a worker acknowledges it.
 
-    Made by :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
+    Get it from :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
 
     Attributes:
-        queues: Their names, in order of preference: a claim is for messages of the first that has any. A queue that is
-            missing, or that the credential may not claim from, is logged and passed over.
+        queues: Names of the queues in order of preference. A claim takes messages from the first queue that has any.
+            A queue that does not exist, or that the credential may not claim from, is logged and skipped.
 
     Example:
         >>> from queuey.client import Client
@@ -58,18 +58,17 @@ class JobQueue:
         self._passed_over: set[str] = set()
 
     def __repr__(self) -> str:
-        """Names the queues."""
         return f"<{type(self).__name__} {', '.join(self.queues)}>"
 
     @property
     def name(self) -> str:
-        """The name of the one queue.
+        """The name of the queue.
 
         Raises:
-            InvalidArgument: There are several.
+            InvalidArgument: The job queue has several queues.
         """
         if len(self.queues) > 1:
-            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
+            raise InvalidArgument(f"This works on one queue, not on {', '.join(self.queues)}: use job_queue(name)")
         return self.queues[0]
 
     def claim(
@@ -80,23 +79,23 @@ class JobQueue:
         notice: Notice | None = None,
         **options: Unpack[ClaimOptions],
     ) -> Generator[Job, None, None]:
-        """Iterates over jobs, each claimed for this process alone and renewed while the loop's body runs.
+        """Iterates over jobs. Each is claimed by this process alone and renewed while the loop's body runs.
 
-        When the loop asks for the next job, the one before is acknowledged. When the loop is left, by ``break``,
-        ``return`` or an error, the present job is delivered again after 1 second, and each further time twice as late,
-        up to 60 seconds. Jobs that wait for their turn are delivered again at once. The loop's body may call
+        When the loop continues, the previous job is acknowledged. When the loop is left by ``break``, ``return`` or an
+        error, the current job is delivered again after 1 second. This delay doubles with each delivery, up to 60
+        seconds. Claimed jobs that the loop has not reached are delivered again at once. The loop's body may call
         :meth:`Job.ack` or :meth:`Job.release` itself.
 
         Args:
-            idle: Seconds without a message after which the loop ends; None: never; 0: when nothing is there now.
-            patience: Max seconds of uninterrupted failure of the service; None: no limit.
+            idle: Seconds without a message after which the loop ends (0: at the first empty claim). Default: never.
+            patience: Max seconds of uninterrupted failure of the service. By default there is no limit.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
             options: See :class:`ClaimOptions`.
 
         Raises:
-            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
-            RenewalError: No thread can be started that would renew the claims. They are released.
-            InvalidArgument: An option cannot be used.
+            ClientError: A permanent error such as :class:`~queuey.client.QueueNotFound`, or ``patience`` has run out.
+            RenewalError: The thread that renews claims cannot be started. The claims are released.
+            InvalidArgument: An option is not valid.
 
         Example:
             >>> from queuey.client import Client
@@ -117,27 +116,27 @@ class JobQueue:
         batch: list[HeldClaim] = []
         try:
             while True:
-                claims.postpone(loop.to_acknowledge())
+                claims.postpone(loop.begin_acknowledgement())
                 try:
                     claimed = self._sender.run(loop.call())
                 except ClientError as error:
-                    if not claims.refused(loop.finished, error):
+                    if not claims.end_refused(loop.finished, error):
                         timing.sleep(patient.pause_after(error))
                     continue
-                self._passed_over = claims.answered(loop.finished, claimed, self._passed_over)
-                loop.acknowledged()
+                self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
+                loop.clear_finished()
                 patient.restored()
-                batch = [claims.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]
+                batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
                 self._renewer.keep(batch)
-                for each, claim in zip(claimed, batch, strict=True):
+                for message, claim in zip(claimed, batch, strict=True):
                     self._leave(claims.expired(claim, batch))
                     if claim.state != "held":
                         continue
-                    yield Job(each, claim, claims, self._sender)
+                    yield Job(message, claim, claims, self._sender)
                     self._leave(claims.finish_unless_lost(claim))
-                    urgent = loop.worked(claim)
+                    urgent = loop.record_work(claim)
                     if claim is batch[-1]:
-                        break  # The next claim acknowledges what is finished.
+                        break  # The next claim request acknowledges the finished jobs.
                     if urgent:
                         self._acknowledge(loop, patient)
                     else:
@@ -158,23 +157,23 @@ class JobQueue:
         retry_delay: Callable[[int], float] | None = None,
         **options: Unpack[LoopOptions],
     ) -> None:
-        """Handles jobs one after another: a job is acknowledged when ``handle`` returns.
+        """Handles jobs one after another. A job is acknowledged when ``handle`` returns.
 
-        What ``handle`` returns is the job's result, if the queue has a ``result_ttl``.
+        The return value of ``handle`` is the job's result if the queue has a ``result_ttl``.
 
-        When it raises, the job is released with the error as the reason, and the next one is handled. A job that
-        ``handle`` has acknowledged or released by itself stays so.
+        If ``handle`` raises, the job is released with the error as the reason, and the next job is handled. A job that
+        ``handle`` itself has acknowledged or released is left alone.
 
         Args:
             handle: A function that handles a job.
-            on_error: ``raise`` ends this with the error, after the job was released.
-            retry_delay: Returns the seconds until a job is delivered again, given its number of deliveries. None: the
-                queue's ``backoff`` decides.
+            on_error: ``raise`` releases the job of a failed handler and raises the error.
+            retry_delay: Returns the seconds until a job is delivered again, given its number of deliveries. By default
+                the queue's ``backoff`` decides.
             options: As for :meth:`claim`.
 
         Raises:
-            ClientError, RenewalError, InvalidArgument: As :meth:`claim`.
-            Exception: That of ``handle``, if ``on_error`` is ``raise``.
+            ClientError, RenewalError, InvalidArgument: As for :meth:`claim`.
+            Exception: ``handle`` has raised it, and ``on_error`` is ``raise``.
 
         Example:
             >>> from queuey.client import Client
@@ -210,15 +209,15 @@ class JobQueue:
         partitions: Partitions = "*",
         acknowledge: Claim | Iterable[Claim] = (),
     ) -> Received:
-        """Claims messages once, for a program that acknowledges them itself. Nothing renews these.
+        """Claims messages once, for a program that acknowledges them itself. Their claims are not renewed.
 
         Args:
             limit: Max messages, 1 to 1,000.
             ttl: Seconds, up to 43,200, after which a message that is not acknowledged is delivered again.
-            wait: Seconds, up to 20, to wait for messages if there are none.
+            wait: Seconds, up to 20, to wait for messages if none is available.
             partitions: ``"*"`` for all, a number, or several.
-            acknowledge: Receipts, or messages that this method returned: they are acknowledged by the same request,
-                before it waits. ``refused`` of the result has those whose messages were delivered to another caller.
+            acknowledge: Receipts, or messages that this method returned, to be acknowledged by the same request before
+                it waits. The result's ``refused`` lists the ones that were delivered to another caller.
 
         Example:
             >>> from queuey.client import Client
@@ -242,17 +241,17 @@ class JobQueue:
 
         Args:
             claims: Receipts, or messages that :meth:`receive` returned.
-            results: Results of some of the jobs, by receipt; see :meth:`Job.set_result`.
+            results: Results of jobs, by receipt; see :meth:`Job.set_result`.
 
         Returns:
-            The refused ones, because another caller got the messages meanwhile. All others are done.
+            The refused receipts, because another caller got their messages meanwhile. All others are acknowledged.
         """
         encoded = {receipt: job_calls.encoded_result(result) for receipt, result in (results or {}).items()}
         kept = {receipt: result for receipt, result in encoded.items() if result is not None}
         return send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims, kept))
 
     def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
-        """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
+        """Extends claims to ``ttl`` seconds from now, unless they last longer already. Returns refused ones."""
         return send_all(self._sender.run, self._calls(claim_calls.renew, claims, ttl))
 
     def release(
@@ -263,9 +262,9 @@ class JobQueue:
         *,
         retry: bool = True,
     ) -> list[Refused]:
-        """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`.
+        """Releases messages: they are delivered again, at once or after ``delay`` seconds. Returns refused ones.
 
-        ``delay``, ``reason`` and ``retry`` are those of :meth:`Job.release`.
+        The arguments ``delay``, ``reason`` and ``retry`` are those of :meth:`Job.release`.
         """
         return send_all(self._sender.run, self._calls(claim_calls.release, claims, delay, reason, retry))
 
@@ -276,12 +275,12 @@ class JobQueue:
             states: Receipts, or messages that :meth:`receive` returned, each with its state.
 
         Returns:
-            The refused ones, because another caller got the messages meanwhile. All others are set.
+            The refused receipts, because another caller got their messages meanwhile. All other states are set.
         """
         return send_all(self._sender.run, claim_calls.states_of(self.queues, states))
 
     def pause(self) -> None:
-        """Pauses the claims of the queue: nobody gets a message of it. Posts, reads and live claims go on.
+        """Pauses the claims of the queue: workers get no more messages. Sends, reads and existing claims go on.
 
         Needs the right ``admin``.
 
@@ -304,21 +303,21 @@ class JobQueue:
             raise InvalidAnswer(f"Claims of {self.name} are not paused: this needs a newer version of the service.")
 
     def resume(self) -> None:
-        """Ends :meth:`pause`. Claims that wait get messages within some seconds."""
+        """Resumes claims after :meth:`pause`. Waiting claims get messages within a few seconds."""
         self._sender.run(queue_calls.update(self.name, {"claims": "open"}))
 
     def cancel(self, job: MessageLocation) -> Literal["removed", "claimed", "done"]:
         """Cancels a job: it is not delivered any more. Needs the right ``claim``.
 
         Args:
-            job: A receipt of sending, a message, or its partition and id.
+            job: The receipt of a send, a message, or its partition and id.
 
         Returns:
-            ``removed``: It waited, or was delayed. ``claimed``: A worker has it, and learns of it at the next renewal
-            (:attr:`Job.cancelled`); if it fails, it is not delivered again. ``done``: It was done before.
+            ``removed`` if the job was waiting or delayed. ``claimed`` if a worker has the job: the next renewal sets
+            :attr:`Job.cancelled`, and a failed job is not delivered again. ``done`` if the job was already done.
 
         Raises:
-            MessageNotFound: There is no such message.
+            MessageNotFound: The message does not exist.
 
         Example:
             >>> from queuey.client import Client
@@ -330,16 +329,17 @@ class JobQueue:
         return (self._sender.run(claim_calls.cancel(self.name, job))).job
 
     def retry(self, job: MessageLocation) -> Literal["waiting", "claimed", "done"]:
-        """Makes a job deliverable now that was released with a delay, or is delayed. Needs the right ``claim``.
+        """Makes a delayed job, or one that was released with a delay, deliverable now. Needs the right ``claim``.
 
         Args:
             job: As for :meth:`cancel`.
 
         Returns:
-            ``waiting``: The next claim can get it. ``claimed``: A worker has it. ``done``: It is done, or was removed.
+            ``waiting`` if the next claim can get the job, ``claimed`` if a worker has it, ``done`` if it is done or was
+            removed.
 
         Raises:
-            MessageNotFound: There is no such message.
+            MessageNotFound: The message does not exist.
 
         Example:
             >>> from queuey.client import Client
@@ -351,39 +351,39 @@ class JobQueue:
         return (self._sender.run(claim_calls.retry(self.name, job))).job
 
     def release_all(self) -> None:
-        """Releases all claims of the queue, those of other callers included."""
+        """Releases all claims of the queue, including those of other callers."""
         self._sender.run(claim_calls.release_all(self.name))
 
     def counts(self) -> ClaimCounts:
-        """Returns how many messages are claimed, are retrying, and wait to be delivered again."""
+        """Counts the messages that are claimed, are retrying, and wait to be delivered again."""
         return self._sender.run(claim_calls.counts(self.name))
 
     def size(self, limit: int | None = None) -> QueueSize:
-        """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
+        """Returns the number of messages that are not acknowledged, counted exactly up to ``limit``."""
         return self._sender.run(claim_calls.size(self.name, limit))
 
     def backlog(self, limit: int | None = None) -> Backlog:
-        """Returns the open work: messages that wait, are delayed, claimed, retrying, and are dead letters.
+        """Counts the open work: messages that are waiting, delayed, claimed, retrying, or dead letters.
 
-        Those that wait are counted exactly up to ``limit`` (10,000), and estimated beyond.
+        Waiting messages are counted exactly up to ``limit`` (by default 10,000) and estimated beyond.
         """
         return self._sender.run(claim_calls.backlog(self.name, limit))
 
     def outstanding(self, limit: int = 100, *, states: bool = False) -> list[OutstandingJob]:
-        """Returns delivered messages and their workers, at most 1,000: first those whose claims end first.
+        """Returns delivered messages that are not acknowledged, with their workers, in the order of claim expiry.
 
-        With ``states`` it also returns their states (see :meth:`Job.set_state`), their tasks and last failed
-        attempts, and at most 100 messages.
+        Returns at most 1,000. With ``states``, it returns at most 100, with their states (see
+        :meth:`Job.set_state`), their tasks and their last failed attempts.
         """
         return self._sender.run(claim_calls.outstanding(self.name, limit, states))
 
     def status(
         self, jobs: MessageLocation | Iterable[MessageLocation], *, wait: Seconds = 0.0, states: bool = False
     ) -> list[JobInfo]:
-        """Returns what became of jobs, by their ids.
+        """Returns the status of jobs.
 
         Args:
-            jobs: One job or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
+            jobs: One job or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
             wait: Seconds, up to 20, to wait until one of the jobs has ended, for up to 100 jobs.
             states: Also return the states that workers have set.
         """
@@ -394,38 +394,38 @@ class JobQueue:
         return infos
 
     def peek(self, limit: int = 10) -> list[Message]:
-        """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
+        """Returns the oldest messages that are not acknowledged, claimed or not. Does not claim them."""
         return self._sender.run(claim_calls.peek(self.name, limit))
 
     def _calls(
-        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
+        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *args: object
     ) -> Iterator[Call[None]]:
-        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *given)
+        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *args)
 
     def _acknowledge(self, loop: Claiming, patient: Patience) -> None:
-        """Acknowledges the finished jobs of a loop; waits for the service as the loop does."""
+        """Acknowledges the finished jobs of a loop. Retries like the loop while the service is unavailable."""
         claims = self._renewer.claims
-        while finished := loop.to_acknowledge():
+        while finished := loop.begin_acknowledgement():
             claims.postpone(finished)
             try:
                 refused = send_all(self._sender.run, acknowledgements(finished))
             except ClientError as error:
-                if not claims.refused(finished, error):
+                if not claims.end_refused(finished, error):
                     self._sender.timing.sleep(patient.pause_after(error))
                 continue
-            claims.end(finished, [each.receipt for each in refused])
-            loop.acknowledged()
+            claims.end(finished, [r.receipt for r in refused])
+            loop.clear_finished()
             patient.restored()
 
     def _leave(self, batch: list[HeldClaim]) -> None:
-        """Acknowledges the finished claims and releases the others; one that cannot be released expires."""
+        """Acknowledges the finished claims and releases the others. Ignores errors: claims then expire."""
         for calls in self._renewer.claims.leave(batch) if batch else ():
             with suppress(ClientError):
-                send_all(self._sender.run, calls, LEAVING)
+                send_all(self._sender.run, calls, LEAVE_TIMEOUT)
 
 
 def _release_failed(job: Job, error: Exception, delay: float | None) -> None:
-    """Releases a job whose handler has failed. If the service is away, the claim has to expire."""
+    """Releases a job whose handler has failed. Logs a temporary error of the release: the claim then expires."""
     log.warning("Handling %r failed, delivery %d: %r", job, job.deliveries, error, exc_info=error)
     try:
         job.release(delay, error)

@@ -1,4 +1,4 @@
-"""Waits for the results of jobs: callers of one moment share a poll."""
+"""Waiting for the results of jobs. Concurrent callers share one poll."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from queuey.client.results import Receipt
 
 WAITS = (20.0, 5.0, 2.0, 1.0)
-"""Max seconds of a poll, by the number of those under way. A caller that comes meanwhile begins one of its own; beyond
-the last number callers wait until one ends."""
-GATHERING = 0.005
-"""Number of seconds for which a poll waits for callers of the same moment."""
+"""Max seconds of a poll, by the number of polls already running. A caller whose job no poll covers starts another poll;
+at the max number of polls it waits until one ends."""
+GATHER_DELAY = 0.005
+"""Number of seconds by which a poll is delayed, so that concurrent callers can join it."""
 
 
 class JobResults:
     """Waits for results of one client's jobs. Safe to use from several threads.
 
-    A caller whose job no poll asks for begins one, for all such jobs of its queue. When a poll ends, another of the
-    callers begins the next one: there is no task or thread in the background.
+    A caller whose job no poll covers starts a poll for all such jobs of its queue. When a poll ends, another caller
+    starts the next one. No task or thread runs in the background.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -39,10 +39,9 @@ class JobResults:
         begin_in_children(self)
 
     def begin_in_child(self) -> None:
-        self._queues: dict[str, _Waiting] = {}
+        self._queues: dict[str, _JobWaiters] = {}
 
     def bound(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
-        """Gives receipts of a queue the means to ask for their jobs; returns them."""
         source = self, queue
         for receipt in receipts:
             receipt.__dict__["source"] = source
@@ -54,63 +53,63 @@ class JobResults:
         return info
 
     def result(self, queue: str, receipt: Receipt, timeout: Seconds | None) -> Any:  # noqa: ANN401 - any JSON value; part of the API
-        """Waits until a job has ended; returns its result.
+        """Waits until a job has ended and returns its result.
 
         Raises:
-            ResultTimeout: It has not ended in time.
-            JobError: It has no result that is known.
+            ResultTimeout: The job has not ended in time.
+            JobError: The job has no result, or its result is not known.
             InvalidArgument: The timeout is not a number.
         """
-        clock, place = self._sender.timing.clock, location_text(receipt)
+        clock, location = self._sender.timing.clock, location_text(receipt)
         end = inf if timeout is None else clock() + float(number_text("timeout", seconds(timeout)))
         if end <= clock():
             info = self.show(queue, receipt)
             if info.status in UNFINISHED:
-                raise ResultTimeout(f"job {place} has not ended")
+                raise ResultTimeout(f"job {location} has not ended")
             return job_calls.result_of(info)
         with self._change:
-            waiting = self._queues.setdefault(queue, _Waiting())
-            waiting.add(place)
+            waiting = self._queues.setdefault(queue, _JobWaiters())
+            waiting.add(location)
         try:
             while True:
                 with self._change:
                     while True:
-                        if place in waiting.ended:
-                            return job_calls.result_of(waiting.ended[place])
+                        if location in waiting.ended:
+                            return job_calls.result_of(waiting.ended[location])
                         if (remaining := end - clock()) <= 0:
-                            raise ResultTimeout(f"job {place} has not ended in {timeout} s")
-                        if waiting.begin(place):
+                            raise ResultTimeout(f"job {location} has not ended in {timeout} s")
+                        if waiting.begin(location):
                             break
                         self._change.wait(remaining)
-                self._poll(queue, waiting, place, remaining)
+                self._poll(queue, waiting, location, remaining)
         finally:
             with self._change:
-                waiting.remove(place)
+                waiting.remove(location)
                 if not waiting.callers:
                     self._queues.pop(queue, None)
 
-    def _poll(self, queue: str, waiting: _Waiting, place: str, remaining: float) -> None:
-        """Asks once for a job, and for all others of its queue that no poll asks for."""
-        places: list[str] = []
+    def _poll(self, queue: str, waiting: _JobWaiters, place: str, remaining: float) -> None:
+        """Polls once for a job, and for all jobs of its queue that no other poll covers."""
+        locations: list[str] = []
         infos: list[JobInfo] = []
         try:
-            self._sender.timing.sleep(min(remaining, GATHERING))
+            self._sender.timing.sleep(min(remaining, GATHER_DELAY))
             with self._change:
-                places, longest = waiting.places_to_poll(place)
-            [call] = job_calls.jobs(queue, places, round(min(remaining, longest), 3))
+                locations, max_wait = waiting.places_to_poll(place)
+            [call] = job_calls.jobs(queue, locations, round(min(remaining, max_wait), 3))
             infos = self._sender.run(call)
         finally:
             with self._change:
-                waiting.polled(places, infos, self._sender.timing.clock())
+                waiting.polled(locations, infos, self._sender.timing.clock())
                 self._change.notify()
 
 
-class _Waiting:
+class _JobWaiters:
     """The jobs of one queue that callers wait for.
 
     Attributes:
-        callers: Number of callers by job; the ones that polls have asked for come last.
-        ended: Jobs that have ended, while somebody waits for them.
+        callers: Number of callers by job. Jobs that a poll has found unfinished come last.
+        ended: Ended jobs that still have callers.
     """
 
     def __init__(self) -> None:
@@ -132,24 +131,23 @@ class _Waiting:
             self._unfinished.pop(place, None)
 
     def begin(self, place: str) -> bool:
-        """Returns whether a job's caller is to poll: no poll asks for the job, and few are under way."""
+        """Returns whether a job's caller must poll: no poll covers the job, and another poll may start."""
         if self._gathers or self._polls >= len(WAITS) or place in self._polled:
             return False
         self._gathers = True
         return True
 
     def places_to_poll(self, first: str) -> tuple[list[str], float]:
-        """Returns the jobs to ask for, and how long to wait at most."""
         others = (place for place in self.callers if place not in self._polled and place not in self.ended)
-        places = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
-        self._polled.update(places)
-        longest = WAITS[self._polls]
+        locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
+        self._polled.update(locations)
+        max_wait = WAITS[self._polls]
         self._gathers = False
         self._polls += 1
-        return places, longest
+        return locations, max_wait
 
     def polled(self, places: list[str], infos: list[JobInfo], now: float) -> None:
-        """Records the end of a poll at a time of the clock; without places it failed before."""
+        """Records the end of a poll. ``places`` is empty if the poll failed before it was sent."""
         if not places:
             self._gathers = False
             return

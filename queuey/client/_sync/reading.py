@@ -1,4 +1,4 @@
-"""Reads of a client: page by page, live by long polls, and by streams."""
+"""Reads of a client: by page, by long polls, and by streams."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from queuey.client.results import Message, Page, QueueRead, StreamedMessage
 if TYPE_CHECKING:
     from queuey.client._sync.sender import Sender
 
-SHORTEST_POLL = 0.5
-"""Min seconds between two reads, for a server that does not hold a request open."""
+MIN_POLL_INTERVAL = 0.5
+"""Min seconds between two reads, in case the server does not hold requests open."""
 
 
 class Reading:
-    """Reads by time of :class:`~queuey.client.Client`."""
+    """The reading methods of :class:`~queuey.client.Client`."""
 
     _sender: Sender
 
@@ -32,18 +32,18 @@ class Reading:
 
         Args:
             queue: The queue.
-            wait: Seconds, up to 20, to wait for messages if there are none.
+            wait: Seconds, up to 20, to wait for messages if none is available.
             options: See :class:`Query`.
         """
         return self._sender.run(message_calls.read(Query(queue=queue, **options), wait))
 
     def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Page]:
-        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
+        """Reads page after page until no messages are left; ``limit`` is the size of a page."""
         query: Query | None = Query(queue=queue, **options)
         while query is not None:
             page = self._sender.run(message_calls.read(query))
             yield page
-            query = message_calls.onward(query, page)
+            query = message_calls.next_query(query, page)
 
     def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Message]:
         """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
@@ -52,11 +52,11 @@ class Reading:
                 yield message
 
     def read_queues(self, queries: Iterable[str | Query], *, wait: Seconds = 0.0) -> tuple[QueueRead, ...]:
-        """Reads one page of each of up to 100 queues in one call, in the order asked.
+        """Reads one page of each of up to 100 queues in one call. The results are in the order of ``queries``.
 
         Args:
             queries: Names, or :class:`Query` for more than a name.
-            wait: Seconds, up to 20, to wait for messages if none of them has any.
+            wait: Seconds, up to 20, to wait for messages if none of the queues has any.
         """
         return self._sender.run(message_calls.read_queues(queries, wait))
 
@@ -69,47 +69,47 @@ class Reading:
         notice: Notice | None = None,
         **options: Unpack[ReadOptions],
     ) -> Iterator[Page]:
-        """Follows a queue and never ends; yields an empty page whenever ``wait`` has passed without messages.
+        """Follows a queue and never ends. Yields an empty page after each ``wait`` seconds without messages.
 
-        Servers may come and go meanwhile. The cursor of the last page, given as ``since`` to a later call, continues
-        after that page.
+        Continues through failures and restarts of servers. To resume later, pass the cursor of the last page as
+        ``since``.
 
         Args:
             queue: The queue.
             wait: Seconds, up to 20, that the server holds a request open.
-            patience: Max seconds of uninterrupted failure; None: no limit.
+            patience: Max seconds of uninterrupted failure. By default there is no limit.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
-            options: See :class:`~queuey.client.Query`. Without ``since`` only what becomes readable from now on;
-                ``since=0`` begins with the oldest.
+            options: See :class:`~queuey.client.Query`. By default only messages that become readable from now on;
+                ``since=0`` begins with the oldest message.
 
         Raises:
-            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
+            ClientError: A permanent error such as :class:`~queuey.client.QueueNotFound`, or ``patience`` has run out.
         """
         query, seconds_held = live_query(queue, options), checked_wait(wait)
         sender, timing = self._sender, self._sender.timing
         patient = Patience(sender.policy, patience, timing, notice)
         early = EarlyMessages()
         while True:
-            asked = timing.clock()
-            placed = query.since is not None or query.after is not None
+            sent_at = timing.clock()
+            has_start = query.since is not None or query.after is not None
             try:
-                # Without a beginning the first read only finds the horizon: everything from there on is new.
-                page = sender.run(message_calls.read(query, seconds_held) if placed else newest(query))
+                # Without a start, the first read only finds the horizon: everything from there on is new.
+                page = sender.run(message_calls.read(query, seconds_held) if has_start else newest(query))
             except ClientError as error:
                 timing.sleep(patient.pause_after(error))
                 continue
             patient.restored()
-            if not placed:
+            if not has_start:
                 query = structs.replace(query, since=page.horizon)
                 continue
             query = resumed(query, page)
             if query.early:
-                messages = early.new_ones(page)
+                messages = early.take_new(page)
                 query = structs.replace(query, early=early.marks())
                 yield structs.replace(page, messages=messages)
             else:
                 yield page
-            pause = min(SHORTEST_POLL, seconds_held) - (timing.clock() - asked)
+            pause = min(MIN_POLL_INTERVAL, seconds_held) - (timing.clock() - sent_at)
             if pause > 0 and not (page.messages or page.more):
                 timing.sleep(pause)
 
@@ -139,24 +139,24 @@ class Reading:
         patience: Seconds | None = None,
         notice: Notice | None = None,
     ) -> Iterator[StreamedMessage]:
-        """Follows one queue, several, or (None) all that the credential may read; never ends.
+        """Follows one or more queues, or all that the credential may read, and never ends.
 
-        One connection serves up to 1,000 queues. The stream continues after failures, restarts of the service and new
-        tokens: no message is left out, and none comes twice.
+        One connection serves up to 1,000 queues. The stream continues through failures, restarts of the service and
+        token renewals: every message is yielded, and none twice.
 
         Args:
-            queues: The queues.
-            since: Where to begin; None: with the oldest messages; ``now``: with new ones.
-            partitions: Of the queues.
-            limit: Messages of a partition that the server reads together.
-            cursor: That of the last message of an earlier stream of the same queues.
-            early: Give messages as soon as they are stored, before the read delay is over: those are marked
-                ``early``, may vanish yet, and are not in order with the others. Each is given once.
-            patience: Max seconds of uninterrupted failure; None: no limit.
+            queues: Names of queues. By default all that the credential may read.
+            since: Where to start: by default with the oldest messages, ``now`` with new ones.
+            partitions: ``"*"`` for all, a number, or several.
+            limit: Max messages of a partition that the server reads at once.
+            cursor: The cursor of the last message of an earlier stream of the same queues.
+            early: Also yield messages before their read delay is over. These are marked ``early``, can still disappear,
+                and are not ordered with the others. Each message is yielded once.
+            patience: Max seconds of uninterrupted failure. By default there is no limit.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
 
         Raises:
-            ClientError: One that will not pass, such as :class:`~queuey.client.QueueNotFound`; or patience has run out.
+            ClientError: A permanent error such as :class:`~queuey.client.QueueNotFound`, or ``patience`` has run out.
 
         Example:
             >>> from queuey.client import Client
@@ -174,11 +174,11 @@ class Reading:
             attempts = sender.attempts(state.call())
             header = sender.authorization.header()
             try:
-                with sender.open(attempts, header) as parts:
-                    for part in parts:
+                with sender.open(attempts, header) as chunks:
+                    for chunk in chunks:
                         patient.restored()
                         renewed = False
-                        for streamed in state.read(part):
+                        for streamed in state.read(chunk):
                             yield streamed
                         if state.expires and sender.authorization.renew(header):
                             break
@@ -188,6 +188,6 @@ class Reading:
                     renewed = True
                     if sender.authorization.renew(header):
                         continue
-                attempts.pause_after(error)  # It records which server has failed.
+                attempts.pause_after(error)  # Records which server has failed.
                 pause = patient.pause_after(error)
             sender.timing.sleep(pause)

@@ -1,4 +1,4 @@
-"""What a client has objects for: the messages of a queue by name, the schedules, a move between queues."""
+"""Client objects for messages by name, schedules, and moves between queues."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class NamedMessages:
-    """The messages of a queue by name: a name stands for one message at most, the newest that was set.
+    """The messages of a queue by name. A name stands for at most one message, the last one that was set.
 
-    Made by :meth:`Client.named <queuey.client.Client.named>`. Safe to use from several threads.
+    Get it from :meth:`Client.named <queuey.client.Client.named>`. Safe to use from several threads.
 
     Attributes:
         queue: The queue's name.
@@ -50,34 +50,34 @@ class NamedMessages:
         self._jobs = jobs
 
     def create(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
-        """Stores a message under a name that is free. If the same message has it, returns that one's receipt.
+        """Stores a message under a free name. If an equal message already has the name, returns its receipt.
 
-        If the answer was lost, this is sent again. If the message was acknowledged in between, it is stored again.
+        The request is repeated if its answer is lost. If the message was acknowledged in between, it is stored again.
 
         Args:
             name: 1 to 255 characters without ``/``.
-            body: Text or bytes; or give any JSON value as ``json=``.
+            body: Text or bytes. For a JSON value, pass ``json=`` instead.
             options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
 
         Raises:
-            NameTaken: Another message has it, and is not acknowledged.
+            NameTaken: Another message has the name and is not acknowledged.
         """
         call = send_calls.write_named("POST", self.queue, name, Outgoing(body, **options))
         [receipt] = self._jobs.bound(self.queue, [self._sender.run(call)])
         return receipt
 
     def set(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
-        """Stores a message under a name, in place of the present one. The arguments are those of :meth:`create`.
+        """Stores a message under a name and replaces the present one. The arguments are those of :meth:`create`.
 
-        A worker that has claimed the old message gets :class:`~queuey.client.ClaimLost` when it acknowledges it. If the
-        answer was lost, this is sent again, and may replace a message that another program has set in between.
+        A worker that has claimed the old message gets :class:`~queuey.client.ClaimLost` when it acknowledges it. The
+        request is repeated if its answer is lost, and may then replace a message that another program set in between.
         """
         call = send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options))
         [receipt] = self._jobs.bound(self.queue, [self._sender.run(call)])
         return receipt
 
     def get(self, name: str) -> Message | None:
-        """Returns the message that has the name; None: there is none, or it is acknowledged."""
+        """Returns the message with the name. Returns None if it does not exist or is acknowledged."""
         try:
             [message] = self._sender.run(message_calls.get_named(self.queue, name))
         except NameNotFound:
@@ -85,14 +85,14 @@ class NamedMessages:
         return message
 
     def delete(self, name: str) -> None:
-        """Deletes the message that has the name, whether or not there is one; otherwise as :meth:`set`."""
+        """Deletes the message with the name, if it exists. Workers and lost answers: as for :meth:`set`."""
         self._sender.run(message_calls.delete_named(self.queue, name))
 
 
 class Schedules:
     """The schedules of an application: messages that the service posts at certain times.
 
-    It is :attr:`Client.schedules <queuey.client.Client.schedules>`. Safe to use from several threads.
+    Get it from :attr:`Client.schedules <queuey.client.Client.schedules>`. Safe to use from several threads.
 
     Example:
         >>> from queuey.client import Client
@@ -125,21 +125,21 @@ class Schedules:
         missed: str | None = None,
         paused: bool | None = None,
     ) -> Schedule:
-        """Creates a schedule, or changes the given fields of one.
+        """Creates a schedule, or changes the given fields of an existing one.
 
         Args:
             name: 1 to 100 letters, digits and ``._:@-``, but not ``.`` or ``..``.
-            queue: The queue of its messages. Required for a new one.
+            queue: The queue to post to. Required for a new schedule.
             message: The body, or an :class:`~queuey.client.Outgoing` without a delay, of up to 16 KiB. Required for a
-                new one.
-            cron: Minute, hour, day of the month, month, day of the week. A new one needs this or ``every``.
-            timezone: Of ``cron``, such as ``Europe/Berlin``; at first ``UTC``.
-            every: Seconds, at least 10.
-            missed: ``skip`` or ``catch_up``: for instants at which no process of the service ran.
-            paused: Post nothing until this is False again.
+                new schedule.
+            cron: Minute, hour, day of the month, month, day of the week. A new schedule needs ``cron`` or ``every``.
+            timezone: Time zone of ``cron``, such as ``Europe/Berlin``. A new schedule has ``UTC``.
+            every: Seconds between messages, at least 10.
+            missed: ``skip`` or ``catch_up`` the instants at which no process of the service was running.
+            paused: Post no messages until this is False again.
 
         Raises:
-            InvalidRequest: Something is not valid, or is required; ``fields`` names it.
+            InvalidRequest: A field is not valid or is missing; ``fields`` names it.
             NotAllowed: The credential lacks ``admin``, or ``send`` for the queue.
         """
         plan = {
@@ -156,47 +156,47 @@ class Schedules:
         """Returns a schedule.
 
         Raises:
-            NotFound: There is none of that name that the caller may see.
+            NotFound: The schedule does not exist, or the caller may not see it.
         """
         return self._sender.run(service_calls.show_schedule(name))
 
     def list(self) -> tuple[Schedule, ...]:
         """Lists the schedules that the caller may see, by name, without their messages."""
-        found: list[Schedule] = []
+        schedules: list[Schedule] = []
         start: str | None = None
         while True:
             page = self._sender.run(service_calls.schedules(start))
-            found += page.schedules
+            schedules += page.schedules
             if page.more is None:
-                return tuple(found)
+                return tuple(schedules)
             start = page.more
 
     def pause(self, name: str) -> Schedule:
-        """Pauses a schedule: it posts nothing until it is resumed."""
+        """Pauses a schedule: it posts no messages until it is resumed."""
         return self.put(name, paused=True)
 
     def resume(self, name: str) -> Schedule:
-        """Resumes a schedule with its next instant. The instants during the pause are not made up for."""
+        """Resumes a schedule from its next instant. It does not catch up on instants during the pause."""
         return self.put(name, paused=False)
 
     def run(self, name: str) -> Schedule:
-        """Posts a schedule's message now, also if it is paused; ``last`` is the result.
+        """Posts a schedule's message now, even if the schedule is paused. The result's ``last`` says what happened.
 
-        If the answer is lost, this is not sent again, because it would post another one.
+        The request is not repeated if its answer is lost, because it would post the message twice.
         """
         return self._sender.run(service_calls.run_schedule(name))
 
     def delete(self, name: str) -> None:
-        """Deletes a schedule. If the answer was lost and this is sent again, it may raise ``NotFound``."""
+        """Deletes a schedule. May raise ``NotFound`` if the first answer was lost and the request was repeated."""
         self._sender.run(service_calls.delete_schedule(name))
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Min and max seconds between two requests that ask for the progress."""
+MIN_PAUSE, MAX_PAUSE = 0.05, 1.0
+"""Min and max seconds between two requests for the progress of a move."""
 
 
 class Moving:
-    """A move of messages from one queue to another. It goes on without this program.
+    """A move of messages from one queue to another. The service continues it without this program.
 
     Example:
         >>> from queuey.client import Client
@@ -208,7 +208,7 @@ class Moving:
         done 2
 
     Attributes:
-        id: Identifies the move: ``client.moving(id)`` returns this object again, in any program.
+        id: The id of the move. ``client.moving(id)`` returns the move in any program.
     """
 
     def __init__(self, identifier: str, sender: Sender) -> None:
@@ -220,22 +220,22 @@ class Moving:
         return self._sender.run(service_calls.show_move(self.id))
 
     def cancel(self) -> Move:
-        """Ends the move soon; messages that have been moved stay in the target. An ended move stays as it is."""
+        """Cancels the move; it ends soon. Moved messages stay in the target. An ended move does not change."""
         return self._sender.run(service_calls.cancel_move(self.id))
 
     def wait(self, timeout: Seconds | None = None, *, told: Callable[[Move], object] | None = None) -> Move:
-        """Waits for the end and returns the move, whose state is ``done``, ``cancelled`` or ``failed`` then.
+        """Waits until the move has ended and returns it. Its state is ``done``, ``cancelled`` or ``failed``.
 
         Args:
-            timeout: Max seconds to wait; None: as long as it takes.
+            timeout: Max seconds to wait. By default there is no limit.
             told: Called with the progress, about once a second.
 
         Raises:
-            AnswerTimeout: It has not ended in time, and goes on.
+            AnswerTimeout: The move has not ended in time. It continues.
         """
         clock = self._sender.timing.clock
         end = None if timeout is None else clock() + seconds(timeout)
-        pause = FIRST_PAUSE
+        pause = MIN_PAUSE
         while True:
             move = self.show()
             if told is not None:
@@ -244,6 +244,6 @@ class Moving:
                 return move
             now = clock()
             if end is not None and now >= end:
-                raise AnswerTimeout(f"move {self.id} has not ended in time; it goes on")
+                raise AnswerTimeout(f"move {self.id} has not ended in time; it continues")
             self._sender.timing.sleep(pause if end is None else min(pause, end - now))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)

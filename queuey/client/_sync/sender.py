@@ -1,4 +1,4 @@
-"""Sends calls with httpcore2 until they are answered, within bounds, with a token that still lives."""
+"""Sends calls with httpcore2: retries within the policy's limits, and authenticates with a valid token."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OK = 200
-SILENCE = 60.0
-"""Timeout in seconds of a stream without a byte; the service writes at least every 25."""
+STREAM_TIMEOUT = 60.0
+"""Timeout of a stream without a byte, in seconds. The service writes at least every 25 s."""
 
 
 class Sender:
@@ -47,13 +47,13 @@ class Sender:
 
     Args:
         servers: The servers to choose from.
-        credential: Opens them.
-        policy: The policy of retries.
-        timing: The clock, the pause and the random numbers.
+        credential: The credential for all servers.
+        policy: The retry policy.
+        timing: The clock, the sleep function and the random numbers.
         timeout: Seconds to wait for the server at every step.
-        verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
+        verify: False does not check certificates; a path names the authorities to check against; or an SSL context.
         max_answer: Max bytes of an answer, before and after decoding.
-        transport: Stands in for the network: one of httpx2, or a pool of httpcore2.
+        transport: An httpx2 transport, or an httpcore2 pool, to use instead of the network.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Sender:
         self.timing = timing
         self.servers = servers
         self.verify = verify if transport is None else None
-        """How servers are verified; None: something stands in for the network."""
+        """How certificates are checked. None with a custom transport."""
         self.authorization = AuthorizationHeader(credential)
         self._timeout = timeout
         self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)
@@ -81,14 +81,14 @@ class Sender:
         self._connections = Connections(servers, verify, _pool, pool)
 
     def run(self, call: Call[T], within: float | None = None) -> T:
-        """Sends a call until it is answered or may not be sent again, and returns the answer's value.
+        """Sends a call until it is answered or may not be repeated, and returns the answer's value.
 
         Args:
             call: The call.
-            within: Max seconds, if fewer than those of the policy.
+            within: Max seconds, if shorter than the policy's deadline.
 
         Raises:
-            ClientError: That of the last attempt.
+            ClientError: The error of the last attempt.
         """
         with call.span or nullcontext():
             attempts, renewed = self.attempts(call, within), False
@@ -98,7 +98,7 @@ class Sender:
                 try:
                     return attempts.read(self._answer(attempts, header))
                 except NotAuthenticated:
-                    # This attempt was not carried out, whatever the call is.
+                    # The server did not carry out this attempt, so any call may be repeated.
                     with attempts.in_doubt():
                         if renewed or not self.authorization.renew(header):
                             raise
@@ -112,7 +112,7 @@ class Sender:
                     self.timing.sleep(pause)
 
     def attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
-        """Returns the attempts at a call, which is given up after ``within`` seconds if those are given."""
+        """Returns the attempts at a call. With ``within``, they end after that many seconds."""
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
 
@@ -120,8 +120,8 @@ class Sender:
         """Sends a call once.
 
         Raises:
-            TransportError: No whole answer came.
-            InvalidAnswer: The answer is too large, or its encoding is broken.
+            TransportError: No complete answer came.
+            InvalidAnswer: The answer is too large, or cannot be decoded.
         """
         call, times = attempts.call, attempts.times
         with translated(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
@@ -135,18 +135,18 @@ class Sender:
     def _whole(self, response: httpcore2.Response) -> HttpAnswer:
         headers = headers_of(response)
         content = Content(headers.get("content-encoding", ""), self._max_answer)
-        for part in response.iter_stream():
-            content.add(part)
+        for chunk in response.iter_stream():
+            content.add(chunk)
         return HttpAnswer(response.status, headers, content.whole())
 
     @contextmanager
     def open(self, attempts: Attempts[None], authorization: str | None) -> Iterator[Iterator[bytes]]:
-        """Sends a call whose answer has no end; yields its bytes as they come.
+        """Sends a call with an endless answer and yields its bytes as they arrive.
 
         Raises:
-            ClientError: It was refused, or there was no answer, or it broke off.
+            ClientError: The call was refused or not answered, or the connection broke.
         """
-        times = Times(SILENCE, inf)
+        times = Times(STREAM_TIMEOUT, inf)
         with translated(attempts.server, closed=self._connections.is_closed):
             endpoint = self._connections.of(attempts.server)
             request = request_of(endpoint, attempts.call, times, authorization)
@@ -159,20 +159,19 @@ class Sender:
                 response.close()
 
     def close(self) -> None:
-        """Closes the connections."""
         for pool in self._connections.close():
             pool.close()
 
 
 class AuthorizationHeader:
-    """Makes the header, with a token that still lives.
+    """Makes the ``Authorization`` header and keeps its token valid.
 
     Args:
         credential: The client's credential.
         clock: Seconds since 1970.
 
     Attributes:
-        scheme: As that of the client.
+        scheme: See :attr:`Client.scheme <queuey.client.Client.scheme>`.
     """
 
     def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
@@ -183,7 +182,7 @@ class AuthorizationHeader:
         self._lock = Lock()
 
     def header(self) -> str | None:
-        """Returns the header; None: the client has no credential.
+        """Returns the header, or None if the client has no credential.
 
         Raises:
             TokenError: The source gave no token.
@@ -196,7 +195,7 @@ class AuthorizationHeader:
         return self._kept.result()
 
     def renew(self, refused: str | None) -> bool:
-        """Asks for another token after a 401; returns whether there is one now.
+        """Fetches a new token after a 401. Returns whether the header has changed.
 
         Args:
             refused: The header that the server refused.
@@ -212,7 +211,7 @@ class AuthorizationHeader:
         return self._kept.result() != refused
 
     def _ask(self, source: TokenSource, seen: int, refused: str | None = None) -> None:
-        """Asks the source, unless another caller has done so since ``seen`` answers."""
+        """Fetches a token, unless another caller has fetched one since ``seen`` answers of the source."""
         with self._lock:
             if self._kept.answers != seen:
                 return
@@ -222,7 +221,7 @@ class AuthorizationHeader:
                 self._kept.failed(error, refused=self._kept.header == refused)
 
 
-# Connections of httpcore2 whose every step gets what is left of the time for the whole.
+# httpcore2 connections in which each step may take the time that is left of the whole call.
 
 
 class Stream(Wrapper):
@@ -235,14 +234,14 @@ class Stream(Wrapper):
             self._inner.write(piece, timeout=time_left(timeout, httpcore2.WriteTimeout))
 
     def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
-        left = time_left(timeout, httpcore2.ConnectTimeout)
-        return Stream(self._inner.start_tls(*args, timeout=left, **options))
+        remaining = time_left(timeout, httpcore2.ConnectTimeout)
+        return Stream(self._inner.start_tls(*args, timeout=remaining, **options))
 
 
 class Network(Wrapper):
     def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
-        left = time_left(timeout, httpcore2.ConnectTimeout)
-        return Stream(self._inner.connect_tcp(*args, timeout=left, **options))
+        remaining = time_left(timeout, httpcore2.ConnectTimeout)
+        return Stream(self._inner.connect_tcp(*args, timeout=remaining, **options))
 
 
 def _pool(**options: Any) -> httpcore2.ConnectionPool:  # noqa: ANN401 - passed on
@@ -250,13 +249,12 @@ def _pool(**options: Any) -> httpcore2.ConnectionPool:  # noqa: ANN401 - passed 
 
 
 class TransportPool:
-    """A transport of httpx2, in the place of a pool of httpcore2."""
+    """An httpx2 transport with the interface of an httpcore2 pool."""
 
     def __init__(self, transport: Any) -> None:  # noqa: ANN401 - of httpx2
         self._transport = transport
 
     def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        """Has a request answered."""
         answer = self._transport.handle_request(request_of_httpx(request))
         return httpcore2.Response(answer.status_code, headers=answer.headers.raw, content=answer.stream)
 

@@ -177,17 +177,17 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
     try:
         body = decoder_of(_ErrorBody).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _plain(answer, wait)
-    fields = _texts(body.errors) or _texts(body.error_msg)
+        return _plain_error(answer, wait)
+    fields = _field_texts(body.errors) or _field_texts(body.error_msg)
     if alone:
         fields = {name.removeprefix("0."): text for name, text in fields.items()}
-    code = _short(body.code or "") or _code_among(fields) or _CODES.get(answer.status, "Error")
+    code = _cut_text(body.code or "") or _code_among(fields) or _CODES.get(answer.status, "Error")
     return error_for(
         ErrorAnswer(
             status=answer.status,
             code=code,
             fields=fields,
-            text=_short(body.detail or body.title or body.message),
+            text=_cut_text(body.detail or body.title or body.message),
             retry_after=wait,
             outcome=body.outcome,
             outcomes=body.outcomes,
@@ -200,7 +200,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
-    texts = _texts(fields)
+    texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
 
@@ -224,19 +224,19 @@ def retry_after(answer: HttpAnswer) -> float | None:
     return max(0.0, until.total_seconds())
 
 
-def _plain(answer: HttpAnswer, wait: float | None) -> ApiError:
+def _plain_error(answer: HttpAnswer, wait: float | None) -> ApiError:
     text = " ".join(answer.content[: 4 * _TEXT_LIMIT].decode("utf-8", "replace").split())[:_TEXT_LIMIT]
     code = _CODES.get(answer.status, "Error")
     return error_for(ErrorAnswer(status=answer.status, code=code, text=text, retry_after=wait))
 
 
-def _texts(value: Any) -> dict[str, str]:  # noqa: ANN401 - as the server wrote it
+def _field_texts(value: Any) -> dict[str, str]:  # noqa: ANN401 - as the server wrote it
     if isinstance(value, dict):
-        return {_short(name): _short(text) for name, text in value.items()}
-    return {"": _short(value)} if value else {}
+        return {_cut_text(name): _cut_text(text) for name, text in value.items()}
+    return {"": _cut_text(value)} if value else {}
 
 
-def _short(text: object) -> str:
+def _cut_text(text: object) -> str:
     return str(text)[:_TEXT_LIMIT]
 
 
@@ -321,6 +321,7 @@ def _partition(number: int | str) -> int:
 
 
 def location_text(location: MessageLocation) -> str:
+    """Returns ``<partition>:<id>``; an id without a partition is in partition 1."""
     if isinstance(location, Message | Receipt):
         return f"{location.partition}:{id_text(location.id)}"
     if isinstance(location, str):
@@ -333,7 +334,7 @@ def location_text(location: MessageLocation) -> str:
     return f"{_partition(number)}:{id_text(identifier)}"
 
 
-def _seconds(instant: datetime) -> str:
+def _instant_text(instant: datetime) -> str:
     if instant.tzinfo is None:
         raise InvalidArgument(f"{instant} has no time zone: add one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
@@ -355,7 +356,7 @@ def point_text(point: Point) -> str:
         case float():
             return f"{point:.7f}"
         case datetime():
-            return _seconds(point)
+            return _instant_text(point)
         case Mapping():
             return cursor_text(point)
     raise InvalidArgument(f"{point!r} is not a position")

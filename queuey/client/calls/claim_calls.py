@@ -50,7 +50,7 @@ from queuey.client.results import Claimed, Message, OutstandingJob, Received, Re
 RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = api.MAX_CLAIMS, api.MAX_WITH_REASON, api.MAX_QUEUES
 STATES_PER_CALL = 50
 """Max states in a request, half of the server's limit, so that states of the max length fit into one body."""
-MOST_OF_HOST = 50
+MAX_HOST_LENGTH = 50
 """Max characters of the host name in a worker's name."""
 _CANCELLED = b'"cancelled"'
 """The answer to a renewal contains this only if one of the jobs was cancelled."""
@@ -103,38 +103,38 @@ def claim(
     params += [("worker", this_process()), ("states", "true")]
     path = "_claims"
     result_fields = fields_of(results) if results else {}
-    content: bytes | None = _body({"queues": queues, "acknowledge": acknowledged} | result_fields)
+    content: bytes | None = _encode_fields({"queues": queues, "acknowledge": acknowledged} | result_fields)
     if len(queues) == 1:
         path, receipts = f"{queue_segment(queues[0])}/claims", acknowledged.get(queues[0])
-        content = _body({"acknowledge": receipts} | result_fields) if receipts else None
+        content = _encode_fields({"acknowledge": receipts} | result_fields) if receipts else None
     return Call(
         "POST",
         path,
-        partial(_claimed, queues),
+        partial(_read_claims, queues),
         params=tuple(params),
         headers=JSON if content else {},
         content=content,
         repeatable=True,
         wait=wait,
-        span=tracing.begun("receive", ", ".join(queues), limit),
+        span=tracing.start_call_span("receive", ", ".join(queues), limit),
     )
 
 
 def acknowledge(queue: str, receipts: Iterable[str], results: JobResults | None = None) -> Iterator[Call[None]]:
     if not results:
-        return _by_receipts(queue, "ack", receipts)
-    return _with_results(queue, list(receipts), results)
+        return _calls_by_receipts(queue, "ack", receipts)
+    return _acknowledge_with_results(queue, list(receipts), results)
 
 
-def _with_results(queue: str, receipts: list[str], results: JobResults) -> Iterator[Call[None]]:
+def _acknowledge_with_results(queue: str, receipts: list[str], results: JobResults) -> Iterator[Call[None]]:
     while receipts:
         count = fitting(map(results.get, receipts))
         first, receipts = receipts[:count], receipts[count:]
         fields = fields_of({receipt: results[receipt] for receipt in first if receipt in results})
-        yield from _by_receipts(queue, "ack", first, **fields)
+        yield from _calls_by_receipts(queue, "ack", first, **fields)
 
 
-def _body(fields: dict[str, Any]) -> bytes:
+def _encode_fields(fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode(fields) if "results" in fields else encode(fields)
 
 
@@ -154,11 +154,11 @@ def release(
     if not retry:
         fields["retry"] = False
     if reason is None:
-        return _by_receipts(
-            queue, "release", receipts, most=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
+        return _calls_by_receipts(
+            queue, "release", receipts, max_receipts=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
         )
     error = {"error": error_of(reason)[: api.MAX_ERROR], "text": text_of(reason)[: api.MAX_TEXT]}
-    return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=error, **fields)
+    return _calls_by_receipts(queue, "release", receipts, max_receipts=RECEIPTS_WITH_REASON, reason=error, **fields)
 
 
 def renew(
@@ -173,18 +173,18 @@ def renew(
         if _CANCELLED in answer.content:
             cancelled([r.receipt for r in decode(answer, api.Settled).results if r.cancelled])
 
-    return _by_receipts(queue, "renew", receipts, read=read, ttl=seconds(ttl))
+    return _calls_by_receipts(queue, "renew", receipts, read=read, ttl=seconds(ttl))
 
 
 def cancel(queue: str, job: MessageLocation) -> Call[api.CancelledJob]:
-    return Call("POST", f"{_job(queue, job)}/cancel", reads(api.CancelledJob), repeatable=True)
+    return Call("POST", f"{_job_path(queue, job)}/cancel", reads(api.CancelledJob), repeatable=True)
 
 
 def retry(queue: str, job: MessageLocation) -> Call[api.RetriedJob]:
-    return Call("POST", f"{_job(queue, job)}/retry", reads(api.RetriedJob), repeatable=True)
+    return Call("POST", f"{_job_path(queue, job)}/retry", reads(api.RetriedJob), repeatable=True)
 
 
-def _job(queue: str, job: MessageLocation) -> str:
+def _job_path(queue: str, job: MessageLocation) -> str:
     return f"{queue_segment(queue)}/jobs/{place_text(job)}"
 
 
@@ -245,6 +245,7 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
 
 
 def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
+    """Returns the calls that set states, grouped by queue; the last state of a claim counts."""
     by_queue: dict[str, dict[str, object]] = {}
     for claim, state in states:
         [(queue, [receipt])] = receipts_of(queues, claim).items()
@@ -263,7 +264,7 @@ def each_queue(call: Callable[..., Iterator[Call[None]]], receipts: Receipts, *a
 
 
 def this_process() -> str:
-    return f"{gethostname()[:MOST_OF_HOST]}:{os.getpid()}"
+    return f"{gethostname()[:MAX_HOST_LENGTH]}:{os.getpid()}"
 
 
 def text_of(reason: ReleaseReason) -> str:
@@ -284,23 +285,23 @@ def error_of(reason: ReleaseReason) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _by_receipts(
+def _calls_by_receipts(
     queue: str,
     what: str,
     receipts: Iterable[str],
-    most: int = RECEIPTS_PER_CALL,
+    max_receipts: int = RECEIPTS_PER_CALL,
     read: Callable[[HttpAnswer], None] = nothing,
     **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Iterator[Call[None]]:
     path, all_receipts = f"{queue_segment(queue)}/claims/{what}", list(receipts)
-    for start in range(0, len(all_receipts), most):
-        chunk = all_receipts[start : start + most]
-        content = _body({"receipts": chunk, **fields})
-        span = None if what == "renew" else tracing.begun("settle", queue, len(chunk))
+    for start in range(0, len(all_receipts), max_receipts):
+        chunk = all_receipts[start : start + max_receipts]
+        content = _encode_fields({"receipts": chunk, **fields})
+        span = None if what == "renew" else tracing.start_call_span("settle", queue, len(chunk))
         yield Call("POST", path, read, headers=JSON, content=content, repeatable=True, span=span)
 
 
-def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
+def _read_claims(queues: Sequence[str], answer: HttpAnswer) -> Received:
     claims = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
     name = claims.queue_name if isinstance(claims, api.ClaimsOfOne) else None
     pairs = zip(plain_messages(claims.messages), claims.messages, strict=True)

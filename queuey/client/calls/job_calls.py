@@ -84,10 +84,10 @@ def jobs(
     params += [("states", "true")] if states else []
     for start in range(0, len(texts), MAX_JOBS):
         path = f"{queue_segment(queue)}/jobs/{','.join(texts[start : start + MAX_JOBS])}"
-        yield Call("GET", path, _infos, params=tuple(params), repeatable=True, wait=wait)
+        yield Call("GET", path, _read_infos, params=tuple(params), repeatable=True, wait=wait)
 
 
-def _infos(answer: HttpAnswer) -> list[JobInfo]:
+def _read_infos(answer: HttpAnswer) -> list[JobInfo]:
     return decode(answer, JobInfos).jobs
 
 

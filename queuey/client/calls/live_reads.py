@@ -33,9 +33,9 @@ from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import Message, Page, StreamedMessage
 from queuey.ids import order_of
 
-MOST_EARLY = 10_000
+MAX_EARLY = 10_000
 """Max early messages remembered as yielded. With more, the oldest are dropped and may be yielded again."""
-LONGEST_LINE = 64 << 20
+MAX_LINE_BYTES = 64 << 20
 """Max bytes of a line in an event."""
 
 
@@ -64,21 +64,22 @@ class EarlyMessages:
     """Messages that were yielded early and have not come in order yet. Prevents a second yield of each."""
 
     def __init__(self) -> None:
-        self._given: dict[tuple[str, int, str], tuple[int, int]] = {}
+        self._yielded: dict[tuple[str, int, str], tuple[int, int]] = {}
 
     def is_new(self, queue: str, message: Message) -> bool:
         """Returns whether the message was not yielded before. Remembers an early message."""
         key = queue, message.partition, message.id
         if not message.early:
-            return self._given.pop(key, None) is None
-        if key in self._given:
+            return self._yielded.pop(key, None) is None
+        if key in self._yielded:
             return False
-        if len(self._given) >= MOST_EARLY:
-            del self._given[next(iter(self._given))]
-        self._given[key] = order_of(message.id)
+        if len(self._yielded) >= MAX_EARLY:
+            del self._yielded[next(iter(self._yielded))]
+        self._yielded[key] = order_of(message.id)
         return True
 
-    def new_ones(self, page: Page) -> tuple[Message, ...]:
+    def take_new(self, page: Page) -> tuple[Message, ...]:
+        """Returns the page's new messages. After the last page forgets early messages below the horizon."""
         messages = tuple(message for message in page.messages if self.is_new("", message))
         if not page.more:
             self.forget_below(page.horizon)
@@ -86,17 +87,17 @@ class EarlyMessages:
 
     def forget_below(self, position: str) -> None:
         """Drops messages below the position that was read up to. They disappeared before their read delay was over."""
-        reached = order_of(position) if self._given else None
-        while self._given and reached:
-            key, order = next(iter(self._given.items()))
+        reached = order_of(position) if self._yielded else None
+        while self._yielded and reached:
+            key, order = next(iter(self._yielded.items()))
             if order >= reached:
                 break
-            del self._given[key]
+            del self._yielded[key]
 
     def marks(self) -> bool | str:
         """Returns ``early`` for the next read of the queue: a cursor at the last early message of each partition."""
         last: dict[int, tuple[tuple[int, int], str]] = {}
-        for (_, number, identifier), order in self._given.items():
+        for (_, number, identifier), order in self._yielded.items():
             last[number] = max(last.get(number, (order, identifier)), (order, identifier))
         return ",".join(f"{number}:{identifier}" for number, (_, identifier) in last.items()) or True
 
@@ -134,33 +135,33 @@ class Streaming:
             raise InvalidArgument("a stream needs at least one queue")
         for name in names or ():
             queue_segment(name)  # Checks the name.
-        self._asked: dict[str, Any] = {"partitions": partitions_text(partitions)}
+        self._body: dict[str, Any] = {"partitions": partitions_text(partitions)}
         if names is not None:
-            self._asked["queues"] = names
+            self._body["queues"] = names
         if since is not None:
-            self._asked["since"] = since if since == "now" else point_text(since)
+            self._body["since"] = since if since == "now" else point_text(since)
         if limit is not None:
-            self._asked["limit"] = int(number_text("limit", limit))
+            self._body["limit"] = int(number_text("limit", limit))
         if early:
-            self._asked["early"] = True
+            self._body["early"] = True
         self._early = EarlyMessages()
         self._is_of_all = names is None
         self.cursor = "" if cursor is None else string("cursor", cursor)
         if self.cursor != self.cursor.strip() or not (self.cursor.isascii() and self.cursor.isprintable()):
             raise InvalidArgument(f"cursor is {cursor!r:.100}: use the cursor of a streamed message, unchanged")
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._rest = b""
         self._kind, self._id, self._data = "", "", list[bytes]()
         self.expires = False
 
     def call(self) -> Call[None]:
-        self._begin()
+        self._reset()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:
             headers["last-event-id"] = self.cursor
-        return Call("POST", "_stream", nothing, headers=headers, content=encode(self._asked), repeatable=True)
+        return Call("POST", "_stream", nothing, headers=headers, content=encode(self._body), repeatable=True)
 
     def read(self, part: bytes) -> Iterator[StreamedMessage]:
         """Reads a part of the answer and yields its messages.
@@ -172,7 +173,7 @@ class Streaming:
             InvalidAnswer: The answer is not a stream.
         """
         *lines, self._rest = (self._rest + part).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
+        if len(self._rest) > MAX_LINE_BYTES:
             raise InvalidAnswer("an event of the stream is too long")
         for line in lines:
             if line:
@@ -181,7 +182,7 @@ class Streaming:
             kind, position, data = self._kind or "message", self._id, b"\n".join(self._data)
             self._kind, self._id, self._data = "", "", []
             if data and kind == "message":
-                wire = _decoded(data, _Data)
+                wire = _decode_event(data, _Data)
                 [message] = plain_messages([wire])
                 is_new = self._early.is_new(wire.queue_name, message)
                 if position:
@@ -203,7 +204,8 @@ class Streaming:
             self._id = value.decode()
 
     def _read_notice(self, kind: str, data: bytes) -> None:
-        notice = _decoded(data, _Notice)
+        """Notes that the credential expires. Raises the error of a ``bye``, or of a deleted queue that was named."""
+        notice = _decode_event(data, _Notice)
         if kind == "expiring":
             self.expires = True
         elif kind == "bye" and notice.status:
@@ -212,7 +214,7 @@ class Streaming:
             raise read_error(HttpAnswer(404, {}, data))
 
 
-def _decoded(data: bytes, shape: Any) -> Any:  # noqa: ANN401 - of that shape
+def _decode_event(data: bytes, shape: Any) -> Any:  # noqa: ANN401 - of that shape
     try:
         return decoder_of(shape).decode(data)
     except msgspec.MsgspecError as error:

@@ -104,7 +104,7 @@ def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
     wait = seconds(wait)
     if wait != 0:
         params += (("wait", number_text("wait", wait)),)
-    return Call("GET", queue_segment(query.queue), _page, params=params, repeatable=True, wait=wait)
+    return Call("GET", queue_segment(query.queue), _read_page, params=params, repeatable=True, wait=wait)
 
 
 def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tuple[QueueRead, ...]]:
@@ -115,10 +115,10 @@ def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tup
         queue_segment(full_query.queue)
         items.append({"queue_name": full_query.queue, **_options(full_query)})
     body: dict[str, Any] = {"queues": items, **({"wait": float(number_text("wait", wait))} if wait != 0 else {})}
-    return Call("POST", "_read", _reads, headers=JSON, content=encode(body), repeatable=True, wait=wait)
+    return Call("POST", "_read", _read_results, headers=JSON, content=encode(body), repeatable=True, wait=wait)
 
 
-def onward(query: Query, page: Page) -> Query | None:
+def next_query(query: Query, page: Page) -> Query | None:
     if not page.more or not page.cursor:
         return None
     return resumed(query, page)
@@ -144,19 +144,19 @@ def resumed(query: Query, page: Page) -> Query:
 
 def get(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[list[Message]]]:
     segment = queue_segment(queue)
-    for texts in _parts(locations):
+    for texts in _id_chunks(locations):
         yield Call("GET", f"{segment}/{texts}", messages_of, repeatable=True)
 
 
 def delete(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[None]]:
     segment = queue_segment(queue)
-    for texts in _parts(locations):
+    for texts in _id_chunks(locations):
         yield Call("DELETE", f"{segment}/{texts}", nothing, repeatable=True)
 
 
 def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
     path = f"{queue_segment(queue)}/{location_text(location)}"
-    return Call("GET", path, _raw, params=(("raw", "true"),), repeatable=True)
+    return Call("GET", path, _read_raw, params=(("raw", "true"),), repeatable=True)
 
 
 def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
@@ -220,7 +220,7 @@ def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
             wire.message_id,
             wire.timestamp,
             wire.partition,
-            wire.body if wire.encoding is None else _decoded(wire),
+            wire.body if wire.encoding is None else _decode_body(wire),
             wire.content_type,
             wire.headers,
             wire.message_key,
@@ -230,7 +230,7 @@ def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
     ]
 
 
-def _decoded(wire: ReadMessage) -> bytes:
+def _decode_body(wire: ReadMessage) -> bytes:
     import base64  # noqa: PLC0415 - only needed for binary bodies
 
     if wire.encoding != "base64" or not isinstance(wire.body, str):
@@ -241,30 +241,30 @@ def _decoded(wire: ReadMessage) -> bytes:
         raise InvalidAnswer(f"message {wire.message_id} is not base64: {error}") from error
 
 
-def _page(answer: HttpAnswer) -> Page:
-    return _plain(decode(answer, RangeRead))
+def _read_page(answer: HttpAnswer) -> Page:
+    return _plain_page(decode(answer, RangeRead))
 
 
-def _plain(page: Range) -> Page:
+def _plain_page(page: Range) -> Page:
     return Page(tuple(plain_messages(page.messages)), page.horizon, page.next, page.cursor, page.more, page.cursor_safe)
 
 
-def _reads(answer: HttpAnswer) -> tuple[QueueRead, ...]:
+def _read_results(answer: HttpAnswer) -> tuple[QueueRead, ...]:
     return tuple(
-        QueueRead(part.queue_name, page=_plain(part))
+        QueueRead(part.queue_name, page=_plain_page(part))
         if isinstance(part, Range)
         else QueueRead(part.queue_name, error=named_error(part.error_msg))
         for part in decode(answer, ManyRead).queues
     )
 
 
-def _parts(locations: Iterable[MessageLocation]) -> Iterator[str]:
+def _id_chunks(locations: Iterable[MessageLocation]) -> Iterator[str]:
     texts = [location_text(location) for location in locations]
     for start in range(0, len(texts), IDS_PER_CALL):
         yield ",".join(texts[start : start + IDS_PER_CALL])
 
 
-def _raw(answer: HttpAnswer) -> RawMessage:
+def _read_raw(answer: HttpAnswer) -> RawMessage:
     headers = answer.headers
     try:
         return RawMessage(

@@ -48,10 +48,10 @@ def commit(
         raise InvalidArgument("offsets must have at least one partition, and all partitions of expected")
     partitions: dict[str, dict[str, Any]] = {}
     for number, progress in offsets.items():
-        partitions[str(number)] = {"offset": _id(progress)}
+        partitions[str(number)] = {"offset": _progress_id(progress)}
         if number in conditions:
             before = conditions[number]
-            partitions[str(number)]["expected"] = None if before is None else _id(before)
+            partitions[str(number)]["expected"] = None if before is None else _progress_id(before)
     content = encode({"partitions": partitions})
     return Call("PUT", offsets_path(queue, group), recorded, headers=JSON, content=content)
 
@@ -72,7 +72,7 @@ def offsets(queue: str, group: str) -> Call[Offsets]:
 
 
 def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
-    cursor_ids = {number: None if cursor is None else _id(cursor) for number, cursor in cursors.items()}
+    cursor_ids = {number: None if cursor is None else _progress_id(cursor) for number, cursor in cursors.items()}
     content = encode({"partitions": {str(number): cursor for number, cursor in cursor_ids.items()}})
 
     def read(answer: HttpAnswer) -> dict[int, GroupOffset]:
@@ -118,7 +118,7 @@ def member_id(member: str) -> str:
     return member
 
 
-def _id(progress: Progress) -> str:
+def _progress_id(progress: Progress) -> str:
     return id_text(progress if isinstance(progress, str) else progress.id)
 
 
@@ -127,9 +127,10 @@ def recorded(answer: HttpAnswer) -> dict[int, str | None]:
 
 
 def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: bool) -> Call[ReadMark]:
+    """Moves the read mark to the last of the messages, or to the cursor; never back unless ``back``."""
     body: dict[str, Any] = {"back": True} if back else {}
     if cursor is None:
-        body["until"] = _until(list(seen))
+        body["until"] = _positions_text(list(seen))
     elif any(True for _ in seen):
         raise InvalidArgument("give messages or a cursor, not both")
     else:
@@ -139,7 +140,8 @@ def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: boo
     return Call("PUT", path, reads(ReadMark), headers=JSON, content=encode(body), repeatable=True)
 
 
-def _until(seen: list[Seen]) -> str:
+def _positions_text(seen: list[Seen]) -> str:
+    """Returns the highest id of each partition; an id without a partition counts for all."""
     last: dict[str, str] = {}
     for message in seen:
         if isinstance(message, str) and ":" not in message:
@@ -162,10 +164,10 @@ def unread(queues: Iterable[str] | None, limit: int | None) -> Call[tuple[Unread
             queue_segment(name)  # checks the name
     if limit is not None:
         body["limit"] = int(number_text("limit", limit))
-    return Call("POST", "_unread", _unread, headers=JSON, content=encode(body), repeatable=True)
+    return Call("POST", "_unread", _read_unread, headers=JSON, content=encode(body), repeatable=True)
 
 
-def _unread(answer: HttpAnswer) -> tuple[Unread, ...]:
+def _read_unread(answer: HttpAnswer) -> tuple[Unread, ...]:
     return tuple(
         Unread(queue=queue.queue_name, read=queue.read, unread=queue.unread, more=queue.more)
         if isinstance(queue, UnreadQueue)

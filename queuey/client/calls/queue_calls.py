@@ -123,15 +123,15 @@ def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
-    body = {key: value for key, value in _body(**fields).items() if value is not None}
+    body = {key: value for key, value in _make_body(**fields).items() if value is not None}
     if name is not None:
         queue_segment(name)
         body["queue_name"] = name
-    return Call("POST", "", _created, headers=JSON, content=encode(body))
+    return Call("POST", "", _read_created, headers=JSON, content=encode(body))
 
 
 def update(name: str, fields: QueueFields) -> Call[Queue]:
-    return Call("PUT", queue_segment(name), _updated, headers=JSON, content=encode(_body(**fields)))
+    return Call("PUT", queue_segment(name), _read_updated, headers=JSON, content=encode(_make_body(**fields)))
 
 
 def delete(name: str) -> Call[None]:
@@ -151,12 +151,12 @@ def explain(name: str) -> Call[QueueExplanation]:
 
 
 def names(start: str | None, limit: int | None) -> Call[NamePage]:
-    return Call("GET", "", _names, params=_paging(start, limit), repeatable=True)
+    return Call("GET", "", _read_names, params=_page_params(start, limit), repeatable=True)
 
 
 def queues(start: str | None, limit: int | None, *, count: bool) -> Call[QueuePage]:
-    params = (*_paging(start, limit), ("details", "true"), *((("include_count", "true"),) if count else ()))
-    return Call("GET", "", _listed, params=params, repeatable=True)
+    params = (*_page_params(start, limit), ("details", "true"), *((("include_count", "true"),) if count else ()))
+    return Call("GET", "", _read_queues, params=params, repeatable=True)
 
 
 def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
@@ -166,14 +166,14 @@ def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
     return Call("POST", "_rights", read, headers=JSON, content=encode({"queues": list(names)}), repeatable=True)
 
 
-def following(start: str | None, page: QueuePage | NamePage) -> str | None:
+def next_start(start: str | None, page: QueuePage | NamePage) -> str | None:
     """Returns the start of the next page, or None after the last. Raises InvalidAnswer if it does not advance."""
     if page.next is not None and page.next == start:
         raise InvalidAnswer(f"the list of queues does not advance: the page from {start!r} is followed by {start!r}")
     return page.next
 
 
-def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
+def _make_body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
     unknown = fields.keys() - QueueFields.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no field {', '.join(sorted(unknown))}")
@@ -188,31 +188,31 @@ def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
     return body
 
 
-def _paging(start: str | None, limit: int | None) -> tuple[tuple[str, str], ...]:
+def _page_params(start: str | None, limit: int | None) -> tuple[tuple[str, str], ...]:
     params = [("offset", start)] if start else []
     return (*params, *([("limit", number_text("limit", limit))] if limit is not None else []))
 
 
-def _plain(wire: _WireQueue) -> dict[str, Any]:
+def _plain_fields(wire: _WireQueue) -> dict[str, Any]:
     fields = {name: getattr(wire, name) for name in Queue.__struct_fields__}
     principals = wire.principles or ()
     fields["principals"] = tuple(principals.split(",")) if isinstance(principals, str) else principals
     return fields
 
 
-def _created(answer: HttpAnswer) -> CreatedQueue:
-    return CreatedQueue(**_plain(decode(answer, _WireQueue)), new=answer.status == _CREATED)
+def _read_created(answer: HttpAnswer) -> CreatedQueue:
+    return CreatedQueue(**_plain_fields(decode(answer, _WireQueue)), new=answer.status == _CREATED)
 
 
-def _updated(answer: HttpAnswer) -> Queue:
-    return Queue(**_plain(decode(answer, _WireQueue)))
+def _read_updated(answer: HttpAnswer) -> Queue:
+    return Queue(**_plain_fields(decode(answer, _WireQueue)))
 
 
-def _listed(answer: HttpAnswer) -> QueuePage:
+def _read_queues(answer: HttpAnswer) -> QueuePage:
     listed = decode(answer, _Listed)
-    return QueuePage(tuple(Queue(**_plain(wire)) for wire in listed.queues), listed.next, listed.patterns)
+    return QueuePage(tuple(Queue(**_plain_fields(wire)) for wire in listed.queues), listed.next, listed.patterns)
 
 
-def _names(answer: HttpAnswer) -> NamePage:
+def _read_names(answer: HttpAnswer) -> NamePage:
     listed = decode(answer, _Names)
     return NamePage(tuple(queue.queue_name for queue in listed.queues), listed.next)

@@ -35,7 +35,7 @@ from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.http.servers import path_segment
 from queuey.client.results import Message, Receipt
-from queuey.messages import LONGEST_NAME
+from queuey.messages import MAX_NAME_LENGTH
 
 BATCH_MESSAGES = 1000
 """Max messages in a batch. This is the server's limit."""
@@ -176,8 +176,8 @@ class Batcher:
     def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES, *, traced: bool = True) -> None:
         if messages < 1:
             raise InvalidArgument(f"batch is {messages}: use at least 1")
-        self._most = min(messages, BATCH_MESSAGES)
-        self._room = size - len(_OPEN) - len(_CLOSE)
+        self._max_messages = min(messages, BATCH_MESSAGES)
+        self._max_bytes = size - len(_OPEN) - len(_CLOSE)
         self._items: list[bytes] = []
         self._messages: list[Outgoing] = []
         self._size = 0
@@ -188,17 +188,17 @@ class Batcher:
         """Adds a message. If it does not fit into the current batch, returns that batch and starts a new one."""
         outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
         if self._traced and tracing.enabled():
-            self._span = self._span or tracing.begun("send")
-            outgoing = _carrying(outgoing, self._span)
+            self._span = self._span or tracing.start_call_span("send")
+            outgoing = _with_trace_context(outgoing, self._span)
         item = batch_item(outgoing)
-        full = len(self._items) >= self._most or self._size + len(item) > self._room
-        chunk = self.rest() if full else None
+        full = len(self._items) >= self._max_messages or self._size + len(item) > self._max_bytes
+        chunk = self.flush() if full else None
         self._items.append(item)
         self._messages.append(outgoing)
         self._size += len(item) + 1
         return chunk
 
-    def rest(self) -> BatchBody | None:
+    def flush(self) -> BatchBody | None:
         """Returns the current batch, or None if it is empty, and starts a new one."""
         if not self._items:
             return None
@@ -229,7 +229,7 @@ def one_batch(messages: Iterable[ToSend]) -> BatchBody:
     """Returns one batch of all messages. Raises InvalidArgument without messages, or with too many for one request."""
     batcher = Batcher(traced=False)  # A trace context would make a repeated send differ, and its key would be refused.
     full = any(batcher.add(message) is not None for message in several(messages))
-    batch = batcher.rest()
+    batch = batcher.flush()
     if full or batch is None:
         raise InvalidArgument(
             f"An idempotency key is for one request of 1 to {BATCH_MESSAGES:,} messages and at most "
@@ -250,32 +250,32 @@ def send(
 
     With an idempotency key, the call may be repeated. With ``traced``, the message gets the trace context.
     """
-    span = tracing.begun("send", queue) if traced else None
-    message = _carrying(message, span)
-    headers, parse = _bare_headers(message), _receipt
+    span = tracing.start_call_span("send", queue) if traced else None
+    message = _with_trace_context(message, span)
+    headers, parse = _bare_headers(message), _read_receipt
     if headers is None:
         batcher = Batcher(traced=False)
         batcher.add(message)
-        content = batcher.rest()
+        content = batcher.flush()
         assert content is not None  # noqa: S101 - a message was just added
         call = Call("POST", queue_segment(queue), parse, content=content.content, alone=True)
         headers = _batch_headers(after)
     else:
-        call = Call("POST", queue_segment(queue), parse, content=_bytes(message.body))
-        headers |= _after(after)
-    return structs.replace(call, headers=headers | _keyed(key), repeatable=key is not None, span=span)
+        call = Call("POST", queue_segment(queue), parse, content=_encode_body(message.body))
+        headers |= _after_header(after)
+    return structs.replace(call, headers=headers | _key_header(key), repeatable=key is not None, span=span)
 
 
 def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: str | None = None) -> Call[list[Receipt]]:
     """Stores a batch completely or not at all. With an idempotency key, the call may be repeated."""
-    parse = partial(_receipts, count=len(chunk.messages))
-    headers = _batch_headers(after) | _keyed(key)
+    parse = partial(_read_receipts, count=len(chunk.messages))
+    headers = _batch_headers(after) | _key_header(key)
     span = None if chunk.span is None else chunk.span.about("send", queue, len(chunk.messages))
     repeatable, path = key is not None, queue_segment(queue)
     return Call("POST", path, parse, headers=headers, content=chunk.content, repeatable=repeatable, span=span)
 
 
-def _carrying(message: Outgoing, span: CallSpan | None) -> Outgoing:
+def _with_trace_context(message: Outgoing, span: CallSpan | None) -> Outgoing:
     return message if span is None else structs.replace(message, headers=span.carried(message.headers))
 
 
@@ -294,35 +294,36 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
         raise InvalidArgument("put needs the id of at least one message")
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("put takes no partition, key or delay: the id determines partition and time")
-    headers, body = _single(message)
+    headers, body = _encode_single(message)
     return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
-    headers, body = _single(message)
-    return Call(method, named_path(queue, name), _receipt, headers=headers, content=body, repeatable=True)
+    headers, body = _encode_single(message)
+    return Call(method, named_path(queue, name), _read_receipt, headers=headers, content=body, repeatable=True)
 
 
 def named_path(queue: str, name: str) -> str:
-    if not 0 < len(string("name", name)) <= LONGEST_NAME or "/" in name or name in {".", ".."}:
-        rule = f'use 1 to {LONGEST_NAME} characters without "/", but not "." or ".."'
+    if not 0 < len(string("name", name)) <= MAX_NAME_LENGTH or "/" in name or name in {".", ".."}:
+        rule = f'use 1 to {MAX_NAME_LENGTH} characters without "/", but not "." or ".."'
         raise InvalidArgument(f"{name[:50]!r} is not a valid name of a message: {rule}")
     return f"{queue_segment(queue)}/named/{path_segment(name)}"
 
 
-def _single(message: Outgoing) -> tuple[dict[str, str], bytes]:
-    headers = _headers(message, message.content_type or "")
+def _encode_single(message: Outgoing) -> tuple[dict[str, str], bytes]:
+    """Returns headers and body of a request with one message. Raises if headers cannot carry a property."""
+    headers = _make_headers(message, message.content_type or "")
     if headers is None:
         options = f"content_type is {message.content_type!r:.100}, headers are {dict(message.headers or {})!r:.100}"
         raise InvalidArgument(f"{options}: put and named messages allow only printable ASCII here")
     if message.json is UNSET:
-        return headers, _bytes(message.body)
-    return headers | {"x-encoding": "json"}, bytes(_json(message.json))
+        return headers, _encode_body(message.body)
+    return headers | {"x-encoding": "json"}, bytes(_encode_json(message.json))
 
 
-def _bytes(body: str | bytes | UnsetType) -> bytes:
+def _encode_body(body: str | bytes | UnsetType) -> bytes:
     if isinstance(body, bytes):
         return body
     try:
@@ -331,14 +332,14 @@ def _bytes(body: str | bytes | UnsetType) -> bytes:
         raise InvalidArgument("the body cannot be encoded as UTF-8") from error
 
 
-def _json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
+def _encode_json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
     return value if isinstance(value, msgspec.Raw) else msgspec.Raw(encode_value(value))
 
 
 def batch_item(message: Outgoing) -> bytes:
     body: Any = message.body
     if body is UNSET:
-        body = _json(message.json)
+        body = _encode_json(message.json)
     try:
         return msgspec.json.encode(
             _BatchItem(
@@ -361,7 +362,7 @@ def _bare_headers(message: Outgoing) -> dict[str, str] | None:
     kind = message.content_type or ""
     if message.body is UNSET or kind.lower().startswith("application/json"):
         return None
-    headers = _headers(message, kind)
+    headers = _make_headers(message, kind)
     if headers is None:
         return None
     if message.key is not None:
@@ -375,7 +376,8 @@ def _bare_headers(message: Outgoing) -> dict[str, str] | None:
     return headers
 
 
-def _headers(message: Outgoing, kind: str) -> dict[str, str] | None:
+def _make_headers(message: Outgoing, kind: str) -> dict[str, str] | None:
+    """Returns the headers for a message, or None if a name or value does not fit into an HTTP header."""
     headers: dict[str, str] = {}
     for name, value in (message.headers or {}).items():
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
@@ -390,13 +392,13 @@ def _headers(message: Outgoing, kind: str) -> dict[str, str] | None:
     return headers
 
 
-def _after(after: After | None) -> dict[str, str]:
+def _after_header(after: After | None) -> dict[str, str]:
     if after is None:
         return {}
     return {"x-after": id_text(after if isinstance(after, str) else after.id)}
 
 
-def _keyed(key: object) -> dict[str, str]:
+def _key_header(key: object) -> dict[str, str]:
     if key is None:
         return {}
     if not isinstance(key, str) or _KEY.fullmatch(key) is None:
@@ -405,14 +407,14 @@ def _keyed(key: object) -> dict[str, str]:
 
 
 def _batch_headers(after: After | None) -> dict[str, str]:
-    return {**JSON, **_after(after)}
+    return {**JSON, **_after_header(after)}
 
 
-def _receipt(answer: HttpAnswer) -> Receipt:
-    return _receipts(answer, 1)[0]
+def _read_receipt(answer: HttpAnswer) -> Receipt:
+    return _read_receipts(answer, 1)[0]
 
 
-def _receipts(answer: HttpAnswer, count: int) -> list[Receipt]:
+def _read_receipts(answer: HttpAnswer, count: int) -> list[Receipt]:
     receipts = decode(answer, _Stored).messages
     if len(receipts) != count:
         error = InvalidAnswer(f"the answer has receipts for {len(receipts)} of {count} messages")

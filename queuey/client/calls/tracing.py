@@ -104,7 +104,7 @@ class CallSpan:
         self._span.end()
 
 
-def begun(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | None:
+def start_call_span(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | None:
     if _tracer is None:
         return None
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - already loaded

@@ -14,13 +14,13 @@ from queuey.client.errors import InvalidArgument
 from queuey.client.http.attempts import Notice
 from queuey.client.results import Received
 
-SHORTEST_TTL = 2.0
+MIN_TTL = 2.0
 """Min ``ttl`` in seconds; shorter claims cannot be renewed in time."""
-LONGEST_WAIT = 20.0
+MAX_WAIT = 20.0
 """Max seconds that the server holds a claim open."""
-_SHORTEST_POLL = 0.5
+_MIN_POLL_INTERVAL = 0.5
 """Min seconds between two claims, in case the server does not hold claims open."""
-_TOGETHER = 0.1
+_MAX_ACK_DELAY = 0.1
 """Max seconds that a finished job waits to be acknowledged together with later ones."""
 
 
@@ -90,10 +90,8 @@ class Claiming:
         self._limit = options.get("limit", 1)
         self.ttl = float(number_text("ttl", seconds(options.get("ttl", 30.0))))
         self._partitions = partitions_text(options.get("partitions", "*"))
-        if not self.ttl >= SHORTEST_TTL:
-            raise InvalidArgument(
-                f"ttl is {self.ttl}: a claim of less than {SHORTEST_TTL:g} s cannot be renewed in time"
-            )
+        if not self.ttl >= MIN_TTL:
+            raise InvalidArgument(f"ttl is {self.ttl}: a claim of less than {MIN_TTL:g} s cannot be renewed in time")
         if len(queues) > 1 and self._partitions != "*":
             raise InvalidArgument(f"partitions are {self._partitions}: with several queues, claim from all partitions")
         idle = seconds(idle)
@@ -102,16 +100,17 @@ class Claiming:
         self._idle = idle
         self._clock = clock
         self._last = clock()
-        self.asked = self._last
+        self.requested_at = self._last
         """The time of the last claim request."""
         self.finished: list[HeldClaim] = []
         """Claims to acknowledge with the next request."""
         self._acknowledged = self._last
 
     def call(self) -> Call[Received]:
-        self.asked = now = self._clock()
+        """Returns the next claim, which also acknowledges finished jobs, and waits up to a third of the ttl."""
+        self.requested_at = now = self._clock()
         # The client counts the ttl from the request. A message that arrives at the end of the wait keeps most of it.
-        wait = min(LONGEST_WAIT, self.ttl / 3)
+        wait = min(MAX_WAIT, self.ttl / 3)
         if self._idle is not None:
             wait = max(0.0, min(wait, self._last + self._idle - now))
         receipts, results = receipts_by_queue(self.finished), results_of(self.finished)
@@ -124,20 +123,21 @@ class Claiming:
         now = self._clock()
         if self._idle is not None and now >= self._last + self._idle:
             return None
-        return max(0.0, _SHORTEST_POLL - (now - self.asked))
+        return max(0.0, _MIN_POLL_INTERVAL - (now - self.requested_at))
 
-    def worked(self, claim: HeldClaim) -> bool:
+    def record_work(self, claim: HeldClaim) -> bool:
         """Records that a job was worked on. Returns whether to acknowledge finished jobs before the next job."""
         now = self._last = self._clock()
         if claim.state == "finished":
             self.finished.append(claim)
         # The next claim request cannot carry more results than fit into one request.
-        return now - self._acknowledged >= _TOGETHER or len(first_finished(self.finished)) < len(self.finished)
+        return now - self._acknowledged >= _MAX_ACK_DELAY or len(first_finished(self.finished)) < len(self.finished)
 
-    def to_acknowledge(self) -> list[HeldClaim]:
+    def begin_acknowledgement(self) -> list[HeldClaim]:
+        """Returns the finished claims for an acknowledgement. Drops ended claims and restarts the delay."""
         self._acknowledged = self._clock()
         self.finished = [c for c in self.finished if c.state == "finished"]
         return self.finished
 
-    def acknowledged(self) -> None:
+    def clear_finished(self) -> None:
         self.finished = []

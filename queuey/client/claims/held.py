@@ -8,8 +8,8 @@ States of a claim::
      └─────claimed by another caller, or refused until its time is over─▶ lost
 
 A held claim is renewed after half of its time. A finished claim is acknowledged together with others, at the latest
-after :data:`SOON`, even while the process works on its next job. Claims with a failed request come after the others.
-A request for them may take no longer than the shortest claim can wait, unless that claim is very short.
+after :data:`MAX_ACK_DELAY`, even while the process works on its next job. Claims with a failed request come after the
+others. A request for them may take no longer than the shortest claim can wait, unless that claim is very short.
 
 A program that sees that its job is lost may stop in the middle of the work. The loop therefore never acknowledges this
 job, even if a later renewal restores the claim. Only the program itself may still acknowledge it.
@@ -38,21 +38,21 @@ log = logging.getLogger("queuey.client")
 
 State = Literal["held", "finished", "ended", "lost"]
 
-SOON = 0.5
+MAX_ACK_DELAY = 0.5
 """Max seconds until a finished claim is acknowledged, even while its process works on the next job."""
-LEAVING = 5.0
+LEAVE_TIMEOUT = 5.0
 """Timeout in seconds for releasing claims when a loop is left or a client is closed."""
-_RETRY = 0.1
+_RETRY_RATIO = 0.1
 """Ratio of a claim's time after which a failed request is sent again."""
-_LONGEST_RETRY = 30.0
+_MAX_RETRY_PAUSE = 30.0
 """Max seconds after which a failed request is sent again."""
-_TOGETHER = 0.125
+_BATCH_RATIO = 0.125
 """Ratio of a claim's time by which its renewal may be early, to be sent together with others."""
-_WITHIN = 0.25
+_TIMEOUT_RATIO = 0.25
 """Ratio of a claim's time that a request may take; of the shortest held claim's time if that is less."""
-_SHORTEST = 10.0
+_MIN_SHORTEST_TTL = 10.0
 """Min seconds that are assumed for the shortest held claim where it limits the requests of other claims."""
-_POSTPONED = 0.4
+_POSTPONE_RATIO = 0.4
 """Ratio of a claim's time for which its acknowledgement is reserved for the loop. A waiting claim request takes at
 most a third."""
 _ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
@@ -135,7 +135,7 @@ class HeldClaims:
         from other callers.
         """
         now, end = self._clock(), asked + ttl
-        claim = HeldClaim(queue, receipt, ttl, end, asked + ttl / 2 if now < end else now + _POSTPONED * ttl)
+        claim = HeldClaim(queue, receipt, ttl, end, asked + ttl / 2 if now < end else now + _POSTPONE_RATIO * ttl)
         with self._lock:
             self._claims.add(claim)
         return claim
@@ -162,13 +162,14 @@ class HeldClaims:
         with self._lock:
             claim.delay_if_left = 0.0
             if claim.state == "held" and not claim.seen_lost:
-                claim.state, claim.due = "finished", self._clock() + SOON
+                claim.state, claim.due = "finished", self._clock() + MAX_ACK_DELAY
         return [claim] if claim.state == "held" else []
 
     def finish(self, claim: HeldClaim) -> None:
+        """Marks a held or lost claim as finished; the renewer then acknowledges it within ``MAX_ACK_DELAY``."""
         with self._lock:
             if claim.state in {"held", "lost"}:
-                claim.state, claim.due = "finished", self._clock() + SOON
+                claim.state, claim.due = "finished", self._clock() + MAX_ACK_DELAY
                 self._claims.add(claim)
 
     def finished(self, queues: Collection[str]) -> list[HeldClaim]:
@@ -176,6 +177,7 @@ class HeldClaims:
             return [claim for claim in self._claims if claim.state == "finished" and claim.queue in queues]
 
     def hold_again(self, claim: HeldClaim) -> None:
+        """Makes an ended claim held again, after its release was refused, so that it is renewed."""
         with self._lock:
             if claim.state == "ended":
                 claim.state, claim.delay = "held", None
@@ -186,17 +188,17 @@ class HeldClaims:
         now = self._clock()
         with self._lock:
             for claim in claims:
-                claim.due = now + _POSTPONED * claim.ttl
+                claim.due = now + _POSTPONE_RATIO * claim.ttl
 
     def end(self, claims: Iterable[HeldClaim], refused: Iterable[str] = (), queues: Collection[str] = ()) -> None:
-        """Ends claims. Claims with a ``refused`` receipt, or in one of ``queues``, are lost."""
+        """Ends claims. Claims whose receipt is in ``refused``, or whose queue is in ``queues``, are lost."""
         lost = set(refused)
         with self._lock:
             for claim in claims:
                 claim.state = "lost" if claim.receipt in lost or claim.queue in queues else "ended"
                 self._claims.discard(claim)
 
-    def answered(self, finished: Sequence[HeldClaim], received: Received, passed_over: set[str]) -> set[str]:
+    def record_answer(self, finished: Sequence[HeldClaim], received: Received, passed_over: set[str]) -> set[str]:
         """Ends the claims that a claim request has acknowledged. Logs the queues that it could not claim from.
 
         Args:
@@ -218,10 +220,11 @@ class HeldClaims:
         self.end(claims)
 
     def repeated_releases(self, work: Work) -> list[Call[None]]:
-        """Returns the calls that repeat the release of claims that were released since ``work`` was made."""
-        return _releases(work.claims)
+        """Returns the calls that repeat the release of claims that were released since ``next_work`` was made."""
+        return _release_calls(work.claims)
 
-    def renewed(self, claim: HeldClaim, asked: float, ttl: float) -> None:
+    def record_renewal(self, claim: HeldClaim, asked: float, ttl: float) -> None:
+        """Extends a claim by its ttl, counted from the request; it is due again after half of that time."""
         with self._lock:
             claim.end = max(claim.end, asked + ttl)
             claim.due = asked + min(ttl, claim.ttl) / 2
@@ -232,19 +235,19 @@ class HeldClaims:
             for claim in self._claims:
                 claim.cancelled = claim.cancelled or claim.receipt in receipts
 
-    def pause(self) -> float | None:
+    def seconds_until_due(self) -> float | None:
         """Returns the seconds until a claim is due, 0 if one is due now, or None without claims."""
         with self._lock:
             due = min((claim.due for claim in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
 
-    def work(self) -> Work | None:
+    def next_work(self) -> Work | None:
         """Returns the most urgent requests, or None if no claim is due. Includes claims that are due soon."""
         now = self._clock()
         groups: dict[tuple[str, float, State], list[HeldClaim]] = {}
         with self._lock:
             for claim in self._claims:
-                if claim.due <= now + _TOGETHER * claim.ttl:
+                if claim.due <= now + _BATCH_RATIO * claim.ttl:
                     groups.setdefault((claim.queue, claim.ttl, claim.state), []).append(claim)
             shortest = min((claim.ttl for claim in self._claims if not claim.fails), default=0.0)
         if not groups:
@@ -253,16 +256,16 @@ class HeldClaims:
         receipts = [claim.receipt for claim in claims]
         done = state == "finished"
         calls = acknowledge(queue, receipts, results_of(claims)) if done else renew(queue, receipts, ttl, self.cancel)
-        within = _WITHIN * min(ttl, max(shortest, _SHORTEST))
+        within = _TIMEOUT_RATIO * min(ttl, max(shortest, _MIN_SHORTEST_TTL))
         return Work(tuple(claims), done, tuple(calls), within)
 
-    def done(self, work: Work, began: float, refused: Iterable[str]) -> None:
+    def record_success(self, work: Work, began: float, refused: Iterable[str]) -> None:
         """Records the success of requests that were sent at ``began``. Claims with a refused receipt are lost."""
         lost = set(refused)
         self.end([claim for claim in work.claims if work.acknowledges or claim.receipt in lost], lost)
         for claim in work.claims:
             if claim.state == "held":
-                self.renewed(claim, began, claim.ttl)
+                self.record_renewal(claim, began, claim.ttl)
 
     def leave(self, claims: Iterable[HeldClaim]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
         """Ends claims. Returns the calls that acknowledge the finished ones, and the calls that release the others."""
@@ -272,7 +275,7 @@ class HeldClaims:
         self.end(finished)
         for claim in held:
             self.end_by_release([claim], claim.delay_if_left)
-        return acknowledgements(finished), iter(_releases(held))
+        return acknowledgements(finished), iter(_release_calls(held))
 
     def leave_all(self) -> list[Call[None]]:
         """Ends all claims. Returns the calls that acknowledge and release them. The released claims are lost."""
@@ -286,17 +289,17 @@ class HeldClaims:
             claim.state = "lost"
         return calls
 
-    def refused(self, claims: Sequence[HeldClaim], error: Exception) -> bool:
+    def end_refused(self, claims: Sequence[HeldClaim], error: Exception) -> bool:
         """Ends the claims that an error names: another caller has them, or the queue was purged since.
 
         Returns:
             True if the error names any; the same call without them may succeed.
         """
-        lost = _refused_by(claims, error)
+        lost = _find_refused(claims, error)
         self.end(lost, [claim.receipt for claim in lost])
         return bool(lost)
 
-    def failed(self, work: Work, error: Exception) -> None:
+    def record_failure(self, work: Work, error: Exception) -> None:
         """Records the failure of requests and schedules a retry.
 
         A deleted queue ends its claims at once. Other permanent errors may come from a proxy, so they end a claim only
@@ -304,10 +307,10 @@ class HeldClaims:
         """
         now, temporary = self._clock(), isinstance(error, ClientError) and error.temporary
         if len(work.calls) == 1:  # With several calls, it is not known which one failed.
-            self.refused(work.claims, error)
+            self.end_refused(work.claims, error)
         with self._lock:
             for claim in work.claims:
-                claim.due, claim.fails = now + min(_RETRY * claim.ttl, _LONGEST_RETRY), True
+                claim.due, claim.fails = now + min(_RETRY_RATIO * claim.ttl, _MAX_RETRY_PAUSE), True
                 if isinstance(error, QueueNotFound) or (not temporary and now >= claim.end):
                     self._claims.discard(claim)
                     if claim.state == "held":
@@ -337,7 +340,7 @@ def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
     return all(claim.fails for claim in claims), min(claim.end for claim in claims)
 
 
-def _releases(claims: Iterable[HeldClaim]) -> list[Call[None]]:
+def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
     receipts: dict[tuple[str, float], list[str]] = {}
     for claim in claims:
         if claim.delay is not None:
@@ -345,7 +348,8 @@ def _releases(claims: Iterable[HeldClaim]) -> list[Call[None]]:
     return [call for (queue, delay), group in receipts.items() for call in release(queue, group, delay)]
 
 
-def _refused_by(claims: Sequence[HeldClaim], error: Exception) -> list[HeldClaim]:
+def _find_refused(claims: Sequence[HeldClaim], error: Exception) -> list[HeldClaim]:
+    """Returns the claims that an error names, or all if it is about all receipts."""
     if isinstance(error, ClaimLost):
         receipts = {r.receipt for r in error.refused}
         return [claim for claim in claims if claim.receipt in receipts]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from queuey.client._async.job import AsyncSendCall
 from queuey.client._async.job import send_work as send_work_async
 from queuey.client._sync.job import SendCall, send_work
-from queuey.client.claims.held import LEAVING, HeldClaim, HeldClaims, Work
+from queuey.client.claims.held import LEAVE_TIMEOUT, HeldClaim, HeldClaims, Work
 from queuey.client.errors import ClientError, InvalidArgument, RenewalError
 from queuey.client.forks import begin_in_children
 
 if TYPE_CHECKING:
     import asyncio
 
-_LINGERS = 5.0
+_IDLE_TIMEOUT = 5.0
 """Max seconds for which the thread stays alive without a claim."""
 
 
@@ -39,14 +39,14 @@ class ClaimRenewer:
         self._clock = clock
         self.claims = HeldClaims(clock)
         self._closed = False
-        self._begin()
+        self._reset()
         begin_in_children(self)
 
     def begin_in_child(self) -> None:
         self.claims.forget_all()
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._changed = Condition()
         self._work: Work | None = None
         self._wakes = 0.0
@@ -91,11 +91,13 @@ class ClaimRenewer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not (self._work and self.claims.repeated_releases(self._work)), LEAVING)
+            self._changed.wait_for(
+                lambda: not (self._work and self.claims.repeated_releases(self._work)), LEAVE_TIMEOUT
+            )
 
     def _serve(self) -> None:
         try:
-            while (work := self._next()) is not None:
+            while (work := self._wait_for_work()) is not None:
                 send_work(self._send, self.claims, work, self._clock, _report_in_thread)
         except BaseException:
             with self._changed:
@@ -103,20 +105,20 @@ class ClaimRenewer:
                 self._changed.notify_all()
             raise
 
-    def _next(self) -> Work | None:
+    def _wait_for_work(self) -> Work | None:
         """Waits until a claim is due. Returns the requests to send, or None if the thread must end."""
         with self._changed:
             self._work = None
             self._changed.notify_all()  # Wakes close().
             while not self._closed:
-                pause = self.claims.pause()
-                if pause == 0 and (work := self.claims.work()) is not None:
+                pause = self.claims.seconds_until_due()
+                if pause == 0 and (work := self.claims.next_work()) is not None:
                     self._work = work
                     return work
-                timeout = _LINGERS if pause is None else pause
+                timeout = _IDLE_TIMEOUT if pause is None else pause
                 self._wakes = self._clock() + timeout
                 woken = self._changed.wait(timeout)
-                if pause is None and not woken and self.claims.pause() is None:
+                if pause is None and not woken and self.claims.seconds_until_due() is None:
                     break
             self._runs = False
             return None
@@ -179,7 +181,7 @@ class AsyncClaimRenewer:
         import asyncio  # noqa: PLC0415 - already loaded
 
         self._closed = True
-        end = self._clock() + LEAVING
+        end = self._clock() + LEAVE_TIMEOUT
         try:
             for call in self.claims.leave_all():
                 remaining = end - self._clock()
@@ -195,12 +197,12 @@ class AsyncClaimRenewer:
     async def _serve(self) -> None:
         import asyncio  # noqa: PLC0415 - already loaded
 
-        while (pause := self.claims.pause()) is not None:
+        while (pause := self.claims.seconds_until_due()) is not None:
             self._wakes = self._clock() + pause
             if pause:
                 await asyncio.sleep(pause)
                 continue
-            self._work = self.claims.work()
+            self._work = self.claims.next_work()
             try:
                 if self._work is not None:
                     await send_work_async(self._send, self.claims, self._work, self._clock, _report_in_task)

@@ -14,7 +14,15 @@ from typing import get_args
 import msgspec
 
 from queuey.client.credentials.profile import Profile, default_path, read_profile
-from queuey.client.credentials.tokens import Asked, AskToken, Command, File, Token, TokenScheme, TokenSource
+from queuey.client.credentials.tokens import (
+    AskToken,
+    Token,
+    TokenCommand,
+    TokenFile,
+    TokenFunction,
+    TokenScheme,
+    TokenSource,
+)
 from queuey.client.errors import InvalidArgument, ProfileNotFound
 from queuey.client.http.servers import Server, parse_servers
 
@@ -88,12 +96,12 @@ def find_credential(
     if not sources:
         return None
     if key is not None:
-        return Credential(_checked(key))
+        return Credential(_check_key(key))
     if isinstance(token, str):
         return Credential(token=Token(token.strip()).token, scheme=scheme) if token else NOTHING
     if token is not None:
-        return Credential(source=Asked(token), scheme=scheme)
-    source = Command(token_command) if token_command is not None else File(token_file or "")
+        return Credential(source=TokenFunction(token), scheme=scheme)
+    source = TokenCommand(token_command) if token_command is not None else TokenFile(token_file or "")
     return Credential(source=source, scheme=scheme)
 
 
@@ -114,16 +122,17 @@ def find_access(
         url = list(url)
     url = (os.environ.get("QUEUEY_URL") or None) if url is None else url
     application = (os.environ.get("QUEUEY_APP") or None) if application is None else application
-    profile = _profile(required=url is None) if url is None or credential is None else None
+    profile = _find_profile(required=url is None) if url is None or credential is None else None
     if url is None and profile is not None:
-        return _by_profile(profile, application, credential)
+        return _access_by_profile(profile, application, credential)
     servers = parse_servers("" if url is None else url, application)
-    if credential is None and profile is not None and _opens(profile, servers):
+    if credential is None and profile is not None and _is_profile_for(profile, servers):
         credential = _credential_of(profile)
     return Credentials(servers, credential or NOTHING)
 
 
-def _by_profile(profile: Profile, application: str | None, credential: Credential | None) -> Credentials:
+def _access_by_profile(profile: Profile, application: str | None, credential: Credential | None) -> Credentials:
+    """Returns the profile's servers with ``credential``, or without one the profile's, for its application only."""
     own = parse_servers(profile.url, profile.application)
     if application is None or application == own[0].application:
         return Credentials(own, credential or _credential_of(profile))
@@ -133,11 +142,11 @@ def _by_profile(profile: Profile, application: str | None, credential: Credentia
 
 def _credential_of(profile: Profile) -> Credential:
     if not profile.token_file:
-        return Credential(_checked(profile.key))
-    return Credential(source=File(default_path().parent / Path(profile.token_file).expanduser()))
+        return Credential(_check_key(profile.key))
+    return Credential(source=TokenFile(default_path().parent / Path(profile.token_file).expanduser()))
 
 
-def _profile(*, required: bool) -> Profile | None:
+def _find_profile(*, required: bool) -> Profile | None:
     try:
         return read_profile()
     except ProfileNotFound as error:
@@ -148,12 +157,12 @@ def _profile(*, required: bool) -> Profile | None:
         ) from error
 
 
-def _opens(profile: Profile, servers: tuple[Server, ...]) -> bool:
+def _is_profile_for(profile: Profile, servers: tuple[Server, ...]) -> bool:
     own = {(server.origin, server.application) for server in parse_servers(profile.url, profile.application)}
     return all((server.origin, server.application) in own for server in servers)
 
 
-def _checked(key: str | None) -> str | None:
+def _check_key(key: str | None) -> str | None:
     key = (key or "").strip()
     if key and _KEY.fullmatch(key) is None:
         raise InvalidArgument(

@@ -86,7 +86,7 @@ def read_profile(path: Path | None = None) -> Profile:
 
     path = default_path() if path is None else path
     try:
-        values = tomllib.loads(_private_bytes(path).decode())
+        values = tomllib.loads(_read_private(path).decode())
     except FileNotFoundError as error:
         raise ProfileNotFound(f"the profile {path} does not exist") from error
     except OSError as error:
@@ -94,7 +94,7 @@ def read_profile(path: Path | None = None) -> Profile:
     except ValueError as error:
         # The error's text may quote the line with the key, so it is neither shown nor chained.
         raise ProfileInvalid(f"the profile {path} is not TOML ({type(error).__name__})") from None
-    return _profile(values, path)
+    return _make_profile(values, path)
 
 
 def write_profile(profile: Profile, path: Path | None = None) -> Path:
@@ -108,13 +108,13 @@ def write_profile(profile: Profile, path: Path | None = None) -> Path:
     path = default_path() if path is None else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_DIRECTORY)
-        _replace(path, _toml(profile).encode())
+        _replace(path, _to_toml(profile).encode())
     except OSError as error:
         raise ProfileInvalid(f"the profile {path} cannot be written: {error.strerror}") from error
     return path
 
 
-def _private_bytes(path: Path) -> bytes:
+def _read_private(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         mode = os.fstat(descriptor).st_mode
@@ -144,16 +144,16 @@ def _replace(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-def _toml(profile: Profile) -> str:
-    lines = (f'{name} = "{_escaped(value)}"' for name, value in profile.written().items())
+def _to_toml(profile: Profile) -> str:
+    lines = (f'{name} = "{_escape(value)}"' for name, value in profile.written().items())
     return "# Opens the service: keep it private.\n" + "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _profile(values: dict[str, Any], path: Path) -> Profile:
+def _make_profile(values: dict[str, Any], path: Path) -> Profile:
     fields = {name: values.get(name, "") for name in Profile.__struct_fields__}
     required = ("url", "application", "token_file" if fields["token_file"] else "key")
     missing = [name for name, value in fields.items() if not isinstance(value, str) or (name in required and not value)]

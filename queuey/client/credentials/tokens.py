@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 TokenScheme = Literal["Bearer", "BrowserID"]
 
-MOST_BYTES = 64 << 10
+MAX_TOKEN_BYTES = 64 << 10
 """Max bytes of a source's output: the token, or JSON with the token."""
-AHEAD = 30.0
+RENEW_AHEAD_SECONDS = 30.0
 """Max seconds before its expiry at which a token is replaced."""
 
 COMMAND_SECONDS = 30.0
@@ -76,7 +76,7 @@ class Token(msgspec.Struct, frozen=True):
     expires: float | datetime | None = None
 
     def __post_init__(self) -> None:
-        if len(self.token) > MOST_BYTES or _TOKEN.fullmatch(self.token) is None:
+        if len(self.token) > MAX_TOKEN_BYTES or _TOKEN.fullmatch(self.token) is None:
             raise InvalidArgument("the token is empty, too long, or has invalid characters such as spaces")
         if isinstance(self.expires, datetime) and self.expires.tzinfo is None:
             raise InvalidArgument(f"expires {self.expires} has no time zone: add one, such as datetime.UTC")
@@ -136,7 +136,7 @@ def read_token(content: bytes, name: str) -> Token:
     """Parses the output of a file or a command: a token on one line, or JSON with ``token`` and optional ``expires``.
 
     Args:
-        content: The output, cut after :data:`MOST_BYTES` + 1 bytes.
+        content: The output, cut after :data:`MAX_TOKEN_BYTES` + 1 bytes.
         name: Name of the source, for the error.
 
     Raises:
@@ -146,8 +146,8 @@ def read_token(content: bytes, name: str) -> Token:
         >>> read_token(b'{"token": "abc", "expires": "2030-01-01T00:00:00Z"}', "token_file t").token
         'abc'
     """
-    if len(content) > MOST_BYTES:
-        raise TokenError(f"{name} has more than {MOST_BYTES:,} bytes, which no token has")
+    if len(content) > MAX_TOKEN_BYTES:
+        raise TokenError(f"{name} has more than {MAX_TOKEN_BYTES:,} bytes, which no token has")
     text = content.strip()
     if not text:
         raise TokenError(f"{name} is empty: it must give a token")
@@ -178,7 +178,7 @@ def _end_in(token: str) -> float | None:
 AskToken = Callable[[], str | Token | Awaitable[str | Token]]
 
 
-class Asked(TokenSource):
+class TokenFunction(TokenSource):
     """Calls a function that returns a token, or, for an async client, an awaitable token."""
 
     def __init__(self, ask: AskToken) -> None:
@@ -187,33 +187,33 @@ class Asked(TokenSource):
         self.name = f"the token source {getattr(ask, '__qualname__', type(ask).__qualname__)}"
 
     def ask(self) -> Token:
-        with self._named():
+        with self._hide_error_text():
             token = self._ask()
         if inspect.isawaitable(token):
             if inspect.iscoroutine(token):
                 token.close()
             raise TokenError(f"{self.name} is async: use it with AsyncClient, not with Client")
-        return self._token(token)
+        return self._make_token(token)
 
     async def ask_async(self) -> Token:
         from anyio.to_thread import run_sync  # noqa: PLC0415 - only needed by async code
 
-        with self._named():
+        with self._hide_error_text():
             token = self._ask() if self._is_async else await run_sync(self._ask, abandon_on_cancel=True)
             if inspect.isawaitable(token):
                 token = await token
-        return self._token(token)
+        return self._make_token(token)
 
-    def _token(self, given: object) -> Token:
-        if isinstance(given, Token):
-            return given
-        if not isinstance(given, str):
-            raise TokenError(f"{self.name} returned {type(given).__name__}: expected a text, or a queuey.client.Token")
-        with self._named():
-            return Token(given.strip())
+    def _make_token(self, answer: object) -> Token:
+        if isinstance(answer, Token):
+            return answer
+        if not isinstance(answer, str):
+            raise TokenError(f"{self.name} returned {type(answer).__name__}: expected a text, or a queuey.client.Token")
+        with self._hide_error_text():
+            return Token(answer.strip())
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _hide_error_text(self) -> Iterator[None]:
         """Translates an error and shows only its class, because its text may contain a secret."""
         try:
             yield
@@ -222,7 +222,7 @@ class Asked(TokenSource):
             raise TokenError(f"{self.name} raised {type(error).__name__}{detail}") from error
 
 
-class File(TokenSource):
+class TokenFile(TokenSource):
     """Reads a token from a file, and reads it again after the file has changed."""
 
     def __init__(self, path: str | Path) -> None:
@@ -232,7 +232,7 @@ class File(TokenSource):
 
     def changed(self) -> bool:
         try:
-            return _marks(self._path.stat()) != self._seen
+            return _file_version(self._path.stat()) != self._seen
         except OSError:
             return False  # The file may be in the middle of a replacement; keep using the last token.
 
@@ -244,14 +244,14 @@ class File(TokenSource):
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise TokenError(f"{self.name} is not a regular file")
-                content = file.read(MOST_BYTES + 1)
+                content = file.read(MAX_TOKEN_BYTES + 1)
         except OSError as error:
             raise TokenError(f"{self.name} cannot be read: {error.strerror}") from error
-        self._seen = _marks(status)
+        self._seen = _file_version(status)
         return read_token(content, self.name)
 
 
-class Command(TokenSource):
+class TokenCommand(TokenSource):
     """Runs a command and reads a token from its output. It inherits standard error, and its input is empty.
 
     Args:
@@ -284,7 +284,7 @@ class Command(TokenSource):
             raise TokenError(f"{self.name} cannot be run: {error.strerror}") from error
         with process:
             try:
-                content = self._output(process)
+                content = self._read_output(process)
             except BaseException:
                 # Kills the whole process group. The exit code was not read yet, so the group id is not reused.
                 with suppress(ProcessLookupError):
@@ -294,7 +294,7 @@ class Command(TokenSource):
             raise TokenError(f"{self.name} failed with exit code {process.returncode}: see its error output")
         return read_token(content, self.name)
 
-    def _output(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _read_output(self, process: subprocess.Popen[bytes]) -> bytes:
         import subprocess  # noqa: PLC0415 - already loaded
 
         end = time.monotonic() + self._seconds
@@ -304,25 +304,25 @@ class Command(TokenSource):
         content = bytearray()
         while True:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                raise self._late()
-            chunk = os.read(descriptor, MOST_BYTES)
+                raise self._timeout_error()
+            chunk = os.read(descriptor, MAX_TOKEN_BYTES)
             if not chunk:
                 break
             content += chunk
-            if len(content) > MOST_BYTES:
-                raise TokenError(f"{self.name} wrote more than {MOST_BYTES:,} bytes, which no token has")
+            if len(content) > MAX_TOKEN_BYTES:
+                raise TokenError(f"{self.name} wrote more than {MAX_TOKEN_BYTES:,} bytes, which no token has")
         try:
             process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise self._late() from None
+            raise self._timeout_error() from None
         return bytes(content)
 
-    def _late(self) -> TokenError:
+    def _timeout_error(self) -> TokenError:
         return TokenError(f"{self.name} gave no token within {self._seconds:g} seconds")
 
 
-def _marks(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+def _file_version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 class KeptToken:
@@ -350,7 +350,7 @@ class KeptToken:
         self.header = f"{self._scheme} {token.token}"
         self._end = end if end is not None and end > now else float("inf")
         # A short-lived token is replaced after half of its time.
-        self._ahead = max(self._end - AHEAD, (now + self._end) / 2)
+        self._ahead = max(self._end - RENEW_AHEAD_SECONDS, (now + self._end) / 2)
         self._failure = None
         self.answers += 1
 

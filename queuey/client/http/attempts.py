@@ -41,7 +41,7 @@ T = TypeVar("T")
 Notice = Callable[[ClientError | None], None]
 """Called with the first of several errors in a row, and with None when calls work again."""
 NoticePause = Callable[[float, ClientError], None]
-LONG_PAUSE = 1.0
+MIN_REPORTED_PAUSE = 1.0
 """Min seconds of a pause that is reported to :attr:`Timing.notice`."""
 
 _ERROR = 400
@@ -130,7 +130,7 @@ def blames_server(error: ClientError) -> bool:
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
 
 
-def asked_pause(error: ClientError) -> float | None:
+def retry_after_of(error: ClientError) -> float | None:
     return error.retry_after if isinstance(error, ApiError) else None
 
 
@@ -154,7 +154,8 @@ class ServerChoice:
         self._kept: Server | None = None
 
     def choose(self, tried: Iterable[Server] = ()) -> Server:
-        fresh = self._fresh(tried)
+        """Returns the last server if it still works, else a random one, local ones first."""
+        fresh = self._find_fresh(tried)
         if not fresh:
             return min(self.servers, key=lambda server: self._failed.get(server, float("-inf")))
         near = [server for server in fresh if server.local] or fresh
@@ -164,15 +165,16 @@ class ServerChoice:
         return self._kept
 
     def has_fresh(self, tried: Iterable[Server]) -> bool:
-        return bool(self._fresh(tried))
+        return bool(self._find_fresh(tried))
 
-    def failed(self, server: Server) -> None:
+    def record_failure(self, server: Server) -> None:
         self._failed[server] = self._clock()
 
-    def worked(self, server: Server) -> None:
+    def record_success(self, server: Server) -> None:
         self._failed.pop(server, None)
 
-    def _fresh(self, tried: Iterable[Server]) -> list[Server]:
+    def _find_fresh(self, tried: Iterable[Server]) -> list[Server]:
+        """Returns the servers that were not tried and have not failed recently."""
         now = self._clock()
         already_tried = set(tried)
         return [
@@ -225,7 +227,7 @@ class Attempts(Generic[T]):
             InvalidAnswer: The answer is not from Queuey.
         """
         if answer.status < _FAILURE:
-            self._choice.worked(self.server)
+            self._choice.record_success(self.server)
         if answer.status >= _ERROR:
             raise read_error(answer, alone=self.call.alone)
         if answer.status not in _SUCCESS:
@@ -238,10 +240,10 @@ class Attempts(Generic[T]):
         try:
             yield
         except ClientError as error:
-            self._mark(error)
+            self._mark_doubt(error)
             raise
 
-    def _mark(self, error: ClientError) -> None:
+    def _mark_doubt(self, error: ClientError) -> None:
         if self._may_be_done:
             error.doubt()
 
@@ -251,13 +253,13 @@ class Attempts(Generic[T]):
         Returns:
             Seconds to wait before the next attempt, or None if there is no further attempt.
         """
-        self._mark(error)
+        self._mark_doubt(error)
         if self.call.method != "GET":
             self._may_be_done = self._may_be_done or may_be_done(error)
         if isinstance(error, InvalidAnswer):
             error.server = self.server.root
         if blames_server(error):
-            self._choice.failed(self.server)
+            self._choice.record_failure(self.server)
         if not may_repeat(error, repeatable=self.call.repeatable):
             return None
         self._tried.append(self.server)
@@ -265,13 +267,13 @@ class Attempts(Generic[T]):
         pause = 0.0
         if not (other and isinstance(error, TransportError)):
             self._counted += 1
-            pause = self._policy.pause(self._counted, self._timing.draw(), None if other else asked_pause(error))
+            pause = self._policy.pause(self._counted, self._timing.draw(), None if other else retry_after_of(error))
         if self._counted >= self._policy.rounds or self._timing.clock() + pause >= self._end:
             return None
         self.server = self._choice.choose(self._tried)
         if not other:
             self._tried.clear()
-        if self._timing.notice is not None and pause >= LONG_PAUSE:
+        if self._timing.notice is not None and pause >= MIN_REPORTED_PAUSE:
             self._timing.notice(pause, error)
         return pause
 
@@ -308,7 +310,7 @@ class Patience:
         if not self._failures:
             self._since = now
         self._failures += 1
-        pause = self._policy.pause(self._failures, self._timing.draw(), asked_pause(error))
+        pause = self._policy.pause(self._failures, self._timing.draw(), retry_after_of(error))
         if self._limit is not None and now + pause - self._since > self._limit:
             raise error
         if self._failures == 1 and self._notice is not None:

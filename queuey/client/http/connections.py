@@ -102,7 +102,7 @@ class Connections:
     ) -> None:
         self.is_closed = False
         self._servers = servers
-        self._make = partial(_endpoints, servers, verify, make, pool)
+        self._make = partial(_make_endpoints, servers, verify, make, pool)
         self._endpoints = self._make()
         self._is_forked = False
         self._lock = Lock()
@@ -128,7 +128,7 @@ class Connections:
         return [] if self._is_forked else list({id(e.pool): e.pool for e in self._endpoints}.values())
 
 
-def _endpoints(
+def _make_endpoints(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
     make: MakePool,
@@ -136,23 +136,23 @@ def _endpoints(
 ) -> list[Endpoint]:
     # Enough connections that renewals of claims do not wait for long polls.
     limits = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
-    context = _context(servers, verify) if pool is None else None
+    context = _make_context(servers, verify) if pool is None else None
     pools: dict[str | None, Any] = {}
     endpoints = []
     for server in servers:
         # Never use a proxy for a server on this machine.
-        url = None if server.local or pool is not None else _proxy_of(server)
+        url = None if server.local or pool is not None else _find_proxy(server)
         if url not in pools:
-            proxy = None if url is None else _proxy(url)
+            proxy = None if url is None else _make_proxy(url)
             pools[url] = pool or make(ssl_context=context, proxy=proxy, keepalive_expiry=KEEPALIVE_SECONDS, **limits)
-        endpoints.append(_endpoint(server, pools[url]))
+        endpoints.append(_make_endpoint(server, pools[url]))
     return endpoints
 
 
-def _endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an httpcore2 pool
+def _make_endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an httpcore2 pool
     parts = urlsplit(server.root)
     try:
-        host = _encoded(parts.hostname or "")
+        host = _encode_host(parts.hostname or "")
     except UnicodeError as error:
         raise InvalidArgument(f"{server.root!r} is not the address of a server: {error}") from error
     authority = b"[%b]" % host if b":" in host else host
@@ -172,7 +172,7 @@ def _endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an httpc
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-def _encoded(host: str) -> bytes:
+def _encode_host(host: str) -> bytes:
     """Returns a host name as it is sent, in IDNA form. Raises UnicodeError if it is not a valid host name."""
     if host.isascii():
         return host.encode("idna")  # checks its labels
@@ -182,7 +182,7 @@ def _encoded(host: str) -> bytes:
     return idna.encode(host)
 
 
-def _proxy_of(server: Server) -> str | None:
+def _find_proxy(server: Server) -> str | None:
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - a slow import that is rarely needed
 
     parts = urlsplit(server.root)
@@ -210,7 +210,7 @@ def _is_excepted(host: str, exceptions: str) -> bool:
     return False
 
 
-def _proxy(address: str) -> httpcore2.Proxy:
+def _make_proxy(address: str) -> httpcore2.Proxy:
     """Returns the proxy at an address, which may contain a user and a password.
 
     Raises:
@@ -219,7 +219,7 @@ def _proxy(address: str) -> httpcore2.Proxy:
     error: object
     try:
         parts = urlsplit(address)
-        url = httpcore2.URL(scheme=parts.scheme, host=_encoded(parts.hostname or ""), port=parts.port, target="/")
+        url = httpcore2.URL(scheme=parts.scheme, host=_encode_host(parts.hostname or ""), port=parts.port, target="/")
         user, password = (unquote(text or "").encode() for text in (parts.username, parts.password))
     except ValueError as failure:
         error = failure
@@ -235,7 +235,7 @@ def _proxy(address: str) -> httpcore2.Proxy:
     raise InvalidArgument(f"{text}. Set the address of a proxy that begins with http://, or unset it")
 
 
-def _context(
+def _make_context(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
 ) -> ssl.SSLContext:
@@ -322,6 +322,7 @@ def headers_of(response: httpcore2.Response) -> dict[str, str]:
 
 @contextmanager
 def translated(server: Server, *, closed: bool) -> Iterator[None]:
+    """Raises errors of the HTTP library as errors of the client, and InvalidArgument if the client is closed."""
     if closed:
         raise InvalidArgument("the client is closed")
     try:
@@ -438,6 +439,7 @@ class Content:
 
 
 def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) -> float:
+    """Returns the seconds until the end set by :func:`ends_in`, at most ``timeout``. Raises ``error`` after it."""
     remaining = _end.get() - monotonic()
     if remaining <= 0:
         raise error(_OVER)

@@ -75,7 +75,7 @@ def parse_servers(addresses: str | Iterable[str], application: str | None) -> tu
         InvalidArgument: An address is not valid, or several applications are named.
     """
     texts = addresses.split(",") if isinstance(addresses, str) else addresses
-    parsed = [_parse(text.strip()) for text in texts if text.strip()]
+    parsed = [_parse_address(text.strip()) for text in texts if text.strip()]
     if not parsed:
         raise InvalidArgument("no server address was given")
     names = {name for _, name, _ in parsed if name is not None} | (set() if application is None else {application})
@@ -85,7 +85,8 @@ def parse_servers(addresses: str | Iterable[str], application: str | None) -> tu
     return tuple(dict.fromkeys(Server(root, name, local) for root, _, local in parsed))
 
 
-def _parse(text: str) -> tuple[str, str | None, bool]:
+def _parse_address(text: str) -> tuple[str, str | None, bool]:
+    """Returns the root URL, the application if the address names one, and whether the host is this machine."""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port

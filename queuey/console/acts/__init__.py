@@ -27,13 +27,13 @@ from queuey.console.acts.queues import (
 from queuey.console.acts.schedules import (
     AddSchedule,
     ChangeSchedule,
-    OfSchedule,
     PauseSchedule,
     RemoveSchedule,
     ResumeSchedule,
     RunSchedule,
+    ScheduleAct,
 )
-from queuey.console.sessions import Ask, Asks, read_form
+from queuey.console.sessions import PageRequest, PageRequests, read_form
 from queuey.errors import (
     Conflict,
     InvalidRequest,
@@ -43,7 +43,7 @@ from queuey.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from queuey.service.operating.audit import Entry, Outcome, Sent
+from queuey.service.operating.audit import Entry, Outcome, SubmittedForm
 from queuey.web.admission.rates import Bound, Rate
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of
@@ -67,7 +67,7 @@ OF_QUEUES: tuple[Act, ...] = (
     Rewind(),
     CancelMove(),
 )
-OF_SCHEDULES: tuple[OfSchedule, ...] = (
+OF_SCHEDULES: tuple[ScheduleAct, ...] = (
     RunSchedule(),
     PauseSchedule(),
     ResumeSchedule(),
@@ -93,21 +93,21 @@ class ActViews:
         asks: Identifies callers.
     """
 
-    def __init__(self, asks: Asks) -> None:
+    def __init__(self, asks: PageRequests) -> None:
         self._asks = asks
         self._audit = asks.service.audit
         self._bound = Bound(RATE, "acts of this caller")
         self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
 
     def show(self, request: Request, match: Match) -> Response:
-        act = self._find(match)
+        act = self._find_act(match)
         ask = self._asks.of(request, match, read_query(request, frozenset(act.fields)))
         _admit(act, ask)
-        return self._page(act, ask)
+        return self._render_page(act, ask)
 
     def do(self, request: Request, match: Match) -> Response:
         """Executes the act, once for each form, and shows its entry in the audit log."""
-        act = self._find(match)
+        act = self._find_act(match)
         ask = self._asks.of(request, match, {})  # Identify the caller before the form is read.
         fields = read_form(request, cookies.SESSION, act.longest)
         form = fields.get("act_id", "")
@@ -120,53 +120,55 @@ class ActViews:
         ).digest()
         sent = self._audit.sent(ask.application, form)
         if sent is not None and sent.content == content:
-            return pages.redirect(_address(ask.application, sent))
+            return pages.redirect(_entry_url(ask.application, sent))
         ask = msgspec.structs.replace(ask, given=fields)
         _admit(act, ask)
         try:
-            _check(act, ask, sent)
+            _check_form(act, ask, sent)
             self._bound.take(who)
             details = {name: ask.given[name][:MAX_NOTED] for name in act.noted if ask.given.get(name)}
             entry, sent, is_first = self._audit.begin(
                 ask.application, form, content=content, act=act.name, who=who, queue=act.queue(ask), details=details
             )
         except (InvalidRequest, TooManyRequests) as error:
-            return self._page(act, ask, error)
-        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(ask.application, sent))
+            return self._render_page(act, ask, error)
+        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_entry_url(ask.application, sent))
 
-    def _carry_out(self, act: Act, ask: Ask, entry: Entry, sent: Sent) -> Response:
+    def _carry_out(self, act: Act, ask: PageRequest, entry: Entry, sent: SubmittedForm) -> Response:
+        """Executes an act, completes its audit entry and shows it. An expected error shows the form again."""
+
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
             ended = msgspec.structs.replace(entry, details={**entry.details, **details})
             self._audit.end(ask.application, sent.entry, ended, outcome, text)
 
         try:
-            deed = act.do(ask)
+            result = act.do(ask)
         except QueueyError as error:
             end("unknown" if getattr(error, "outcome", "none") == "unknown" else "failed", str(error))
             if isinstance(error, InvalidRequest | NotFound | NotAllowed | Conflict | TooManyRequests):
-                return self._page(act, ask, error)
+                return self._render_page(act, ask, error)
             raise
         unlogged = ""
         try:
-            end("partly" if deed.partly else "done", deed.text, deed.details)
+            end("partly" if result.partly else "done", result.text, result.details)
         except StoreUnavailable as error:
             unlogged = str(error)
-        if not deed.secret and not unlogged:
-            return pages.redirect(_address(ask.application, sent))
-        return ask.render("deed.html", act.title, deed=deed, unlogged=unlogged)
+        if not result.secret and not unlogged:
+            return pages.redirect(_entry_url(ask.application, sent))
+        return ask.render("deed.html", act.title, deed=result, unlogged=unlogged)
 
-    def _find(self, match: Match) -> Act:
+    def _find_act(self, match: Match) -> Act:
         act = self._acts.get(("queue" in match, match["act"]))
         if act is None:
             raise NoSuchResource("The resource could not be found.")
         return act
 
-    def _page(self, act: Act, ask: Ask, error: QueueyError | None = None) -> Response:
-        wrong = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
+    def _render_page(self, act: Act, ask: PageRequest, error: QueueyError | None = None) -> Response:
+        errors = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
             plan = act.plan(ask)
         except InvalidRequest as mistake:
-            plan, error, wrong = Plan(), error or mistake, mistake.fields | wrong
+            plan, error, errors = Plan(), error or mistake, mistake.fields | errors
         except QueueyError:
             if error is not None:
                 raise error from None
@@ -185,13 +187,14 @@ class ActViews:
             inputs=act.inputs(ask),
             given=typed,
             hidden={name: text for name, text in ask.given.items() if name in act.fields} | dict(plan.hidden),
-            wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in wrong.items()},
+            wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in errors.items()},
             back=act.begins_on(ask),
             act_id=secrets.token_urlsafe(16),
         )
 
 
-def _admit(act: Act, ask: Ask) -> None:
+def _admit(act: Act, ask: PageRequest) -> None:
+    """Raises NotAllowed unless the caller has all rights of the act, for the queue or for any queue."""
     for action in act.needs:
         if ask.name:
             ask.enter(action)
@@ -199,7 +202,7 @@ def _admit(act: Act, ask: Ask) -> None:
             ask.patterns(action)
 
 
-def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
+def _check_form(act: Act, ask: PageRequest, sent: SubmittedForm | None) -> None:
     """Raises InvalidRequest if the form was sent before with other contents, or if the typed name is wrong."""
     if sent is not None:
         raise InvalidRequest({"form": "It was sent before, with other contents. Check it, and send it again"})
@@ -207,5 +210,5 @@ def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
         raise InvalidRequest({"typed": "The typed name is not correct"})
 
 
-def _address(application: str, sent: Sent) -> str:
+def _entry_url(application: str, sent: SubmittedForm) -> str:
     return pages.link("a", application, "_audit", format_place(*sent.entry))

@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.api.queues import Action
 from queuey.console import pages
-from queuey.console.sessions import Ask
+from queuey.console.sessions import PageRequest
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     button: str = ""
 
 
-class Deed(msgspec.Struct, frozen=True, kw_only=True):
+class ActResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an act.
 
     Attributes:
@@ -76,7 +76,7 @@ class Act(ABC):
         button: The text of the button; blank for the title.
         needs: The rights that the caller needs with the queue, or each with at least one queue of the application.
         fields: The fields of its form.
-        noted: The fields that the audit log keeps.
+        logged: The fields that the audit log keeps.
         previews: Whether the page shows the changes after the fields are filled in, before the act is executed.
         types_name: Whether the user must type the name of the subject.
         destroys: Whether the act cannot be undone.
@@ -95,27 +95,27 @@ class Act(ABC):
     destroys = False
     longest = 16 * 1024
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         """Returns the fields to fill in."""
         return ()
 
-    def queue(self, ask: Ask) -> str:
+    def queue(self, ask: PageRequest) -> str:
         """Returns the name of the queue for the audit log, or blank if the act is about the application."""
         return ask.name
 
-    def subject(self, ask: Ask) -> str:
+    def subject(self, ask: PageRequest) -> str:
         """Returns the name of the subject, as the user must type it."""
         return ask.name
 
-    def begins_on(self, ask: Ask) -> str:
+    def begins_on(self, ask: PageRequest) -> str:
         """Returns the address of the page that offers the act."""
         return pages.link(*filter(None, ("a", ask.application, ask.name)))
 
-    def effects(self, ask: Ask) -> str:
+    def effects(self, ask: PageRequest) -> str:
         """Returns ``about`` with the subject of the request filled in. Raises as :meth:`plan`."""
         return self.about
 
-    def plan(self, ask: Ask) -> Plan:
+    def plan(self, ask: PageRequest) -> Plan:
         """Describes the effects, without changing anything.
 
         Raises:
@@ -125,7 +125,7 @@ class Act(ABC):
         return Plan(about=self.effects(ask), button=self.button or self.title)
 
     @abstractmethod
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         """Executes the act.
 
         Raises:

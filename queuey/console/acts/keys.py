@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from queuey.access import VERBS, parse_scope
-from queuey.console.acts.act import Act, Deed, Field
+from queuey.console.acts.act import Act, ActResult, Field
 from queuey.console.filters import moment_absolute
-from queuey.console.sessions import Ask
+from queuey.console.sessions import PageRequest
 from queuey.errors import InvalidRequest
 from queuey.messages import Scope
 from queuey.time_parsing import duration
@@ -22,17 +22,17 @@ class IssueKey(Act):
     )
     button = "Create the key"
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         no_yes = (("", "no"), ("yes", "yes"))
         return (
             *(Field(verb, f"May {verb}", "", "choice", choices=no_yes) for verb in VERBS),
             Field("queues", "Queues", "*", hint="Patterns, separated by commas: orders-*"),
-            Field("expires", "Expires after", _usual(ask), hint="Such as 12h or 90d; at most a year."),
+            Field("expires", "Expires after", _default_lifetime(ask), hint="Such as 12h or 90d; at most a year."),
             Field("note", "Purpose of the key"),
         )
 
-    def do(self, ask: Ask) -> Deed:
-        keys, scope, note = ask.service.keys, _scope(ask), ask.get("note")
+    def do(self, ask: PageRequest) -> ActResult:
+        keys, scope, note = ask.service.keys, _read_scope(ask), ask.get("note")
         try:
             seconds = duration(ask.get("expires"))
         except ValueError as error:
@@ -42,16 +42,17 @@ class IssueKey(Act):
         )
         secret, key = keys.issue(ask.application, scope, expires, note)
         text = f"Created key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
-        return Deed(text=f"{text}{moment_absolute(expires)}.", details={"key": key.id}, secret=secret)
+        return ActResult(text=f"{text}{moment_absolute(expires)}.", details={"key": key.id}, secret=secret)
 
 
-def _usual(ask: Ask) -> str:
+def _default_lifetime(ask: PageRequest) -> str:
+    """Returns the typed lifetime of a new key: until the caller's rights end, at most 90 days."""
     ends = ask.callers.rights_end(ask.request)
     minutes = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if minutes is None or minutes > 90 * 1440 else f"{minutes}m"
 
 
-def _scope(ask: Ask) -> Scope:
+def _read_scope(ask: PageRequest) -> Scope:
     """Parses the limits of a key.
 
     Raises:
@@ -76,7 +77,7 @@ class RevokeKey(Act):
     button = "Revoke it"
     destroys = True
 
-    def effects(self, ask: Ask) -> str:
+    def effects(self, ask: PageRequest) -> str:
         key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))
         note = f" ({key.note})" if key.note else ""
         return (
@@ -84,6 +85,6 @@ class RevokeKey(Act):
             "This cannot be undone."
         )
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         ask.service.keys.revoke(ask.application, ask.caller, ask.get("key"))
-        return Deed(text=f"Revoked key {ask.get('key')}.")
+        return ActResult(text=f"Revoked key {ask.get('key')}.")

@@ -15,23 +15,23 @@ import msgspec
 from queuey import ids
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.console.acts.act import Act, Deed, Field, Plan
-from queuey.console.sessions import Ask
+from queuey.console.acts.act import Act, ActResult, Field, Plan
+from queuey.console.sessions import PageRequest
 from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
 from queuey.messages import MAX_TTL, Location
 from queuey.service import QueueAccess
-from queuey.service.operating.redriving import Found, Wanted
+from queuey.service.operating.redriving import DeadLetterFilter, DeadLetterPage
 from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024
 """Max characters of a test message."""
 MAX_ENCODED = 12
 """Max bytes of a character in a form: four, each percent-encoded."""
-SECONDS, PLAN_SECONDS = 5.0, 0.5
+SECONDS, PLAN_TIMEOUT = 5.0, 0.5
 """Seconds for which one request sends dead letters back, and for which a plan counts them."""
 MAX_PREVIEWED = 2000
 """Max dead letters that the plan reads."""
-MAX_LOOKING = 2
+MAX_SEARCHES = 2
 """Max concurrent searches for dead letters in a worker."""
 
 
@@ -43,7 +43,7 @@ class SendMessage(Act):
     about = "Workers and readers get it like any other message."
     button = "Send it"
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         return (
             Field("body", "Body", kind="text"),
             Field("form", "The body is", "text", "choice", choices=(("text", "text"), ("json", "a JSON value"))),
@@ -54,17 +54,18 @@ class SendMessage(Act):
             Field("headers", "Headers", kind="text", hint="One on a line: name: value"),
         )
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         access = ask.enter("send")
         service = ask.service
         batch = msgspec.json.encode({"messages": [item_of(ask)]})
         (draft,) = read_batch(batch, service.limits, access.queue, ask.request)
         posted = service.core.run(access.apply(partial(service.messages.post, drafts=[draft])))
         place = format_place(*posted.locations[0])
-        return Deed(text=f"Stored message {place}.", details={"message": place})
+        return ActResult(text=f"Stored message {place}.", details={"message": place})
 
 
-def item_of(ask: Ask) -> dict[str, Any]:
+def item_of(ask: PageRequest) -> dict[str, Any]:
+    """Returns a message as the API takes it in JSON, from the fields of a form. Raises InvalidRequest."""
     # Browsers send each line end as two characters.
     body = ask.given.get("body", "").replace("\r\n", "\n")
     if not 0 < len(body) <= MAX_BODY:
@@ -90,8 +91,8 @@ class OfMessage(Act):
     fields: tuple[str, ...] = ("message",)
     noted = fields
 
-    def effects(self, ask: Ask) -> str:
-        number, position = _place(ask)
+    def effects(self, ask: PageRequest) -> str:
+        number, position = _parse_place(ask)
         return self.about.format(id=ids.to_hex(position), partition=number)
 
 
@@ -105,10 +106,10 @@ class DeleteMessage(OfMessage):
     button = "Delete it"
     destroys = True
 
-    def do(self, ask: Ask) -> Deed:
-        place = _place(ask)
+    def do(self, ask: PageRequest) -> ActResult:
+        place = _parse_place(ask)
         count = ask.service.messages.delete(ask.enter("delete"), [place])
-        return Deed(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
+        return ActResult(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
 
 
 class ReleaseJob(OfMessage):
@@ -120,19 +121,20 @@ class ReleaseJob(OfMessage):
     )
     button = "Release it"
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         choices = (("again", "another worker gets it now"), ("dead", "it becomes a dead letter"))
         return (Field("then", "Then", "again", "choice", choices=choices),)
 
-    def do(self, ask: Ask) -> Deed:
-        number, position = _place(ask)
+    def do(self, ask: PageRequest) -> ActResult:
+        # Ends the claim of a job: another worker gets it, or it becomes a dead letter. Does nothing without a claim.
+        number, position = _parse_place(ask)
         retry = ask.get("then") != "dead"
         claims, core = ask.service.claims, ask.service.core
         receipt = ClaimReceipt(number, *position)
         (settled,) = core.run(ask.enter("admin").apply(partial(claims.release, receipts=[receipt], retry=retry)))
         if settled.status is not ReceiptStatus.DONE:
-            return Deed(text="No worker has this message, or it is already done, so nothing was released.")
-        return Deed(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
+            return ActResult(text="No worker has this message, or it is already done, so nothing was released.")
+        return ActResult(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
 
 
 class CancelJob(OfMessage):
@@ -145,13 +147,13 @@ class CancelJob(OfMessage):
     button = "Cancel it"
     destroys = True
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         texts: dict[JobStanding, str] = {
             "removed": "Removed the job: no worker gets it.",
             "claimed": "Asked its worker to stop. The job is not retried.",
             "done": "The job was already done or removed, so nothing was changed.",
         }
-        return Deed(text=texts[_act_on_job(ask, ask.service.claims.cancel)])
+        return ActResult(text=texts[_act_on_job(ask, ask.service.claims.cancel)])
 
 
 class RetryJob(OfMessage):
@@ -162,17 +164,18 @@ class RetryJob(OfMessage):
     )
     button = "Retry it now"
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         texts: dict[JobStanding, str] = {
             "waiting": "The next claim can get the job.",
             "claimed": "A worker has the job, so nothing was changed.",
             "done": "The job is done or removed, so nothing was changed.",
         }
-        return Deed(text=texts[_act_on_job(ask, ask.service.claims.hasten)])
+        return ActResult(text=texts[_act_on_job(ask, ask.service.claims.hasten)])
 
 
-def _act_on_job(ask: Ask, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
-    partition, position = _place(ask)
+def _act_on_job(ask: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
+    """Calls ``act`` with the job of the form. The caller needs ``claim``, and ``work`` in a queue with principals."""
+    partition, position = _parse_place(ask)
     access = ask.enter("claim")
     if access.queue.principals:  # As in the API: a caller who may only read may not end jobs.
         access = ask.enter("work")
@@ -184,15 +187,15 @@ class Redrive(Act):
     fields = noted = ("queue", "error", "shape", "reason", "message", "cursor")
 
     def __init__(self) -> None:
-        self._turns = threading.BoundedSemaphore(MAX_LOOKING)
+        self._turns = threading.BoundedSemaphore(MAX_SEARCHES)
 
-    def plan(self, ask: Ask) -> Plan:
-        selection, counts, scanned = _wanted(ask), Counter[str](), 0
+    def plan(self, ask: PageRequest) -> Plan:
+        selection, counts, scanned = _read_filter(ask), Counter[str](), 0
         access, cursor, more = ask.enter("read"), ask.get("cursor"), True
-        until = time.monotonic() + PLAN_SECONDS
-        with self._turn():
+        until = time.monotonic() + PLAN_TIMEOUT
+        with self._limit_searches():
             while more and scanned < MAX_PREVIEWED and time.monotonic() < until:
-                page = _find(ask, access, selection, cursor)
+                page = _find_page(ask, access, selection, cursor)
                 counts.update(letter.queue for letter in page.letters)
                 scanned, cursor, more = scanned + page.looked, page.cursor, bool(page.cursor)
         number = sum(counts.values())
@@ -203,19 +206,20 @@ class Redrive(Act):
                 "Each is stored at the end of its former partition, with a new id, and then removed here."
             ),
             head=("Queue", "Dead letters that came from there", "They"),
-            rows=[(name, count, _refusal(ask, name) or "go back") for name, count in sorted(counts.items())],
+            rows=[(name, count, _find_refusal(ask, name) or "go back") for name, count in sorted(counts.items())],
             button="Send them back" if number or more else "",
         )
 
-    def do(self, ask: Ask) -> Deed:
-        selection, cursor = _wanted(ask), ask.get("cursor")
+    def do(self, ask: PageRequest) -> ActResult:
+        # Sends matching dead letters back for some seconds. Stops at an error; the result may say where to go on.
+        selection, cursor = _read_filter(ask), ask.get("cursor")
         reading, removing = ask.enter("read"), ask.enter("delete")
         sent, kept, before = Counter[str](), Counter[str](), 0
         error: QueueyError | None = None
         until = time.monotonic() + SECONDS
-        with self._turn():
+        with self._limit_searches():
             while error is None:
-                page = _find(ask, reading, selection, cursor)
+                page = _find_page(ask, reading, selection, cursor)
                 if page.letters:
                     done = ask.service.redriving.send_back(removing, page.letters, partial(ask.enter, "send"))
                     sent, kept, before, error = sent + done.sent, kept + done.left, before + done.before, done.error
@@ -226,19 +230,20 @@ class Redrive(Act):
         parts += [f"{before} had been sent back before, and were removed now."] if before else []
         parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in kept.most_common(5)]
         parts += [f"Then it failed: {error}"] if error else ["There may be more: go on."] if cursor else []
-        return Deed(text=" ".join(parts), partly=error is not None, details={"go_on": cursor} if cursor else {})
+        return ActResult(text=" ".join(parts), partly=error is not None, details={"go_on": cursor} if cursor else {})
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _limit_searches(self) -> Iterator[None]:
         if not self._turns.acquire(blocking=False):
-            raise TooManyRequests(f"{MAX_LOOKING} other searches for dead letters are running. Try again in a moment.")
+            raise TooManyRequests(f"{MAX_SEARCHES} other searches for dead letters are running. Try again in a moment.")
         try:
             yield
         finally:
             self._turns.release()
 
 
-def _refusal(ask: Ask, name: str) -> str:
+def _find_refusal(ask: PageRequest, name: str) -> str:
+    """Returns why the caller may not send to a queue, or an empty text if it may."""
     try:
         ask.enter("send", name)
     except (NotAllowed, NotFound) as refusal:
@@ -246,23 +251,24 @@ def _refusal(ask: Ask, name: str) -> str:
     return ""
 
 
-def _find(ask: Ask, access: QueueAccess, wanted: Wanted, cursor: str) -> Found:
+def _find_page(ask: PageRequest, access: QueueAccess, selection: DeadLetterFilter, cursor: str) -> DeadLetterPage:
     try:
-        return ask.service.redriving.find(access, wanted, cursor)
+        return ask.service.redriving.find(access, selection, cursor)
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
 
 
-def _wanted(ask: Ask) -> Wanted:
+def _read_filter(ask: PageRequest) -> DeadLetterFilter:
+    """Returns the filter in the form: one reason, one message, or neither for all dead letters."""
     # The texts come from messages: surrounding white space counts, and they may be blank.
     field = ask.given.get
-    place = _place(ask) if ask.get("message") else None
-    return Wanted(
+    place = _parse_place(ask) if ask.get("message") else None
+    return DeadLetterFilter(
         reason=(field("queue", ""), field("error", ""), field("shape", "")) if ask.get("reason") else None, place=place
     )
 
 
-def _place(ask: Ask) -> Location:
+def _parse_place(ask: PageRequest) -> Location:
     """Parses the partition and id of a message.
 
     Raises:

@@ -12,8 +12,8 @@ import msgspec
 from queuey import ids
 from queuey.access import format_principal
 from queuey.api.progress import GroupOffset
-from queuey.console.acts.act import Act, Deed, Field, Plan
-from queuey.console.sessions import Ask
+from queuey.console.acts.act import Act, ActResult, Field, Plan
+from queuey.console.sessions import PageRequest
 from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
 from queuey.ids import Position
 from queuey.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, options
@@ -33,8 +33,8 @@ class ChangeOptions(Act):
     name, title, needs = "options", "Change the options", ("admin",)
     fields = (*CHANGED, "principals", "seen")
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        now = _texts(ask.enter("admin").queue)
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+        now = _option_texts(ask.enter("admin").queue)
         fields = [
             Field(
                 name,
@@ -50,18 +50,20 @@ class ChangeOptions(Act):
         principals = Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read")
         return (*fields, principals)
 
-    def plan(self, ask: Ask) -> Plan:
-        now = _texts(ask.enter("admin").queue)
+    def plan(self, ask: PageRequest) -> Plan:
+        now = _option_texts(ask.enter("admin").queue)
         return Plan(
             about="Only the fields that you edit are changed. The number of partitions cannot be reduced.",
             hidden={"seen": msgspec.json.encode(now).decode()},
             button="Change the options",
         )
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
+        # Changes edited options only; a blank one gets its default. Raises if one was changed since the form was
+        # shown.
         access = ask.enter("admin")
-        now = _texts(access.queue)
-        seen = _seen(ask, now)
+        now = _option_texts(access.queue)
+        seen = _read_seen(ask, now)
         changed: dict[str, Any] = {name: text for name in now if (text := ask.get(name)) != seen[name]}
         errors = Errors()
         for name, text in changed.items():
@@ -71,19 +73,19 @@ class ChangeOptions(Act):
                 errors[name] = "Missing"
         errors.check()
         if not changed:
-            return Deed(text="No field was edited, so nothing was changed.")
+            return ActResult(text="No field was edited, so nothing was changed.")
         spec = read_spec({name: text for name, text in changed.items() if text}, errors, ask.service.limits)
         errors.check()
         access = ask.enter("admin", dead_letter=spec.dead_letter)
         queue = ask.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
-        after = _texts(queue)
+        after = _option_texts(queue)
         parts = (
             f"{name} from {now[name] or 'the default'} to {after[name] or 'the default'}" for name in sorted(changed)
         )
-        return Deed(text=f"Changed {', '.join(parts)}.")
+        return ActResult(text=f"Changed {', '.join(parts)}.")
 
 
-def _seen(ask: Ask, names: Iterable[str]) -> dict[str, str]:
+def _read_seen(ask: PageRequest, names: Iterable[str]) -> dict[str, str]:
     """Returns the option values that the page showed.
 
     Raises:
@@ -96,18 +98,18 @@ def _seen(ask: Ask, names: Iterable[str]) -> dict[str, str]:
         raise InvalidRequest({"seen": "The form lacks the former values. Open the page again"}) from None
 
 
-def _texts(queue: Queue) -> dict[str, str]:
+def _option_texts(queue: Queue) -> dict[str, str]:
     """Returns the options of a queue as a user types them; an option with its default 0 is blank."""
-    shown = {name: getattr(queue, name) for name in CHANGED}
+    values = {name: getattr(queue, name) for name in CHANGED}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
-        **{name: _typed(value, blank=not value and name != "read_delay") for name, value in shown.items()},
+        **{name: _format_value(value, blank=not value and name != "read_delay") for name, value in values.items()},
         "backoff": ",".join(f"{name}={value:g}" for name, value in delays.items()),
         "principals": ",".join(map(format_principal, queue.principals)),
     }
 
 
-def _typed(value: object, *, blank: bool) -> str:
+def _format_value(value: object, *, blank: bool) -> str:
     if value is None or blank:
         return ""
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -122,16 +124,16 @@ class MoveMessages(Act):
     )
     button = "Move them"
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         return (Field("to", "To the queue"),)
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         target = ask.get("to")
         if not target:
             raise InvalidRequest({"to": "Missing"})
         ask.enter("read")
         report = ask.service.moves.begin(ask.enter("delete"), ask.enter("send", target))
-        return Deed(text=f"Move {report.id} from {report.source} to {report.target} is {report.state}.")
+        return ActResult(text=f"Move {report.id} from {report.source} to {report.target} is {report.state}.")
 
 
 class CancelMove(Act):
@@ -139,20 +141,21 @@ class CancelMove(Act):
     fields = noted = ("move",)
     button = "Cancel it"
 
-    def effects(self, ask: Ask) -> str:
+    def effects(self, ask: PageRequest) -> str:
         return f"Move {ask.get('move')} ends soon. Moved messages stay in the target."
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         name = ask.name
         may_delete = ask.matching("delete")
         source = ask.service.moves.show(ask.application, ask.get("move"), may_delete).source
         if source != name:
             raise MoveNotFound(ask.get("move"))
         report = ask.service.moves.cancel(ask.application, ask.get("move"), may_delete)
-        return Deed(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
+        return ActResult(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
 
 
-def _count(ask: Ask) -> str:
+def _count_text(ask: PageRequest) -> str:
+    """Returns a text with the number of messages, or an empty one if the caller may not count them."""
     try:
         access = ask.enter("measure")
     except NotAllowed:
@@ -168,9 +171,9 @@ class PauseClaims(Act):
     )
     claims = "paused"
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         ask.service.queues.update(ask.enter("admin"), QueueSpec(claims=self.claims))
-        return Deed(text=f"The claims are {self.claims}.")
+        return ActResult(text=f"The claims are {self.claims}.")
 
 
 class ResumeClaims(PauseClaims):
@@ -184,22 +187,22 @@ class Purge(Act):
     types_name = destroys = True
     about = "All messages are removed{}, including those that are not due yet. Options and offsets of groups stay."
 
-    def effects(self, ask: Ask) -> str:
-        return f"{self.about.format(_count(ask))}\nThis cannot be undone."
+    def effects(self, ask: PageRequest) -> str:
+        return f"{self.about.format(_count_text(ask))}\nThis cannot be undone."
 
-    def do(self, ask: Ask) -> Deed:
-        count = _count(ask)
+    def do(self, ask: PageRequest) -> ActResult:
+        count = _count_text(ask)
         ask.service.queues.purge(ask.enter("admin"))
-        return Deed(text=f"Removed all messages{count.removesuffix(' now')}.")
+        return ActResult(text=f"Removed all messages{count.removesuffix(' now')}.")
 
 
 class DeleteQueue(Purge):
     name, title = "delete-queue", "Delete the queue"
     about = "The queue is deleted with all messages{}, its options, and the offsets of its groups."
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         ask.service.queues.delete(ask.enter("admin"))
-        return Deed(text=f"Deleted queue {ask.name}.")
+        return ActResult(text=f"Deleted queue {ask.name}.")
 
 
 class _Offsets(msgspec.Struct, frozen=True):
@@ -226,7 +229,7 @@ class Rewind(Act):
     fields = (*noted, "seen")
     previews = True
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         hint = "earliest, latest, a time, such as 2026-11-26T09:00Z or -1h, or the id of the last message that is done"
         return (
             Field("group", "Group"),
@@ -234,14 +237,14 @@ class Rewind(Act):
             Field("partition", "Partition", hint="Blank: all."),
         )
 
-    def plan(self, ask: Ask) -> Plan:
+    def plan(self, ask: PageRequest) -> Plan:
         about = (
             "Stop the workers of the group first: a running worker continues at its position and records its own "
             "offset again. For groups of Qdo, whose offsets are in ZooKeeper or in a local file, use qdo offsets."
         )
         if not ask.get("group") or not ask.get("to"):
             return Plan(about=about)
-        offsets = _offsets(ask)
+        offsets = _parse_offsets(ask)
         changed, to = offsets.changed, ids.to_hex(offsets.position)
         then = ask.service.offsets.lag(ask.enter("measure"), dict.fromkeys(changed, offsets.position)).partitions
         return Plan(
@@ -252,8 +255,9 @@ class Rewind(Act):
             button="Set the offsets" if changed else "",
         )
 
-    def do(self, ask: Ask) -> Deed:
-        offsets = _offsets(ask)
+    def do(self, ask: PageRequest) -> ActResult:
+        # Sets the offsets if they are still the previewed ones; keeps an offset that a worker commits meanwhile.
+        offsets = _parse_offsets(ask)
         if ask.get("seen") != offsets.seen:
             raise InvalidRequest({"seen": "An offset or the number of partitions has changed. See the new table"})
         changes = [
@@ -262,18 +266,20 @@ class Rewind(Act):
         ]
         to = ids.to_hex(offsets.position)
         if not changes:
-            return Deed(text="All offsets were already there, so nothing was changed.")
+            return ActResult(text="All offsets were already there, so nothing was changed.")
         try:
             ask.service.core.run(ask.service.offsets.record(ask.enter("claim"), offsets.group, changes))
         except OffsetConflict as conflict:
             kept = sorted(change.partition for change in changes if change.partition not in conflict.applied)
             rest = f"The offsets of partitions {', '.join(map(str, kept))} were changed meanwhile and stay"
             count = len(changes) - len(kept)
-            return Deed(text=f"Set {count} of {len(changes)} offsets of {offsets.group} to {to}. {rest}.", partly=True)
-        return Deed(text=f"Set {len(changes)} offsets of group {offsets.group} to {to}.")
+            return ActResult(
+                text=f"Set {count} of {len(changes)} offsets of {offsets.group} to {to}. {rest}.", partly=True
+            )
+        return ActResult(text=f"Set {len(changes)} offsets of group {offsets.group} to {to}.")
 
 
-def _offsets(ask: Ask) -> _Offsets:
+def _parse_offsets(ask: PageRequest) -> _Offsets:
     """Parses the form.
 
     Raises:
@@ -283,14 +289,14 @@ def _offsets(ask: Ask) -> _Offsets:
     access, errors = ask.enter("measure"), Errors()
     text = ask.get("partition") or None
     number = errors.take("partition", validators.integer, text, 1, access.queue.partitions)
-    position = errors.take("to", lambda value: _position(ask, validators.text(value)), ask.get("to"))
+    position = errors.take("to", lambda value: _parse_position(ask, validators.text(value)), ask.get("to"))
     errors.check()
     present = ask.service.offsets.progress(access, ask.get("group")).partitions
     partitions = {n: offset for n, offset in present.items() if number in {None, n}}
     return _Offsets(ask.get("group"), position or ids.FIRST, partitions)
 
 
-def _position(ask: Ask, text: str) -> Position:
+def _parse_position(ask: PageRequest, text: str) -> Position:
     """Returns the id of the last message that counts as processed."""
     if text == "earliest":
         return ids.FIRST

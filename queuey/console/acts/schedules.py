@@ -9,21 +9,21 @@ from typing import Any
 import msgspec
 
 from queuey.console import pages
-from queuey.console.acts.act import Act, Deed, Field, Plan
+from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.acts.messages import SendMessage, item_of
-from queuey.console.sessions import Ask
+from queuey.console.sessions import PageRequest
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
 from queuey.service import ScheduleReport
 from queuey.time_parsing import duration
 
 
-class OfSchedule(Act):
+class ScheduleAct(Act):
     """An act on one schedule. The caller needs the rights with the schedule's queue."""
 
     noted: tuple[str, ...] = ("schedule",)
     fields: tuple[str, ...] = ("schedule", "seen")
 
-    def find(self, ask: Ask) -> ScheduleReport:
+    def find(self, ask: PageRequest) -> ScheduleReport:
         """Returns the schedule.
 
         Raises:
@@ -31,36 +31,37 @@ class OfSchedule(Act):
         """
         return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
 
-    def may(self, ask: Ask, queue: str) -> bool:
+    def may(self, ask: PageRequest, queue: str) -> bool:
         return all(ask.may(action, queue) for action in self.needs)
 
-    def queue(self, ask: Ask) -> str:
+    def queue(self, ask: PageRequest) -> str:
+        # Returns the queue of the schedule. Raises InvalidRequest if it was changed since the form was shown.
         schedule = self.find(ask)
         if ask.get("seen") != str(schedule.changed):
             raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Check it, and send it again"})
         return schedule.plan.queue
 
-    def subject(self, ask: Ask) -> str:
+    def subject(self, ask: PageRequest) -> str:
         return ask.get("schedule")
 
-    def begins_on(self, ask: Ask) -> str:
+    def begins_on(self, ask: PageRequest) -> str:
         return pages.link(*filter(None, ("a", ask.application, "_schedules", self.subject(ask))))
 
-    def plan(self, ask: Ask) -> Plan:
+    def plan(self, ask: PageRequest) -> Plan:
         schedule = self.find(ask)
         about = f"Its messages go to queue {schedule.plan.queue}. {self.about}"
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
-    def save(self, ask: Ask, **given: object) -> None:
+    def save(self, ask: PageRequest, **given: object) -> None:
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         ask.schedules.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
 
 
-class RunSchedule(OfSchedule):
+class RunSchedule(ScheduleAct):
     name, title, needs = "schedule-run", "Run now", ("admin", "send")
     about = "Posts the message once now, even if the schedule is paused. The timetable does not change."
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), partial(self.may, ask))
         last = ask.service.core.run(fire).last
         assert last is not None  # noqa: S101 - it was fired
@@ -69,38 +70,38 @@ class RunSchedule(OfSchedule):
         if last.state != "published":
             raise Conflict(last.error)
         place = f"{last.partition}:{last.message_id}"
-        return Deed(text=f"Stored message {place}.", details={"message": place})
+        return ActResult(text=f"Stored message {place}.", details={"message": place})
 
 
-class PauseSchedule(OfSchedule):
+class PauseSchedule(ScheduleAct):
     name, title, needs = "schedule-pause", "Pause", ("admin",)
     about = "Posts nothing until the schedule is resumed. Times during the pause are skipped."
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         self.save(ask, paused=True)
-        return Deed(text=f"Paused schedule {ask.get('schedule')}.")
+        return ActResult(text=f"Paused schedule {ask.get('schedule')}.")
 
 
-class ResumeSchedule(OfSchedule):
+class ResumeSchedule(ScheduleAct):
     name, title, needs = "schedule-resume", "Resume", ("admin", "send")
     about = "Continues with the next time of the timetable."
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         self.save(ask, paused=False)
-        return Deed(text=f"Resumed schedule {ask.get('schedule')}.")
+        return ActResult(text=f"Resumed schedule {ask.get('schedule')}.")
 
 
-class RemoveSchedule(OfSchedule):
+class RemoveSchedule(ScheduleAct):
     name, title, needs = "schedule-remove", "Remove", ("admin",)
     types_name = destroys = True
     about = "Posts nothing from then on. A message that is being posted now may still arrive.\nThis cannot be undone."
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         ask.service.schedules.remove(ask.application, ask.get("schedule"), partial(self.may, ask))
-        return Deed(text=f"Removed schedule {ask.get('schedule')}.")
+        return ActResult(text=f"Removed schedule {ask.get('schedule')}.")
 
 
-class ChangeSchedule(OfSchedule):
+class ChangeSchedule(ScheduleAct):
     """Changes the typed fields of a schedule."""
 
     name, title, needs = "schedule-change", "Change", ("admin", "send")
@@ -110,7 +111,7 @@ class ChangeSchedule(OfSchedule):
     longest = SendMessage.longest
     about = "Blank fields do not change. A body replaces the whole message."
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         missed = (("", "no change; at first skipped"), ("skip", "are skipped"), ("catch_up", "are caught up"))
         return (
             Field("queue", "Queue"),
@@ -121,7 +122,7 @@ class ChangeSchedule(OfSchedule):
             *(field for field in SendMessage().inputs(ask) if field.name in self.fields),
         )
 
-    def do(self, ask: Ask) -> Deed:
+    def do(self, ask: PageRequest) -> ActResult:
         fields: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
         try:
             fields |= {"every": int(min(duration(fields["every"]), 1e9))} if "every" in fields else {}
@@ -130,16 +131,17 @@ class ChangeSchedule(OfSchedule):
         if any(ask.given.get(name) for name in ("body", "headers", "message_key", "partition", "ttl")):
             fields["message"] = item_of(ask)
         if not fields:
-            return Deed(text="No field was filled in, so nothing was changed.")
+            return ActResult(text="No field was filled in, so nothing was changed.")
         self.save(ask, **fields)
-        return Deed(text=f"Saved schedule {ask.get('schedule')}.")
+        return ActResult(text=f"Saved schedule {ask.get('schedule')}.")
 
 
 class AddSchedule(ChangeSchedule):
     name, title = "schedule-add", "Create a schedule"
     about = "The service posts the message at each time of the timetable, even after your key has expired."
 
-    def queue(self, ask: Ask) -> str:
+    def queue(self, ask: PageRequest) -> str:
+        # Returns the queue in the form. Raises InvalidRequest if the name is taken or a right is missing.
         with suppress(ScheduleNotFound):
             self.find(ask)
             raise InvalidRequest({"schedule": "There is a schedule of this name"})
@@ -149,11 +151,11 @@ class AddSchedule(ChangeSchedule):
         except (NotAllowed, NotFound) as error:
             raise InvalidRequest({"queue": str(error)}) from None
 
-    def subject(self, ask: Ask) -> str:
+    def subject(self, ask: PageRequest) -> str:
         return ""
 
-    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
         return (Field("schedule", "Name"), *super().inputs(ask))
 
-    def plan(self, ask: Ask) -> Plan:
+    def plan(self, ask: PageRequest) -> Plan:
         return Act.plan(self, ask)

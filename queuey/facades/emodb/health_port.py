@@ -49,6 +49,10 @@ class HealthPort:
             await server.serve_forever()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers one request and closes the connection.
+
+        Closes it without an answer after an error, or if there are too many.
+        """
         self._open += 1
         try:
             if self._open <= MAX_CONNECTIONS:
@@ -65,15 +69,15 @@ class HealthPort:
         method, path, _ = head.split(b"\r\n", 1)[0].split(b" ", 2)
         if method not in {b"GET", b"HEAD"} or path.partition(b"?")[0] != b"/healthcheck":
             status, body = b"404 Not Found", b"{}"
-        elif await self._answers():
+        elif await self._is_service_healthy():
             status, body = b"200 OK", b'{"queuey":{"healthy":true}}'
         else:
             status, body = b"503 Service Unavailable", b'{"queuey":{"healthy":false}}'
         lines = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
         return lines % (status, len(body)) + (b"" if method == b"HEAD" else body)
 
-    async def _answers(self) -> bool:
-        """Returns whether a worker answers. An open port alone does not show this."""
+    async def _is_service_healthy(self) -> bool:
+        """Returns whether a worker answers the heartbeat with 200. An open port alone does not show this."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 reader, writer = await asyncio.open_connection(*self._service, ssl=self._context)

@@ -31,7 +31,7 @@ MAX_NAME = 255
 """Max characters of a caller's name for a queue."""
 _DEDUP = "~dedup"
 _SYSTEM = "~"
-LONGEST_QUEUE = len(_SYSTEM) + MAX_NAME + len(_DEDUP)
+MAX_QUEUE_NAME = len(_SYSTEM) + MAX_NAME + len(_DEDUP)
 """Max characters of the name of the application's queue."""
 
 _NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{MAX_NAME}}}", re.ASCII)
@@ -61,7 +61,7 @@ def is_of(queue: str, kind: Kind) -> bool:
     return queue.endswith(_DEDUP) == (kind == "dedup")
 
 
-def shown_name(queue: str) -> str:
+def caller_name(queue: str) -> str:
     return queue.removeprefix(_SYSTEM).removesuffix(_DEDUP)
 
 
@@ -118,7 +118,7 @@ def move_of(reference: str) -> str | None:
 
 def shown_move(report: Move) -> dict[str, str]:
     return {
-        "from": shown_name(report.source),
-        "to": shown_name(report.target),
+        "from": caller_name(report.source),
+        "to": caller_name(report.target),
         "status": _STATUS.get(report.state, "ERROR"),
     }

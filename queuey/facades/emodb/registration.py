@@ -24,7 +24,7 @@ SERVICES = {"emodb-queue-1": "/queue/1", "emodb-dedupq-1": "/dedupq/1"}
 """EmoDB's services and their paths. The registered name has the cluster in front."""
 SESSION_SECONDS = 10.0
 """Timeout of the ZooKeeper session, in seconds."""
-LONGEST_PAUSE = 5.0
+MAX_RETRY_DELAY = 5.0
 """Max pause between attempts to connect, in seconds."""
 CHECK_SECONDS = 10.0
 """Interval between checks that the nodes still exist, in seconds."""
@@ -74,14 +74,14 @@ class Registration:
         self._client: Any = KazooClient(
             servers,
             timeout=SESSION_SECONDS,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=LONGEST_PAUSE),
+            connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=MAX_RETRY_DELAY),
             logger=log.getChild("kazoo"),
         )
-        self._client.add_listener(self._heard)
+        self._client.add_listener(self._on_state_change)
 
     def start(self) -> None:
         self._client.start_async()
-        threading.Thread(target=self._keep, name="queuey-registration", daemon=True).start()
+        threading.Thread(target=self._keep_nodes, name="queuey-registration", daemon=True).start()
 
     def close(self) -> None:
         """Removes the nodes by ending the session."""
@@ -90,22 +90,27 @@ class Registration:
         self._client.stop()
         self._client.close()
 
-    def _heard(self, state: str) -> None:
+    def _on_state_change(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._due.set()
 
-    def _keep(self) -> None:
+    def _keep_nodes(self) -> None:
+        """Creates missing nodes after each connection and at intervals, until it is closed.
+
+        Logs errors and tries again.
+        """
         while not self._closed:
             self._due.wait(CHECK_SECONDS)
             self._due.clear()
             if self._client.connected and not self._closed:
                 try:
                     for path, data in self._nodes.items():
-                        self._enter(path, data)
+                        self._create_node(path, data)
                 except KazooException as error:
                     log.warning("The service could not be registered in ZooKeeper, and will try again: %s.", error)
 
-    def _enter(self, path: str, data: bytes) -> None:
+    def _create_node(self, path: str, data: bytes) -> None:
+        """Creates a node, unless this session has created it already. Replaces the node of another session."""
         stat = self._client.exists(path)
         if stat is not None and stat.ephemeralOwner == self._client.client_id[0]:
             return

@@ -20,7 +20,7 @@ from queuey.web.validators import JSON_ERRORS, BadField, show
 
 MAX_CLAIM = 3600
 """Max time of a claim, in seconds."""
-MOST_POLLED = 1000
+MAX_POLLED = 1000
 DEFAULT_CLAIM = 30
 DEFAULT_LIMIT = 10
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
@@ -45,7 +45,7 @@ def read_ttl(query: dict[str, str]) -> int:
         BadParameter: The value is not a number.
         BadArgument: The value is out of bounds.
     """
-    ttl = _integer(query, "ttl", DEFAULT_CLAIM)
+    ttl = _read_integer(query, "ttl", DEFAULT_CLAIM)
     if ttl < 0:
         raise BadArgument("ClaimTtl must be >=0")
     if ttl > MAX_CLAIM:
@@ -55,15 +55,15 @@ def read_ttl(query: dict[str, str]) -> int:
 
 def read_limit(query: dict[str, str]) -> int:
     """Returns the max number of messages to return. Raises as :func:`read_ttl`."""
-    limit = _integer(query, "limit", DEFAULT_LIMIT)
-    if limit > MOST_POLLED:
-        raise BadArgument(f"Limit must be <={MOST_POLLED}")
-    return _positive(limit)
+    limit = _read_integer(query, "limit", DEFAULT_LIMIT)
+    if limit > MAX_POLLED:
+        raise BadArgument(f"Limit must be <={MAX_POLLED}")
+    return _check_positive(limit)
 
 
 def read_count_limit(query: dict[str, str], most: int) -> int:
     """Returns the max number of messages to count exactly, up to ``most``. Raises as :func:`read_ttl`."""
-    return min(most, _positive(_integer(query, "limit", most)))
+    return min(most, _check_positive(_read_integer(query, "limit", most)))
 
 
 def check_partitioned(query: dict[str, str]) -> None:
@@ -77,7 +77,7 @@ def check_partitioned(query: dict[str, str]) -> None:
         raise BadParameter(f'"{show(value)}" must be "true" or "false".')
 
 
-def _integer(query: dict[str, str], name: str, otherwise: int) -> int:
+def _read_integer(query: dict[str, str], name: str, otherwise: int) -> int:
     value = query.get(name)
     if value is None:
         return otherwise
@@ -86,13 +86,14 @@ def _integer(query: dict[str, str], name: str, otherwise: int) -> int:
     return int(value)
 
 
-def _positive(limit: int) -> int:
+def _check_positive(limit: int) -> int:
     if limit < 1:
         raise BadArgument("Limit must be >0")
     return limit
 
 
-def _body(request: Request, limits: Limits) -> bytes:
+def _read_json_body(request: Request, limits: Limits) -> bytes:
+    """Returns the body. Refuses any content type but JSON, and a missing one."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise WrongContentType
     return read_body(request, limits.max_batch_bytes)
@@ -113,30 +114,31 @@ def read_message(request: Request, limits: Limits) -> Draft:
         BadBody: The body is not JSON.
         BadArgument: The message is too long.
     """
-    return _draft(_body(request, limits).strip(_WHITE), limits)
+    return _make_draft(_read_json_body(request, limits).strip(_WHITE), limits)
 
 
 def read_batch(request: Request, limits: Limits) -> list[Draft]:
-    return _drafts(_decode(_decode_batch, _batch(request, limits)), limits)
+    return _make_drafts(_decode(_decode_batch, _read_batch_body(request, limits)), limits)
 
 
 def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
     """Reads lists of messages by the callers' names of queues."""
-    batches = _decode(_decode_batches, _batch(request, limits))
+    batches = _decode(_decode_batches, _read_batch_body(request, limits))
     if len(batches) > MAX_QUEUES:
         raise BadArgument(f"{len(batches)} queues in a batch, at most {MAX_QUEUES}. Send several batches.")
-    return {name: _drafts(messages, limits) for name, messages in batches.items()}
+    return {name: _make_drafts(messages, limits) for name, messages in batches.items()}
 
 
-def _batch(request: Request, limits: Limits) -> bytes:
-    body = _body(request, limits)
+def _read_batch_body(request: Request, limits: Limits) -> bytes:
+    body = _read_json_body(request, limits)
     if body.count(b",") > MAX_COMMAS:
         raise too_large("body", MAX_COMMAS, unit="parts between commas")
     return body
 
 
 def read_ids(request: Request, limits: Limits) -> list[str]:
-    body = _body(request, limits)
+    """Reads the ids of messages, without checking each of them. Null is refused."""
+    body = _read_json_body(request, limits)
     if body.count(b",") > len(body) // ID_LENGTH:
         raise BadArgument("Invalid event ID.")  # ids this short are not valid, and their list would take much memory
     message_ids: list[str] | None = _decode(_decode_ids, body)
@@ -145,11 +147,12 @@ def read_ids(request: Request, limits: Limits) -> list[str]:
     return message_ids
 
 
-def _drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]:
-    return [_draft(bytes(message), limits) for message in messages]
+def _make_drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]:
+    return [_make_draft(bytes(message), limits) for message in messages]
 
 
-def _draft(raw: bytes, limits: Limits) -> Draft:
+def _make_draft(raw: bytes, limits: Limits) -> Draft:
+    """Returns the draft of a JSON value, whose text is stored unchanged. The limit does not count its white space."""
     try:
         text = check_value(raw)
     except BadField as error:

@@ -15,19 +15,19 @@ from queuey.api.queues import Action
 from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.facades.emodb import errors, names, requests
-from queuey.facades.emodb.names import LONGEST_QUEUE, Kind, MessageIds, is_of, queue_name
+from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_of, queue_name
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.facades.facade import Facade, Resource, Setup
 from queuey.messages import Message, Queue, QueueSpec
 from queuey.service import ClaimUseCases, Draft, QueueAccess
-from queuey.service.reading import SHORT_BYTES
+from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response
 
 MAX_CLAIMED = 20_000
 """Max live claims of a queue; polls of a queue at the limit return nothing."""
-REMEMBERED = 4096
+MAX_CACHED_COUNTS = 4096
 """Max queues whose numbers of claims are cached."""
 
 PARTITIONS = 8
@@ -38,9 +38,9 @@ MAX_IDS = 1000
 KINDS: dict[str, Kind] = {"queue": "plain", "dedupq": "dedup"}
 BASE = "/{base:queue|dedupq}/1"
 QUEUE = BASE + "/{queue:[^/]+}"
-OWN = tuple(f"/{base}/1/" for base in KINDS)
+PATH_PREFIXES = tuple(f"/{base}/1/" for base in KINDS)
 SUCCESS = b'{"success":true}'
-NONE = b"[]"
+EMPTY_LIST = b"[]"
 ZERO = b"0"
 
 
@@ -58,28 +58,29 @@ class OpenClaims:
     def __init__(self, claims: ClaimUseCases) -> None:
         self._claims = claims
         self._lock = Lock()
-        self._known: OrderedDict[int, int] = OrderedDict()
+        self._counts: OrderedDict[int, int] = OrderedDict()
 
     def has_room(self, qid: int) -> bool:
         """Returns whether the cached number of claims allows more; False without one. Never blocks."""
-        return self._known.get(qid, MAX_CLAIMED) < MAX_CLAIMED
+        return self._counts.get(qid, MAX_CLAIMED) < MAX_CLAIMED
 
     def is_full(self, access: QueueAccess) -> bool:
+        """Returns whether the queue has too many claims; blocks. Counts them again before it says so."""
         qid = access.queue.qid
         if not self.has_room(qid):
             self._record(qid, self._claims.counts(access).claimed)
         return not self.has_room(qid)
 
-    def add(self, qid: int, made: int) -> None:
-        if made:
-            self._record(qid, self._known.get(qid, 0) + made)
+    def add(self, qid: int, count: int) -> None:
+        if count:
+            self._record(qid, self._counts.get(qid, 0) + count)
 
     def _record(self, qid: int, number: int) -> None:
         with self._lock:
-            self._known[qid] = number
-            self._known.move_to_end(qid)
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
+            self._counts[qid] = number
+            self._counts.move_to_end(qid)
+            while len(self._counts) > MAX_CACHED_COUNTS:
+                self._counts.popitem(last=False)
 
 
 class EmodbFacade(Facade):
@@ -89,7 +90,7 @@ class EmodbFacade(Facade):
         open_claims: Limits the live claims of each queue.
     """
 
-    longest_name = LONGEST_QUEUE
+    max_name_length = MAX_QUEUE_NAME
 
     def __init__(self, setup: Setup, prefix: str) -> None:
         super().__init__(setup, prefix)
@@ -101,7 +102,7 @@ class EmodbFacade(Facade):
 
     def resources(self) -> list[Resource]:
         return [
-            Resource("emodb.ping", "/ping", {"GET": _pong}),
+            Resource("emodb.ping", "/ping", {"GET": _answer_ping}),
             Resource("emodb.batches", f"{BASE}/_sendbatch", {"POST": self.send_batches}),
             Resource("emodb.moves", f"{BASE}/_move", {"POST": self.move}),
             Resource("emodb.move", f"{BASE}/_move/{{reference}}", {"GET": self.show_move}),
@@ -118,7 +119,8 @@ class EmodbFacade(Facade):
             Resource("emodb.queue", QUEUE, {"DELETE": self.purge}),
         ]
 
-    def sign(self, request: Request) -> None:
+    def set_credential(self, request: Request) -> None:
+        # Takes the key from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped.
         key = request.headers.get("x-bv-api-key")
         if key is None and "APIKey=" in request.query:
             key = parse_form(request.query, "query").get("APIKey")
@@ -130,7 +132,7 @@ class EmodbFacade(Facade):
         return errors.emodb_error(error, status, text)
 
     def owns(self, path: str) -> bool:
-        return f"{path}/".startswith((*OWN, "/ping/"))
+        return f"{path}/".startswith((*PATH_PREFIXES, "/ping/"))
 
     def where(self, match: Match) -> Match:
         return {"app": self.application, "queue": queue_name(match["queue"], KINDS[match["base"]])}
@@ -152,7 +154,7 @@ class EmodbFacade(Facade):
         try:
             return self._authorization.enter(request, where, action)
         except QueueNotFound:
-            if not any(matches(pattern, where["queue"]) for pattern in self._patterns(request, action)):
+            if not any(matches(pattern, where["queue"]) for pattern in self._find_patterns(request, action)):
                 raise NotAllowed("The credential is limited to other queues.") from None
             return None
 
@@ -163,7 +165,7 @@ class EmodbFacade(Facade):
                 return await self._authorization.admit(request, self.where(match), action)
         return await request.in_pool(partial(self._find, request, match, action))
 
-    def _patterns(self, request: Request, action: Action) -> Sequence[str]:
+    def _find_patterns(self, request: Request, action: Action) -> Sequence[str]:
         return self._authorization.patterns(request, self.application, action)
 
     def _require_key(self, request: Request) -> None:
@@ -201,6 +203,7 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     async def _send(self, request: Request, match: Match, drafts: Sequence[Draft]) -> Response:
+        """Stores messages in batches, in order, and creates a missing queue. If a batch fails, those before it stay."""
         for start in range(0, len(drafts), self._limits.max_batch):
             batch = drafts[start : start + self._limits.max_batch]
             await self.apply(request, match, "send", partial(self._messages.post, drafts=batch))
@@ -209,30 +212,36 @@ class EmodbFacade(Facade):
     # Claims
 
     async def poll(self, request: Request, match: Match) -> Response:
+        """Claims messages; ``ttl=0`` only shows them.
+
+        Answers an empty list if the queue does not exist or has too many claims.
+        """
         access = await self._admit(request, match, "work")
         query = _read_query(request)
         ttl, limit = read_ttl(query), read_limit(query)
         if access is None:
-            return _json(NONE)
+            return _json(EMPTY_LIST)
         if ttl and not self.open_claims.has_room(access.queue.qid):
             with suppress(QueueNotFound):
                 if await request.in_pool(partial(self.open_claims.is_full, access)):
-                    return _json(NONE)
+                    return _json(EMPTY_LIST)
 
         async def poll(queue: Queue) -> Response:
-            claimed = await self._claims.claim(queue, limit=limit, ttl=ttl, max_bytes=SHORT_BYTES, gather=True)
+            claimed = await self._claims.claim(queue, limit=limit, ttl=ttl, max_bytes=MAX_SHORT_BYTES, gather=True)
             self.open_claims.add(queue.qid, sum(delivery.expires > 0 for delivery in claimed))
-            return _shown(queue, [delivery.message for delivery in claimed])
+            return _messages_response(queue, [delivery.message for delivery in claimed])
 
-        await request.reserve(SHORT_BYTES)
+        await request.reserve(MAX_SHORT_BYTES)
         with suppress(QueueNotFound, TooManyClaims):
             return await access.apply(poll)
-        return _json(NONE)
+        return _json(EMPTY_LIST)
 
     def peek(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "work")
         limit = read_limit(_read_query(request))
-        return _or(NONE, access, lambda access: _shown(access.queue, self._claims.peek(access, limit)))
+        return _call_or_answer(
+            EMPTY_LIST, access, lambda access: _messages_response(access.queue, self._claims.peek(access, limit))
+        )
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
         """Acknowledges messages, no matter who claimed them."""
@@ -253,6 +262,10 @@ class EmodbFacade(Facade):
         access: QueueAccess | None,
         settle: Callable[[Queue, Sequence[ClaimReceipt]], Coroutine[Any, Any, object]],
     ) -> Response:
+        """Applies a call to the messages whose ids are in the body, a part at a time.
+
+        Succeeds if the queue does not exist, but refuses malformed ids.
+        """
         texts = await request.read(partial(requests.read_ids, request, self._limits))
         ids = MessageIds(self.where(match)["queue"])
 
@@ -273,12 +286,12 @@ class EmodbFacade(Facade):
     def size(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")
         limit = read_count_limit(_read_query(request), MAX_COUNTED)
-        return _or(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
+        return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
 
     def count_claims(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")
         _read_query(request)
-        return _or(ZERO, access, lambda access: json_response(self._claims.counts(access).claimed))
+        return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.counts(access).claimed))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
         access = await self._admit(request, match, "work")
@@ -298,11 +311,15 @@ class EmodbFacade(Facade):
             self._service.queues.purge(way)
             return _json(SUCCESS)
 
-        return _or(SUCCESS, access, call)
+        return _call_or_answer(SUCCESS, access, call)
 
     # Moves
 
     async def move(self, request: Request, match: Match) -> Response:
+        """Starts to move all messages of a queue to another one, and answers with the move's id.
+
+        Creates missing queues.
+        """
         source, target = await request.in_pool(partial(self._check_move, request, match))
 
         async def begin(_target: Queue) -> Response:
@@ -328,12 +345,12 @@ class EmodbFacade(Facade):
         if ends[0] == ends[1]:
             raise errors.BadArgument("cannot move queue to itself")
         if access is None:
-            self.make_for(source)
+            self.create_authorized(source)
         return source, target
 
     def show_move(self, request: Request, match: Match) -> Response:
         """Shows the status of a move to a caller with any right to measure, send or delete in the application."""
-        if not any(self._may(request, action) for action in ("measure", "send", "delete")):
+        if not any(self._may_on_some_queue(request, action) for action in ("measure", "send", "delete")):
             raise NotAllowed
         move = names.move_of(match["reference"])
         if move is not None:
@@ -342,14 +359,14 @@ class EmodbFacade(Facade):
                 return json_response(names.shown_move(report))
         raise MoveNotFound(match["reference"])
 
-    def _may(self, request: Request, action: Action) -> bool:
+    def _may_on_some_queue(self, request: Request, action: Action) -> bool:
         try:
-            return bool(self._patterns(request, action))
+            return bool(self._find_patterns(request, action))
         except NotAllowed:
             return False
 
 
-async def _pong(_request: Request, _match: Match) -> Response:
+async def _answer_ping(_request: Request, _match: Match) -> Response:
     return Response(200, b"pong", errors.TEXT)
 
 
@@ -364,12 +381,13 @@ def _json(body: bytes) -> Response:
     return Response(200, body, JSON)
 
 
-def _or(otherwise: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]) -> Response:
+def _call_or_answer(otherwise: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]) -> Response:
+    """Returns the response of a call, or 200 with another body if the queue does not exist."""
     if access is not None:
         with suppress(QueueNotFound):
             return call(access)
     return _json(otherwise)
 
 
-def _shown(queue: Queue, messages: Sequence[Message]) -> Response:
+def _messages_response(queue: Queue, messages: Sequence[Message]) -> Response:
     return Response(200, body_of(requests.write_messages(messages, MessageIds(queue.name))), JSON)

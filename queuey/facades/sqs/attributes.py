@@ -17,13 +17,13 @@ from queuey.messages import Queue, QueueSpec
 
 ACCOUNT = "000000000000"
 """The account in URLs and ARNs. The access key decides whose queues a request means."""
-RETENTION = 345_600
+DEFAULT_RETENTION = 345_600
 MAX_MESSAGE = 1_048_576
 """Max bytes of a message with its attributes, and of a batch."""
 MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
 """Max visibility timeout, wait time and delay of queues and requests, in seconds."""
 NO_PERMISSIONS = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
-MOST_TAGS = 50
+MAX_TAGS = 50
 MAX_SOURCES = 10
 """Max queues in a RedriveAllowPolicy."""
 MAX_NAME = 80
@@ -51,7 +51,7 @@ class RedrivePolicy(msgspec.Struct, rename="camel"):
     max_receive_count: int | str = 10
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """SQS attributes stored in a queue's field ``facade``.
 
     Attributes:
@@ -76,22 +76,22 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: dict[str, str] = {}
 
 
-NOTHING = Kept()
+DEFAULT_ATTRIBUTES = StoredAttributes()
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Kept).decode
+_decode = msgspec.json.Decoder(StoredAttributes).decode
 
 
-def kept_of(queue: Queue) -> Kept:
+def stored_attributes(queue: Queue) -> StoredAttributes:
     """Returns the stored SQS attributes of a queue, or the defaults if another protocol created it."""
-    return _kept_in(queue.facade) if queue.facade else NOTHING
+    return _decode_cached(queue.facade) if queue.facade else DEFAULT_ATTRIBUTES
 
 
 @lru_cache(1024)
-def _kept_in(text: str) -> Kept:
+def _decode_cached(text: str) -> StoredAttributes:
     return _decode(text)
 
 
-def keeping(kept: Kept) -> QueueSpec:
+def spec_storing(kept: StoredAttributes) -> QueueSpec:
     return QueueSpec(facade=_encode(kept).decode())
 
 
@@ -127,7 +127,7 @@ class Changes(msgspec.Struct):
 
     Attributes:
         options: New values of the queue's options.
-        kept: New values of the fields of :class:`Kept`.
+        kept: New values of the fields of :class:`StoredAttributes`.
         clear: Options to reset.
     """
 
@@ -135,12 +135,12 @@ class Changes(msgspec.Struct):
     kept: dict[str, Any] = {}
     clear: list[str] = []
 
-    def spec(self, before: Kept) -> QueueSpec:
+    def spec(self, before: StoredAttributes) -> QueueSpec:
         """Returns the update of a row whose stored attributes are ``before``."""
-        return replace(keeping(replace(before, **self.kept)), **self.options)
+        return replace(spec_storing(replace(before, **self.kept)), **self.options)
 
 
-def _number(name: str, text: str, least: int, most: int) -> int:
+def _read_integer(name: str, text: str, least: int, most: int) -> int:
     if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise bad_value(name, f"not {least} to {most}")
     return int(text)
@@ -171,7 +171,7 @@ def read_changes(given: Mapping[str, str], *, fifo: bool) -> Changes:
     """
     changes = Changes(kept={"modified": int(time.time())})
     for name, text in given.items():
-        parse = _READ.get(name) or (_READ_OF_FIFO.get(name) if fifo else None)
+        parse = _PARSERS.get(name) or (_FIFO_PARSERS.get(name) if fifo else None)
         if parse is None:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
         parse(name, text, changes)
@@ -180,15 +180,15 @@ def read_changes(given: Mapping[str, str], *, fifo: bool) -> Changes:
 
 def _read_number(name: str, text: str, changes: Changes) -> None:
     field, minimum, maximum = _NUMBERS[name]
-    changes.kept[field] = _number(name, text, minimum, maximum)
+    changes.kept[field] = _read_integer(name, text, minimum, maximum)
 
 
 def _read_retention(name: str, text: str, changes: Changes) -> None:
-    changes.options["ttl"] = _number(name, text, 60, 1_209_600)
+    changes.options["ttl"] = _read_integer(name, text, 60, 1_209_600)
 
 
 def _read_allow(name: str, text: str, changes: Changes) -> None:
-    policy: RedriveAllowPolicy | None = _json(name, text, RedriveAllowPolicy) if text else None
+    policy: RedriveAllowPolicy | None = _read_json(name, text, RedriveAllowPolicy) if text else None
     arns = () if policy is None else policy.source_queue_arns
     if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
         raise bad_value(name, f"sourceQueueArns must be the ARNs of at most {MAX_SOURCES} queues")
@@ -203,43 +203,44 @@ def _read_word(name: str, text: str, changes: Changes) -> None:
 
 
 def _read_by_content(name: str, text: str, changes: Changes) -> None:
-    changes.kept["by_content"] = _boolean(name, text)
+    changes.kept["by_content"] = _read_boolean(name, text)
 
 
-def _read_kind(name: str, text: str, _changes: Changes) -> None:
-    if not _boolean(name, text):
+def _check_fifo_kind(name: str, text: str, _changes: Changes) -> None:
+    if not _read_boolean(name, text):
         raise bad_value(name, "modifying queue type is not supported")
 
 
-def _read_nothing(name: str, text: str, _changes: Changes) -> None:
-    _boolean(name, text)
+def _check_boolean(name: str, text: str, _changes: Changes) -> None:
+    _read_boolean(name, text)
 
 
-def _refuse(name: str, text: str, _changes: Changes) -> None:
+def _refuse_unless_blank(name: str, text: str, _changes: Changes) -> None:
     if text:
         raise bad_value(name, _REFUSED[name])
 
 
 def _read_redrive(name: str, text: str, changes: Changes) -> None:
+    """Reads the dead-letter queue and the number of deliveries. Blank text resets both."""
     if not text:
         changes.clear += ["dead_letter", "max_deliveries"]
         return
-    policy = _json(name, text, RedrivePolicy)
+    policy = _read_json(name, text, RedrivePolicy)
     target = queue_of_arn(policy.dead_letter_target_arn)
     if not target:
         raise bad_value(name, "deadLetterTargetArn is not the ARN of a queue")
     changes.options["dead_letter"] = target
-    changes.options["max_deliveries"] = _number("maxReceiveCount", str(policy.max_receive_count), 1, 1000)
+    changes.options["max_deliveries"] = _read_integer("maxReceiveCount", str(policy.max_receive_count), 1, 1000)
 
 
-def _json(name: str, text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - one of that kind
+def _read_json(name: str, text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - one of that kind
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise bad_value(name, str(error)) from None
 
 
-def _boolean(name: str, text: str) -> bool:
+def _read_boolean(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise bad_value(name, "it is true or false")
     return text.lower() == "true"
@@ -249,18 +250,18 @@ def bad_value(name: str, why: str) -> SqsError:
     return SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}: {why}.")
 
 
-_READ: dict[str, Callable[[str, str, Changes], None]] = {
+_PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
     **dict.fromkeys(_NUMBERS, _read_number),
-    **dict.fromkeys(_REFUSED, _refuse),
+    **dict.fromkeys(_REFUSED, _refuse_unless_blank),
     "MessageRetentionPeriod": _read_retention,
     "RedrivePolicy": _read_redrive,
     "RedriveAllowPolicy": _read_allow,
-    "SqsManagedSseEnabled": _read_nothing,
+    "SqsManagedSseEnabled": _check_boolean,
 }
 """Parsers of the attributes that can be set, by name."""
-_READ_OF_FIFO: dict[str, Callable[[str, str, Changes], None]] = {
+_FIFO_PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
     **dict.fromkeys(_WORDS, _read_word),
-    "FifoQueue": _read_kind,
+    "FifoQueue": _check_fifo_kind,
     "ContentBasedDeduplication": _read_by_content,
 }
 """Parsers of the attributes that can be set on FIFO queues only."""
@@ -269,7 +270,7 @@ _READ_OF_FIFO: dict[str, Callable[[str, str, Changes], None]] = {
 # Showing
 
 
-_SHOWN: dict[str, Callable[[Queue, Kept, str], str | None]] = {
+_SHOWN: dict[str, Callable[[Queue, StoredAttributes, str], str | None]] = {
     "VisibilityTimeout": lambda _queue, kept, _region: str(kept.visibility),
     "MaximumMessageSize": lambda _queue, kept, _region: str(kept.size),
     "MessageRetentionPeriod": lambda queue, _kept, _region: None if queue.ttl is None else str(queue.ttl),
@@ -279,14 +280,14 @@ _SHOWN: dict[str, Callable[[Queue, Kept, str], str | None]] = {
     "LastModifiedTimestamp": lambda queue, kept, _region: str(kept.modified or int(queue.created)),
     "QueueArn": lambda queue, _kept, region: arn_of(queue.name, region),
     "SqsManagedSseEnabled": lambda _queue, _kept, _region: "false",
-    "RedrivePolicy": lambda queue, _kept, region: _redrive(queue, region),
+    "RedrivePolicy": lambda queue, _kept, region: _show_redrive(queue, region),
     "RedriveAllowPolicy": lambda _queue, kept, _region: (
         None if kept.redrive_allow is None else _encode(kept.redrive_allow).decode()
     ),
     "FifoQueue": lambda queue, _kept, _region: "true" if is_fifo(queue) else None,
-    "ContentBasedDeduplication": lambda queue, kept, _region: _word(queue, str(kept.by_content).lower()),
-    "DeduplicationScope": lambda queue, kept, _region: _word(queue, kept.scope or "queue"),
-    "FifoThroughputLimit": lambda queue, kept, _region: _word(queue, kept.limit or "perQueue"),
+    "ContentBasedDeduplication": lambda queue, kept, _region: _show_if_fifo(queue, str(kept.by_content).lower()),
+    "DeduplicationScope": lambda queue, kept, _region: _show_if_fifo(queue, kept.scope or "queue"),
+    "FifoThroughputLimit": lambda queue, kept, _region: _show_if_fifo(queue, kept.limit or "perQueue"),
 }
 COUNTS: dict[str, Callable[[Backlog], int]] = {
     "ApproximateNumberOfMessages": lambda backlog: backlog.waiting,
@@ -296,18 +297,18 @@ COUNTS: dict[str, Callable[[Backlog], int]] = {
 """Attributes that are computed from the backlog."""
 
 
-def _redrive(queue: Queue, region: str) -> str | None:
+def _show_redrive(queue: Queue, region: str) -> str | None:
     if not queue.dead_letter or not queue.max_deliveries:
         return None
     policy = {"deadLetterTargetArn": arn_of(queue.dead_letter, region), "maxReceiveCount": queue.max_deliveries}
     return _encode(policy).decode()
 
 
-def _word(queue: Queue, text: str) -> str | None:
+def _show_if_fifo(queue: Queue, text: str) -> str | None:
     return text if is_fifo(queue) else None
 
 
-def wanted_attributes(names: Iterable[str]) -> list[str]:
+def requested_attributes(names: Iterable[str]) -> list[str]:
     """Returns the requested attributes, with ``All`` expanded.
 
     Raises:
@@ -322,15 +323,15 @@ def wanted_attributes(names: Iterable[str]) -> list[str]:
     return requested
 
 
-def shown(queue: Queue, region: str, names: Iterable[str]) -> dict[str, str]:
+def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[str, str]:
     """Returns the named attributes that the queue has, except the :data:`COUNTS`."""
-    kept = kept_of(queue)
+    kept = stored_attributes(queue)
     values = {name: _SHOWN[name](queue, kept, region) for name in names if name in _SHOWN}
     return {name: text for name, text in values.items() if text is not None}
 
 
 def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
-    kept = kept_of(queue)
+    kept = stored_attributes(queue)
 
     def differs(name: str) -> bool:
         changes = read_changes({name: given[name]}, fifo=is_fifo(queue))
@@ -342,15 +343,15 @@ def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
     return [name for name in given if differs(name)]
 
 
-def tagged(kept: Kept, tags: Mapping[str, str]) -> Kept:
+def with_tags(kept: StoredAttributes, tags: Mapping[str, str]) -> StoredAttributes:
     """Returns stored attributes with tags added.
 
     Raises:
         SqsError: The queue would have too many tags, or a key or value is too long.
     """
     merged = {**kept.tags, **tags}
-    if len(merged) > MOST_TAGS:
-        raise invalid("Tags", len(merged), f"A queue has at most {MOST_TAGS} tags.")
+    if len(merged) > MAX_TAGS:
+        raise invalid("Tags", len(merged), f"A queue has at most {MAX_TAGS} tags.")
     if any(not 1 <= len(key) <= 128 or len(value) > 256 for key, value in merged.items()):  # noqa: PLR2004
         raise invalid("Tags", "", "A key has 1 to 128 characters, a value at most 256.")
     return replace(kept, tags=merged)

@@ -17,7 +17,7 @@ _QUERY = {
 }
 """Names of errors in the Query protocol, where they differ from AWS JSON."""
 
-THROTTLED, AWAY = "RequestThrottled", "ServiceUnavailable"
+THROTTLED, UNAVAILABLE = "RequestThrottled", "ServiceUnavailable"
 
 
 class SqsError(errors.InvalidRequest):
@@ -81,10 +81,10 @@ _OURS: tuple[tuple[type[Exception], str, int], ...] = (
     (errors.NotAuthenticated, "InvalidClientTokenId", 403),
     (errors.NotAllowed, "AccessDenied", 403),
     (errors.TooManyRequests, THROTTLED, 400),
-    (errors.StoreUnavailable, AWAY, 503),
-    (errors.StoreIncompatible, AWAY, 503),
-    (errors.QueueChanged, AWAY, 503),
-    (errors.KeyInUse, AWAY, 503),
+    (errors.StoreUnavailable, UNAVAILABLE, 503),
+    (errors.StoreIncompatible, UNAVAILABLE, 503),
+    (errors.QueueChanged, UNAVAILABLE, 503),
+    (errors.KeyInUse, UNAVAILABLE, 503),
     (errors.ClaimsRefused, "UnsupportedOperation", 400),
 )
 """Errors of the service, with their SQS names and statuses. The first match applies."""

@@ -17,30 +17,30 @@ from queuey.facades.sqs.attributes import (
     MAX_MESSAGE,
     MAX_VISIBILITY,
     MAX_WAIT,
-    Kept,
+    StoredAttributes,
     is_fifo,
-    kept_of,
+    stored_attributes,
 )
-from queuey.facades.sqs.errors import AWAY, SqsError, in_range, invalid
+from queuey.facades.sqs.errors import UNAVAILABLE, SqsError, in_range, invalid
 from queuey.facades.sqs.messages import (
     FifoDraft,
     check_fifo_batch,
     check_id,
     draft_of,
     fifo_draft_of,
-    received,
+    render_received,
     sent_result,
     size_of,
 )
-from queuey.facades.sqs.requests import Asked, Result
+from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.messages import Queue
 from queuey.service import ClaimDelivery, Draft, Service
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Placed
-from queuey.service.reading import SHORT_BYTES
+from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web.authorization import Authorization
-from queuey.web.v1.claims import mark_of
+from queuey.web.v1.claims import receipt_mark
 
 T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")
@@ -62,7 +62,7 @@ class MessageActions:
         self._claims = service.claims
         self._authorization = authorization
 
-    async def _on(self, asked: Asked, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
+    async def _call(self, asked: SignedRequest, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
         """Authorizes the caller for an action on the queue of a URL, and makes the call with the queue."""
         where = asked.where(url)
         access = self._authorization.admit_at_once(asked.request, where, action)
@@ -72,20 +72,21 @@ class MessageActions:
 
     # Sending
 
-    async def send(self, asked: Asked) -> Result:
+    async def send(self, asked: SignedRequest) -> Result:
+        """Stores a message. In a FIFO queue, one with the same deduplication id is not stored again."""
         parameters = asked.read(requests.SendMessage)
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                draft, key = fifo_draft_of(parameters, queue, _trace(asked))
+                draft, key = fifo_draft_of(parameters, queue, _read_trace(asked))
             else:
-                draft, key = _draft(parameters, kept_of(queue), _trace(asked)), None
+                draft, key = _make_draft(parameters, stored_attributes(queue), _read_trace(asked)), None
             posted = await self._messages.post(queue, [draft], key=key)
             return sent_result(parameters, posted.locations[0], fifo=is_fifo(queue))
 
-        return await self._on(asked, parameters.queue_url, "send", send)
+        return await self._call(asked, parameters.queue_url, "send", send)
 
-    async def send_batch(self, asked: Asked) -> Result:
+    async def send_batch(self, asked: SignedRequest) -> Result:
         """Stores the valid messages of a batch; in a standard queue, all of these or none."""
         parameters = asked.read(requests.SendMessageBatch)
         _check_batch(parameters.entries)
@@ -96,9 +97,9 @@ class MessageActions:
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                return await self._send_batch_in_order(queue, parameters.entries, _trace(asked))
-            kept, trace = kept_of(queue), _trace(asked)
-            drafts, failed = _each(parameters.entries, lambda entry: _draft(entry, kept, trace))
+                return await self._send_batch_in_order(queue, parameters.entries, _read_trace(asked))
+            kept, trace = stored_attributes(queue), _read_trace(asked)
+            drafts, failed = _parse_entries(parameters.entries, lambda entry: _make_draft(entry, kept, trace))
             posted = await self._messages.post(queue, [draft for _, draft in drafts])
             done = [
                 {"Id": entry.id, **sent_result(entry, location, fifo=False)}
@@ -106,7 +107,7 @@ class MessageActions:
             ]
             return _batch_result(done, failed)
 
-        return await self._on(asked, parameters.queue_url, "send", send)
+        return await self._call(asked, parameters.queue_url, "send", send)
 
     async def _send_batch_in_order(self, queue: Queue, entries: Sequence[requests.SentEntry], trace: str) -> Result:
         """Stores messages in a FIFO queue: each group in order, and nothing of a group after a failed post.
@@ -115,7 +116,7 @@ class MessageActions:
         may.
         """
         check_fifo_batch(entries, queue)
-        drafts, failed = _each(entries, lambda entry: fifo_draft_of(entry, queue, trace))
+        drafts, failed = _parse_entries(entries, lambda entry: fifo_draft_of(entry, queue, trace))
         groups: dict[str | None, list[tuple[requests.SentEntry, FifoDraft]]] = {}
         for entry, draft in drafts:
             groups.setdefault(entry.message_group_id, []).append((entry, draft))
@@ -127,8 +128,8 @@ class MessageActions:
                 try:
                     posted = await self._messages.post(queue, [draft.draft], key=draft.key, more=True)
                 except (StoreUnavailable, KeyInUse) as error:
-                    unavailable = SqsError(AWAY, str(error), 503)
-                    return [_failure(remaining.id, unavailable) for remaining, _ in group[index:]]
+                    unavailable = SqsError(UNAVAILABLE, str(error), 503)
+                    return [_make_failure(remaining.id, unavailable) for remaining, _ in group[index:]]
                 placed.append((draft.draft.delay, posted.locations[0]))
                 done[entry.id] = {"Id": entry.id, **sent_result(entry, posted.locations[0], fifo=True)}
             return []
@@ -140,29 +141,35 @@ class MessageActions:
 
     # Receiving
 
-    async def receive(self, asked: Asked) -> Result:
+    async def receive(self, asked: SignedRequest) -> Result:
+        """Claims messages, and waits for them as long as the request or the queue says.
+
+        A visibility timeout of 0 releases them at once; if the claim stays undecided, the answer is empty.
+        """
         parameters = asked.read(requests.ReceiveMessage)
         limit = in_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
         where = asked.where(parameters.queue_url)
         access = self._authorization.admit_at_once(asked.request, where, "work")
         if access is None:
             access = await self._authorization.admit(asked.request, where, "work")
-        wait = in_range("WaitTimeSeconds", parameters.wait_time_seconds, 0, MAX_WAIT, kept_of(access.queue).wait)
+        wait = in_range(
+            "WaitTimeSeconds", parameters.wait_time_seconds, 0, MAX_WAIT, stored_attributes(access.queue).wait
+        )
 
         async def attempt(waiter: Waiter | None) -> Result:
             current = access if waiter is None else await self._authorization.admit(asked.request, where, "work")
-            await asked.request.reserve(SHORT_BYTES)
+            await asked.request.reserve(MAX_SHORT_BYTES)
             return await current.apply(partial(receive, waiter=waiter))
 
         async def receive(queue: Queue, waiter: Waiter | None) -> Result:
-            visibility = kept_of(queue).visibility
+            visibility = stored_attributes(queue).visibility
             seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY, visibility)
             claimed = await self._claims.claim(
-                queue, limit=limit, ttl=seconds or MIN_CLAIM, waiter=waiter, max_bytes=SHORT_BYTES, gather=True
+                queue, limit=limit, ttl=seconds or MIN_CLAIM, waiter=waiter, max_bytes=MAX_SHORT_BYTES, gather=True
             )
             if claimed and not seconds:
                 await self._claims.release(queue, [delivery.receipt for delivery in claimed])
-            return _received(claimed, queue, asked.region, parameters)
+            return _show_received(claimed, queue, asked.region, parameters)
 
         try:
             return await asked.request.until_found(wait, attempt, ClaimUndecided)
@@ -171,61 +178,61 @@ class MessageActions:
 
     # Receipts
 
-    async def delete(self, asked: Asked) -> Result:
+    async def delete(self, asked: SignedRequest) -> Result:
         """Acknowledges a message. Succeeds if it is gone, and in a standard queue also if it was received again."""
         parameters = asked.read(requests.DeleteMessage)
 
         async def delete(queue: Queue) -> Result:
-            [settled] = await self._claims.acknowledge(queue, [_receipt(parameters.receipt_handle, queue)])
+            [settled] = await self._claims.acknowledge(queue, [_read_handle(parameters.receipt_handle, queue)])
             if is_fifo(queue) and settled.status is ReceiptStatus.SUPERSEDED:
-                raise _expired()
+                raise _make_expired_error()
             return {}
 
-        return await self._on(asked, parameters.queue_url, "work", delete)
+        return await self._call(asked, parameters.queue_url, "work", delete)
 
-    async def delete_batch(self, asked: Asked) -> Result:
+    async def delete_batch(self, asked: SignedRequest) -> Result:
         parameters = asked.read(requests.DeleteMessageBatch)
         _check_batch(parameters.entries)
 
         async def delete(queue: Queue) -> Result:
-            parsed, failed = _each(parameters.entries, lambda entry: _receipt(entry.receipt_handle, queue))
+            parsed, failed = _parse_entries(parameters.entries, lambda entry: _read_handle(entry.receipt_handle, queue))
             settled = await self._claims.acknowledge(queue, [receipt for _, receipt in parsed])
             expired = {
                 entry.id
                 for (entry, _), settlement in zip(parsed, settled, strict=True)
                 if is_fifo(queue) and settlement.status is ReceiptStatus.SUPERSEDED
             }
-            failed += [_failure(name, _expired()) for name in expired]
+            failed += [_make_failure(name, _make_expired_error()) for name in expired]
             return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in expired], failed)
 
-        return await self._on(asked, parameters.queue_url, "work", delete)
+        return await self._call(asked, parameters.queue_url, "work", delete)
 
-    async def change(self, asked: Asked) -> Result:
+    async def change(self, asked: SignedRequest) -> Result:
         """Releases the claim of a message with the visibility timeout as delay."""
         parameters = asked.read(requests.ChangeVisibility)
         seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
 
         async def change(queue: Queue) -> Result:
-            receipt = _receipt(parameters.receipt_handle, queue)
+            receipt = _read_handle(parameters.receipt_handle, queue)
             [settled] = await self._claims.release(queue, [receipt], float(seconds))
             if settled.status is not ReceiptStatus.DONE:
-                raise _not_there(settled, parameters.receipt_handle)
+                raise _make_refusal(settled, parameters.receipt_handle)
             return {}
 
-        return await self._on(asked, parameters.queue_url, "work", change)
+        return await self._call(asked, parameters.queue_url, "work", change)
 
-    async def change_batch(self, asked: Asked) -> Result:
+    async def change_batch(self, asked: SignedRequest) -> Result:
         parameters = asked.read(requests.ChangeVisibilityBatch)
         _check_batch(parameters.entries)
 
         async def change(queue: Queue) -> Result:
-            kept = kept_of(queue)
+            kept = stored_attributes(queue)
 
             def parse(one: requests.ChangedEntry) -> tuple[int, ClaimReceipt]:
                 seconds = in_range("VisibilityTimeout", one.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
-                return seconds, _receipt(one.receipt_handle, queue)
+                return seconds, _read_handle(one.receipt_handle, queue)
 
-            parsed, failed = _each(parameters.entries, parse)
+            parsed, failed = _parse_entries(parameters.entries, parse)
             settled: dict[str, Settlement] = {}
             for seconds in dict.fromkeys(seconds for _, (seconds, _) in parsed):
                 receipts = [(entry.id, receipt) for entry, (timeout, receipt) in parsed if timeout == seconds]
@@ -233,36 +240,39 @@ class MessageActions:
                 settled |= {name: settlement for (name, _), settlement in zip(receipts, done, strict=True)}
             refused = {name: result for name, result in settled.items() if result.status is not ReceiptStatus.DONE}
             handles = {entry.id: entry.receipt_handle for entry, _ in parsed}
-            failed += [_failure(name, _not_there(result, handles[name])) for name, result in refused.items()]
+            failed += [_make_failure(name, _make_refusal(result, handles[name])) for name, result in refused.items()]
             return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in refused], failed)
 
-        return await self._on(asked, parameters.queue_url, "work", change)
+        return await self._call(asked, parameters.queue_url, "work", change)
 
 
-def _trace(asked: Asked) -> str:
+def _read_trace(asked: SignedRequest) -> str:
     return asked.request.headers.get("x-amzn-trace-id", "")
 
 
-def _draft(given: requests.Sent, kept: Kept, trace: str) -> Draft:
-    if given.message_deduplication_id is not None:
-        raise invalid("MessageDeduplicationId", given.message_deduplication_id, "Only FIFO queues have these.")
-    if given.message_group_id is not None:
-        check_id("MessageGroupId", given.message_group_id)
-    delay = in_range("DelaySeconds", given.delay_seconds, 0, MAX_DELAY, kept.delay)
-    return draft_of(given, delay, time.time(), kept.size, trace, fifo=False)
+def _make_draft(entry: requests.MessageParameters, kept: StoredAttributes, trace: str) -> Draft:
+    """Checks a message to send to a standard queue, and returns its draft with the queue's defaults."""
+    if entry.message_deduplication_id is not None:
+        raise invalid("MessageDeduplicationId", entry.message_deduplication_id, "Only FIFO queues have these.")
+    if entry.message_group_id is not None:
+        check_id("MessageGroupId", entry.message_group_id)
+    delay = in_range("DelaySeconds", entry.delay_seconds, 0, MAX_DELAY, kept.delay)
+    return draft_of(entry, delay, time.time(), kept.size, trace, fifo=False)
 
 
-def _received(claimed: Sequence[ClaimDelivery], queue: Queue, region: str, given: requests.ReceiveMessage) -> Result:
+def _show_received(
+    claimed: Sequence[ClaimDelivery], queue: Queue, region: str, terms: requests.ReceiveMessage
+) -> Result:
     if not claimed:
         return {}
-    system = frozenset((*given.attribute_names, *given.message_system_attribute_names))
+    system = frozenset((*terms.attribute_names, *terms.message_system_attribute_names))
     show = partial(
-        received, queue=queue, region=region, now=time.time(), system=system, names=given.message_attribute_names
+        render_received, queue=queue, region=region, now=time.time(), system=system, names=terms.message_attribute_names
     )
     return {"Messages": [show(delivery) for delivery in claimed]}
 
 
-def _receipt(handle: str, queue: Queue) -> ClaimReceipt:
+def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
     """Parses a receipt handle.
 
     Raises:
@@ -277,19 +287,19 @@ def _receipt(handle: str, queue: Queue) -> ClaimReceipt:
         raise SqsError(
             "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
         )
-    if mark != mark_of(queue.qid) or receipt.partition > queue.partitions:
+    if mark != receipt_mark(queue.qid) or receipt.partition > queue.partitions:
         text = "The receipt handle belongs to another queue, or was issued before this one was purged."
         raise SqsError("ReceiptHandleIsInvalid", text)
     return receipt
 
 
-def _not_there(settled: Settlement, handle: str) -> SqsError:
+def _make_refusal(settled: Settlement, handle: str) -> SqsError:
     if settled.status is ReceiptStatus.SUPERSEDED:
         return SqsError("MessageNotInflight", "The message was received again since, under another receipt handle.")
     return invalid("ReceiptHandle", handle, "Message does not exist or is not available for visibility timeout change.")
 
 
-def _expired() -> SqsError:
+def _make_expired_error() -> SqsError:
     return invalid("ReceiptHandle", "", "The receipt handle has expired: the message was received again since.")
 
 
@@ -312,14 +322,14 @@ def _check_batch(entries: Sequence[E]) -> None:
         raise SqsError("BatchEntryIdsNotDistinct", f"Id {twice} repeated.")
 
 
-def _each(entries: Sequence[E], read: Callable[[E], T]) -> tuple[list[tuple[E, T]], list[Result]]:
+def _parse_entries(entries: Sequence[E], read: Callable[[E], T]) -> tuple[list[tuple[E, T]], list[Result]]:
     """Parses the entries of a batch. Returns them with their parsed values, and the failures of the others."""
     parsed, failed = [], []
     for entry in entries:
         try:
             parsed.append((entry, read(entry)))
         except SqsError as error:
-            failed.append(_failure(entry.id, error))
+            failed.append(_make_failure(entry.id, error))
     return parsed, failed
 
 
@@ -329,5 +339,5 @@ def _batch_result(done: Sequence[Result], failed: Sequence[Result]) -> Result:
     return {name: entries for name, entries in result.items() if entries}
 
 
-def _failure(name: str, error: SqsError) -> Result:
+def _make_failure(name: str, error: SqsError) -> Result:
     return {"Id": name, "SenderFault": error.is_senders, "Code": error.query_name, "Message": str(error)}

@@ -20,17 +20,17 @@ import msgspec
 
 from queuey import deadletters, ids
 from queuey.facades.facade import message_id
-from queuey.facades.sqs.attributes import Kept, arn_of, kept_of
+from queuey.facades.sqs.attributes import StoredAttributes, arn_of, stored_attributes
 from queuey.facades.sqs.errors import SqsError, invalid, missing
-from queuey.facades.sqs.protocols import NO_XML
-from queuey.facades.sqs.requests import AttributeValue, Sent
+from queuey.facades.sqs.protocols import NOT_IN_XML
+from queuey.facades.sqs.requests import AttributeValue, MessageParameters
 from queuey.messages import Message, Meta, PostKey, Queue, body_bytes
 from queuey.service import ClaimDelivery, Draft
-from queuey.web.v1.claims import mark_of
+from queuey.web.v1.claims import receipt_mark
 
 HEADER = "sqs-attributes"
-"""Header of a stored message that has its SQS fields as JSON (:class:`Beside`)."""
-MOST_ATTRIBUTES = 10
+"""Header of a stored message that has its SQS fields as JSON (:class:`SqsAttributes`)."""
+MAX_ATTRIBUTES = 10
 _EVERY = frozenset({"All", "ALL", "*"})
 """Names that stand for all attributes; Celery's transport sends the second one."""
 _ID = re.compile(r"[!-~]{1,128}")
@@ -46,7 +46,7 @@ DEDUP_INTERVAL = 300
 NO_ID = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 
 
-class Beside(msgspec.Struct, omit_defaults=True, frozen=True):
+class SqsAttributes(msgspec.Struct, omit_defaults=True, frozen=True):
     """SQS fields of a message, stored in its header :data:`HEADER`.
 
     Attributes:
@@ -64,12 +64,12 @@ class Beside(msgspec.Struct, omit_defaults=True, frozen=True):
     deduplication: str = ""
 
 
-_NOTHING = Beside()
-_decode = msgspec.json.Decoder(Beside).decode
+_NO_ATTRIBUTES = SqsAttributes()
+_decode = msgspec.json.Decoder(SqsAttributes).decode
 
 
 def draft_of(
-    given: Sent, delay: int, now: float, most: int, traced: str, *, fifo: bool, deduplication: str = ""
+    given: MessageParameters, delay: int, now: float, most: int, traced: str, *, fifo: bool, deduplication: str = ""
 ) -> Draft:
     """Checks a message to send, and returns its draft.
 
@@ -90,22 +90,22 @@ def draft_of(
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
     if size > most:
         raise invalid("MessageBody", f"of {size} bytes", f"Message must be shorter than {most} bytes.")
-    if NO_XML.search(given.message_body) is not None:
+    if NOT_IN_XML.search(given.message_body) is not None:
         raise SqsError(
             "InvalidMessageContents", "The message has characters outside of #x9, #xA, #xD, #x20 to #xD7FF and so on."
         )
     _check_attributes(given.message_attributes)
-    trace = _trace_of(given.message_system_attributes, traced) if traced or given.message_system_attributes else None
+    trace = _find_trace(given.message_system_attributes, traced) if traced or given.message_system_attributes else None
     group = given.message_group_id or ""
     sent = round(now * 1000) if delay else 0
     meta = None
     if given.message_attributes or trace or sent or (group and not fifo) or deduplication:
-        beside = Beside(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
-        meta = Meta(headers=((HEADER, _header(beside)),))
+        beside = SqsAttributes(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
+        meta = Meta(headers=((HEADER, _make_header(beside)),))
     return Draft(given.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
 
 
-def _trace_of(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
+def _find_trace(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
     """Returns the trace header of a message. It has its own limit, because it does not count towards the size."""
     trace = attributes.get("AWSTraceHeader")
     if trace is None and 0 < len(traced) <= MAX_TRACE:
@@ -128,12 +128,12 @@ def check_id(name: str, text: str) -> None:
         )
 
 
-def _header(beside: Beside) -> str:
+def _make_header(beside: SqsAttributes) -> str:
     # json.dumps writes ASCII, as headers of dead letters have to be.
     return json.dumps(msgspec.to_builtins(beside), separators=(",", ":"))
 
 
-def size_of(given: Sent) -> int:
+def size_of(given: MessageParameters) -> int:
     """Returns the size of a message in bytes: its body, and the names, types and values of its attributes."""
     size = body_bytes(given.message_body)
     for name, value in given.message_attributes.items():
@@ -144,8 +144,8 @@ def size_of(given: Sent) -> int:
 
 
 def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
-    if len(attributes) > MOST_ATTRIBUTES:
-        raise invalid("MessageAttributes", len(attributes), f"At most {MOST_ATTRIBUTES} per message.")
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise invalid("MessageAttributes", len(attributes), f"At most {MAX_ATTRIBUTES} per message.")
     for name, value in attributes.items():
         if not _ATTRIBUTE.fullmatch(name) or name[0] == "." or name[-1] == "." or ".." in name:
             raise invalid("MessageAttributes.Name", name, "Letters, digits, _ - and single inner dots, at most 256.")
@@ -164,7 +164,7 @@ def _check_value(name: str, value: AttributeValue) -> None:
         raise invalid(name, "", f"It needs a nonempty value of type {kind[1]}, and no value of another type.")
     if kind[1] == "Binary":
         _bytes_of(name, text)
-    elif NO_XML.search(text) is not None:
+    elif NOT_IN_XML.search(text) is not None:
         raise invalid(name, text, "It has characters that a message cannot have.")
     elif kind[1] == "Number" and not _NUMBER.fullmatch(text):
         raise invalid(name, text, "Can't cast the value of message (user) attribute to a number.")
@@ -197,11 +197,12 @@ def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
         value = attributes[name]
         binary = value.data_type.startswith("Binary")
         content = b64decode(value.binary_value or "") if binary else (value.string_value or "").encode()
-        parts += [_part(name.encode()), _part(value.data_type.encode()), b"\x02" if binary else b"\x01", _part(content)]
+        names = [_prefix_length(name.encode()), _prefix_length(value.data_type.encode())]
+        parts += [*names, b"\x02" if binary else b"\x01", _prefix_length(content)]
     return md5_of(b"".join(parts))
 
 
-def _part(content: bytes) -> bytes:
+def _prefix_length(content: bytes) -> bytes:
     return pack(">I", len(content)) + content
 
 
@@ -211,7 +212,7 @@ def sequence_number(position: ids.Position) -> str:
     return str(ticks << 64 | (low - ids.LOW_MIN))
 
 
-def sent_result(given: Sent, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
+def sent_result(given: MessageParameters, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(given.message_body)}
     # Most messages have nothing else, and a batch has ten.
     if given.message_attributes:
@@ -226,7 +227,7 @@ def sent_result(given: Sent, location: tuple[int, ids.Position], *, fifo: bool) 
 # Receiving
 
 
-def received(
+def render_received(
     one: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
 ) -> dict[str, Any]:
     """Returns a received message as the answer has it.
@@ -240,14 +241,14 @@ def received(
         names: Names of the requested message attributes.
     """
     message = one.message
-    beside = _beside(message)
+    beside = _sqs_attributes(message)
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
     chosen = {name: value for name, value in beside.attributes.items() if _is_wanted(name, names)}
     source, location = _sent_to(message, queue)
-    attributes = _system(one, beside, queue, (source, location[1]), region, now, system) if system else {}
+    attributes = _system_attributes(one, beside, queue, (source, location[1]), region, now, system) if system else {}
     fields = {
         "MessageId": message_id(location),
-        "ReceiptHandle": f"{one.receipt}-{mark_of(queue.qid)}",
+        "ReceiptHandle": f"{one.receipt}-{receipt_mark(queue.qid)}",
         "MD5OfBody": md5_of(text),
         "Body": text,
         "Attributes": attributes,
@@ -257,14 +258,15 @@ def received(
     return {name: value for name, value in fields.items() if value}
 
 
-def _beside(message: Message) -> Beside:
+def _sqs_attributes(message: Message) -> SqsAttributes:
+    """Returns the SQS fields stored with a message; empty ones if it has none, or a header that cannot be read."""
     for name, value in () if message.meta is None else message.meta.headers:
         if name == HEADER:
             try:
                 return _decode(value)
             except msgspec.DecodeError:
-                return _NOTHING  # A caller of another protocol posted a header of this name.
-    return _NOTHING
+                return _NO_ATTRIBUTES  # A caller of another protocol posted a header of this name.
+    return _NO_ATTRIBUTES
 
 
 def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Position]]:
@@ -284,25 +286,25 @@ def _is_wanted(name: str, names: Iterable[str]) -> bool:
     return any(p in _EVERY or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in names)
 
 
-def _system(
-    one: ClaimDelivery,
-    beside: Beside,
+def _system_attributes(
+    delivery: ClaimDelivery,
+    beside: SqsAttributes,
     queue: Queue,
     origin: tuple[str, ids.Position],
     region: str,
     now: float,
     wanted: Collection[str],
 ) -> dict[str, str]:
-    message = one.message
+    message = delivery.message
     source, (ticks, _) = origin
     sent = beside.sent or ids.ticks_to_seconds(ticks) * 1000
     key = None if message.meta is None else message.meta.key
     # The time of the first delivery is not stored, so later ones show the time of sending.
-    first = now * 1000 if one.deliveries == 1 else sent
+    first = now * 1000 if delivery.deliveries == 1 else sent
     values = {
         "SenderId": queue.application,
         "SentTimestamp": str(round(sent)),
-        "ApproximateReceiveCount": str(one.deliveries),
+        "ApproximateReceiveCount": str(delivery.deliveries),
         "ApproximateFirstReceiveTimestamp": str(round(first)),
         "AWSTraceHeader": beside.trace and beside.trace.string_value,
         "DeadLetterQueueSourceArn": arn_of(source, region) if source else None,
@@ -321,13 +323,13 @@ class FifoDraft(NamedTuple):
     key: PostKey
 
 
-def fifo_draft_of(given: Sent, queue: Queue, trace: str) -> FifoDraft:
+def fifo_draft_of(given: MessageParameters, queue: Queue, trace: str) -> FifoDraft:
     """Checks a message to send to a FIFO queue, and returns its draft.
 
     Raises:
         SqsError: SQS does not allow the message.
     """
-    kept = kept_of(queue)
+    kept = stored_attributes(queue)
     group = given.message_group_id
     if group is None:
         raise missing("MessageGroupId")
@@ -335,19 +337,19 @@ def fifo_draft_of(given: Sent, queue: Queue, trace: str) -> FifoDraft:
     if given.delay_seconds:
         reason = "The request include parameter that is not valid for this queue type."
         raise invalid("DelaySeconds", given.delay_seconds, reason)
-    deduplication = _deduplication(given, kept)
+    deduplication = _find_deduplication_id(given, kept)
     draft = draft_of(given, kept.delay, time.time(), kept.size, trace, fifo=True, deduplication=deduplication)
     scope = group if kept.scope == "messageGroup" else ""
-    return FifoDraft(draft, _key(scope, deduplication))
+    return FifoDraft(draft, _make_key(scope, deduplication))
 
 
-def check_fifo_batch(entries: Iterable[Sent], queue: Queue) -> None:
+def check_fifo_batch(entries: Iterable[MessageParameters], queue: Queue) -> None:
     """Refuses a whole batch if one message lacks a group or a deduplication id, as Amazon does.
 
     Raises:
         SqsError: A message lacks one of them.
     """
-    by_content = kept_of(queue).by_content
+    by_content = stored_attributes(queue).by_content
     for entry in entries:
         if entry.message_group_id is None:
             raise SqsError("InvalidParameterValue", "The request must contain the parameter MessageGroupId.")
@@ -355,7 +357,8 @@ def check_fifo_batch(entries: Iterable[Sent], queue: Queue) -> None:
             raise SqsError("InvalidParameterValue", NO_ID)
 
 
-def _deduplication(given: Sent, kept: Kept) -> str:
+def _find_deduplication_id(given: MessageParameters, kept: StoredAttributes) -> str:
+    """Returns the id in the request or, in a queue that deduplicates by content, the hash of the body."""
     name = given.message_deduplication_id
     if name is None and kept.by_content:
         return sha256(given.message_body.encode()).hexdigest()
@@ -365,7 +368,7 @@ def _deduplication(given: Sent, kept: Kept) -> str:
     return name
 
 
-def _key(scope: str, deduplication: str) -> PostKey:
+def _make_key(scope: str, deduplication: str) -> PostKey:
     """Returns the key of a post, made from scope and id alone. Callers of other protocols cannot choose it."""
     digest = sha256(f"{scope}\0{deduplication}".encode())
     return PostKey(f"\x01sqs {digest.hexdigest()}", digest.digest()[:16], DEDUP_INTERVAL)

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from queuey.errors import InvalidRequest
-from queuey.facades.sqs.errors import AWAY, THROTTLED, SqsError
+from queuey.facades.sqs.errors import THROTTLED, UNAVAILABLE, SqsError
 from queuey.web.requests import Request
 from queuey.web.responses import Header, Response, encode
 from queuey.web.validators import read_object
@@ -72,7 +72,7 @@ _WITHOUT_RESULT = frozenset(
 )
 """Actions whose answers have no result element. All other answers have one, even if it is empty."""
 _NUMBER = re.compile("[0-9]{1,9}")
-NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """A character that XML 1.0 does not allow. SQS does not allow it in messages either."""
 
 
@@ -109,9 +109,9 @@ def read_call(request: Request, body: bytes) -> Call:
         if "tags" in content:
             content["Tags"] = content.pop("tags")
         return Call(target.removeprefix(TARGET), content)
-    fields = _form(request.query) | _form(body.decode("latin-1"))
+    fields = _read_form(request.query) | _read_form(body.decode("latin-1"))
     action = fields.pop("Action", "")
-    return Call(action, _nested(fields))
+    return Call(action, _nest(fields))
 
 
 def parameters(call: Call, kind: type[T]) -> T:
@@ -128,7 +128,8 @@ def parameters(call: Call, kind: type[T]) -> T:
         raise SqsError(name, f"{call.action}: {text}") from None
 
 
-def _form(text: str) -> dict[str, str]:
+def _read_form(text: str) -> dict[str, str]:
+    """Reads the fields of a form. Refuses a repeated field."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
@@ -141,7 +142,7 @@ def _form(text: str) -> dict[str, str]:
     return fields
 
 
-def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
+def _nest(fields: Mapping[str, str]) -> dict[str, Any]:
     """Converts fields such as ``Attribute.1.Name`` to the nested parameters of AWS JSON."""
     tree: dict[str, Any] = {}
     for name, value in fields.items():
@@ -154,32 +155,33 @@ def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
         if isinstance(place.get(last), dict):
             raise SqsError("MalformedQueryString", f"{name[:100]} conflicts with fields that are parts of it.")
         place[last] = value
-    return _joined(tree)
+    return _join_numbered(tree)
 
 
-def _joined(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _join_numbered(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns numbered fields into the lists and maps that AWS JSON has, at every depth."""
     joined: dict[str, Any] = {}
     for name, value in tree.items():
         if value == "" and name in _EMPTY:
             joined[_EMPTY[name]] = {} if _EMPTY[name] in _PAIRS else []
         elif name in _LISTS:
             joined[_LISTS[name]] = [
-                _joined(item) if isinstance(item, dict) else item for item in _numbered(name, value)
+                _join_numbered(item) if isinstance(item, dict) else item for item in _list_numbered(name, value)
             ]
         elif name in _MAPS:
             many, key = _MAPS[name]
             joined[many] = {}
-            for item in _numbered(name, value):
+            for item in _list_numbered(name, value):
                 if not isinstance(item, dict) or not isinstance(item.get(key), str):
                     raise SqsError("MissingParameter", f"{name} has no {key}.")
                 content = item.get("Value", "")
-                joined[many][item[key]] = _joined(content) if isinstance(content, dict) else content
+                joined[many][item[key]] = _join_numbered(content) if isinstance(content, dict) else content
         else:
-            joined[name] = _joined(value) if isinstance(value, dict) else value
+            joined[name] = _join_numbered(value) if isinstance(value, dict) else value
     return joined
 
 
-def _numbered(name: str, value: object) -> list[Any]:
+def _list_numbered(name: str, value: object) -> list[Any]:
     if not isinstance(value, dict) or not all(map(_NUMBER.fullmatch, value)):
         raise SqsError("MalformedQueryString", f"The fields {name} are not numbered. Send {name}.1 and so on.")
     return [value[number] for number in sorted(value, key=int)]
@@ -189,7 +191,7 @@ def answer(request: Request, action: str, result: Mapping[str, Any], request_id:
     id_header: Header = (_REQUEST_ID, request_id)
     if is_json(request):
         return Response(200, encode(result), JSON_KIND, id_header)
-    inside = _xml(action, result)
+    inside = _write_xml(action, result)
     wrapped = "" if action in _WITHOUT_RESULT else f"<{action}Result>{inside}</{action}Result>"
     text = (
         f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{wrapped}<ResponseMetadata>'
@@ -199,41 +201,42 @@ def answer(request: Request, action: str, result: Mapping[str, Any], request_id:
 
 
 def error_answer(request: Request, error: SqsError, request_id: str) -> Response:
+    """Answers with an error in the protocol of the request. A throttled or unavailable service adds ``Retry-After``."""
     fault = "Sender" if error.is_senders else "Receiver"
     id_header: Header = (_REQUEST_ID, request_id)
-    pause: tuple[Header, ...] = (("Retry-After", "1"),) if error.name in {THROTTLED, AWAY} else ()
+    pause: tuple[Header, ...] = (("Retry-After", "1"),) if error.name in {THROTTLED, UNAVAILABLE} else ()
     if is_json(request):
         content = {"__type": f"com.amazonaws.sqs#{error.name}", "message": str(error)}
         code: Header = ("x-amzn-query-error", f"{error.query_name};{fault}")
         return Response(error.status, encode(content), JSON_KIND, id_header, code, *pause)
     text = (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type>'
-        f"<Code>{error.query_name}</Code><Message>{_text(str(error))}</Message><Detail/></Error>"
+        f"<Code>{error.query_name}</Code><Message>{_escape_text(str(error))}</Message><Detail/></Error>"
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"
     )
     return Response(error.status, text.encode(), XML_KIND, id_header, *pause)
 
 
-def _xml(action: str, value: object) -> str:
+def _write_xml(action: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, Mapping):
-        return _text(str(value))
-    return "".join(_element(action, name, inside) for name, inside in value.items() if inside is not None)
+        return _escape_text(str(value))
+    return "".join(_write_element(action, name, inside) for name, inside in value.items() if inside is not None)
 
 
-def _element(action: str, name: str, value: object) -> str:
+def _write_element(action: str, name: str, value: object) -> str:
     if isinstance(value, Mapping) and name in _PAIRS:
         tag, key = _PAIRS[name]
         return "".join(
-            f"<{tag}><{key}>{_text(item)}</{key}><Value>{_xml(action, inside)}</Value></{tag}>"
+            f"<{tag}><{key}>{_escape_text(item)}</{key}><Value>{_write_xml(action, inside)}</Value></{tag}>"
             for item, inside in value.items()
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
         tag = f"{action}ResultEntry" if name == "Successful" else _ELEMENTS[name]
-        return "".join(f"<{tag}>{_xml(action, item)}</{tag}>" for item in value)
-    return f"<{name}>{_xml(action, value)}</{name}>"
+        return "".join(f"<{tag}>{_write_xml(action, item)}</{tag}>" for item in value)
+    return f"<{name}>{_write_xml(action, value)}</{name}>"
 
 
-def _text(text: str) -> str:
-    return escape(NO_XML.sub("\ufffd", text), {"\r": "&#13;"})
+def _escape_text(text: str) -> str:
+    return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})

@@ -16,21 +16,21 @@ from queuey.facades.sqs.attributes import (
     MAX_NAME,
     arn_of,
     bad_value,
-    keeping,
-    kept_of,
     queue_of_arn,
     read_changes,
-    tagged,
+    spec_storing,
+    stored_attributes,
+    with_tags,
 )
 from queuey.facades.sqs.errors import SqsError, in_range, invalid, missing
-from queuey.facades.sqs.requests import Asked, Result
+from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.web.authorization import Authorization
 
-MOST_LISTED = 1000
-MOST_MOVES = 10
-PAGE = 1000
+MAX_LISTED = 1000
+MAX_MOVES = 10
+PAGE_SIZE = 1000
 MAX_SEARCHED = 10_000
 """Max queues that one request searches for the sources of a dead-letter queue."""
 MAX_COUNTED = 10_000
@@ -60,13 +60,13 @@ class QueueActions:
         # Posts to several partitions of a networked store overlap; one file has one writer.
         self._partitions = 4 if service.store.waits_for_network else 1
 
-    def _enter(self, asked: Asked, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
+    def _enter(self, asked: SignedRequest, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
         return self._authorization.enter(asked.request, asked.place(name), action, **options)
 
-    def _open(self, asked: Asked, given: requests.OfQueue, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
-        return self._enter(asked, asked.where(given.queue_url)["queue"], action)
+    def _enter_url(self, asked: SignedRequest, call: requests.OfQueue, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+        return self._enter(asked, asked.where(call.queue_url)["queue"], action)
 
-    def _enter_arn(self, asked: Asked, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+    def _enter_arn(self, asked: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
         """Opens the queue of an ARN. For actions that answer ResourceNotFoundException if it does not exist."""
         name = queue_of_arn(arn)
         if not name:
@@ -79,17 +79,17 @@ class QueueActions:
 
     # Queues
 
-    def create(self, asked: Asked) -> Result:
+    def create(self, asked: SignedRequest) -> Result:
         """Creates a queue, or returns an existing one if its attributes do not differ."""
         parameters = asked.read(requests.CreateQueue)
         fifo = parameters.attributes.get("FifoQueue", "").lower() == "true"
         attributes.check_name(parameters.queue_name, fifo=fifo)
         changes = read_changes(parameters.attributes, fifo=fifo)
-        changes.options.setdefault("ttl", attributes.RETENTION)
-        self._authorization.creation(asked.request, asked.application)(parameters.queue_name)
+        changes.options.setdefault("ttl", attributes.DEFAULT_RETENTION)
+        self._authorization.creation_check(asked.request, asked.application)(parameters.queue_name)
         self._check_dead_letter(asked, parameters.queue_name, changes.options.get("dead_letter"), fifo=fifo)
         spec = replace(
-            changes.spec(tagged(attributes.NOTHING, parameters.tags)),
+            changes.spec(with_tags(attributes.DEFAULT_ATTRIBUTES, parameters.tags)),
             partitions=self._partitions,
             on_ack="delete",
             kind="ordered" if fifo else "plain",
@@ -105,7 +105,7 @@ class QueueActions:
                 raise SqsError("QueueNameExists", text) from None
         return {"QueueUrl": asked.url_of(queue.name)}
 
-    def _check_dead_letter(self, asked: Asked, name: str, target: str | None, *, fifo: bool) -> None:
+    def _check_dead_letter(self, asked: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:
         """Raises an error if a queue may not send its dead letters to the target."""
         if target is None:
             return
@@ -116,40 +116,44 @@ class QueueActions:
             raise invalid("RedrivePolicy", target, "Dead letter target does not exist.") from None
         if attributes.is_fifo(queue) != fifo:
             raise invalid("RedrivePolicy", target, "Dead letter target must be of same type as the source.")
-        allow = kept_of(queue).redrive_allow
+        allow = stored_attributes(queue).redrive_allow
         if allow is not None and not allow.permits(name):
             raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not allow this queue.")
 
-    def url(self, asked: Asked) -> Result:
+    def url(self, asked: SignedRequest) -> Result:
         name = asked.read(requests.GetQueueUrl).queue_name
         return {"QueueUrl": asked.url_of(self._enter(asked, name, "measure").queue.name)}
 
-    def delete(self, asked: Asked) -> Result:
-        self._queues.delete(self._open(asked, asked.read(requests.OfQueue), "admin"))
+    def delete(self, asked: SignedRequest) -> Result:
+        self._queues.delete(self._enter_url(asked, asked.read(requests.OfQueue), "admin"))
         return {}
 
-    def purge(self, asked: Asked) -> Result:
-        self._queues.purge(self._open(asked, asked.read(requests.OfQueue), "admin"))
+    def purge(self, asked: SignedRequest) -> Result:
+        self._queues.purge(self._enter_url(asked, asked.read(requests.OfQueue), "admin"))
         return {}
 
-    def list_queues(self, asked: Asked) -> Result:
+    def list_queues(self, asked: SignedRequest) -> Result:
+        """Lists a page of queues that the caller may measure and whose names begin with the prefix.
+
+        Searches from the prefix on, and ends at the first other name.
+        """
         parameters = asked.read(requests.ListQueues)
-        limit = in_range("MaxResults", parameters.max_results, 1, MOST_LISTED, MOST_LISTED)
+        limit = in_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
         patterns = self._authorization.patterns(asked.request, asked.application, "measure")
         start = max(parameters.queue_name_prefix, _read_token(parameters.next_token))
         queues, following = self._queues.list(asked.application, start=start, limit=limit, patterns=patterns)
         names = [queue.name for queue in queues if queue.name.startswith(parameters.queue_name_prefix)]
         ends = len(names) < len(queues) or not (following or "").startswith(parameters.queue_name_prefix)
         result: Result = {"QueueUrls": [asked.url_of(name) for name in names]} if names else {}
-        return result if following is None or ends else result | {"NextToken": _token(following)}
+        return result if following is None or ends else result | {"NextToken": _make_token(following)}
 
     # Attributes and tags
 
-    def get_attributes(self, asked: Asked) -> Result:
+    def get_attributes(self, asked: SignedRequest) -> Result:
         parameters = asked.read(requests.GetQueueAttributes)
-        access = self._open(asked, parameters, "measure")
-        names = attributes.wanted_attributes(parameters.attribute_names)
-        values = attributes.shown(access.queue, asked.region, names)
+        access = self._enter_url(asked, parameters, "measure")
+        names = attributes.requested_attributes(parameters.attribute_names)
+        values = attributes.attribute_values(access.queue, asked.region, names)
         if access.queue.ttl is None and "MessageRetentionPeriod" in names:
             values["MessageRetentionPeriod"] = str(self._service.limits.default_ttl)
         if counts := [name for name in names if name in COUNTS]:
@@ -157,67 +161,79 @@ class QueueActions:
             values |= {name: str(COUNTS[name](backlog)) for name in counts}
         return {"Attributes": values} if values else {}
 
-    def set_attributes(self, asked: Asked) -> Result:
+    def set_attributes(self, asked: SignedRequest) -> Result:
+        """Sets attributes and keeps all others. Refuses a lower delay of a FIFO queue, which would change the order."""
         parameters = asked.read(requests.SetQueueAttributes)
-        access = self._open(asked, parameters, "admin")
+        access = self._enter_url(asked, parameters, "admin")
         queue = access.queue
         changes = read_changes(parameters.attributes, fifo=attributes.is_fifo(queue))
         target = changes.options.get("dead_letter")
-        if attributes.is_fifo(queue) and changes.kept.get("delay", kept_of(queue).delay) < kept_of(queue).delay:
+        if (
+            attributes.is_fifo(queue)
+            and changes.kept.get("delay", stored_attributes(queue).delay) < stored_attributes(queue).delay
+        ):
             raise bad_value("DelaySeconds", "a lower delay would deliver newer messages of a FIFO queue first")
         self._check_dead_letter(asked, queue.name, target, fifo=attributes.is_fifo(queue))
         access = self._enter(asked, queue.name, "admin", dead_letter=target)
-        self._queues.update(access, lambda row: changes.spec(kept_of(row)), changes.clear, longest=MAX_NAME)
+        self._queues.update(access, lambda row: changes.spec(stored_attributes(row)), changes.clear, longest=MAX_NAME)
         return {}
 
-    def tags(self, asked: Asked) -> Result:
-        tags = kept_of(self._open(asked, asked.read(requests.OfQueue), "measure").queue).tags
+    def tags(self, asked: SignedRequest) -> Result:
+        tags = stored_attributes(self._enter_url(asked, asked.read(requests.OfQueue), "measure").queue).tags
         return {"Tags": tags} if tags else {}
 
-    def tag(self, asked: Asked) -> Result:
+    def tag(self, asked: SignedRequest) -> Result:
         parameters = asked.read(requests.TagQueue)
         if not parameters.tags:
             raise missing("Tags")
-        return self._change(asked, parameters, lambda row: keeping(tagged(kept_of(row), parameters.tags)))
+        return self._update_spec(
+            asked, parameters, lambda row: spec_storing(with_tags(stored_attributes(row), parameters.tags))
+        )
 
-    def untag(self, asked: Asked) -> Result:
+    def untag(self, asked: SignedRequest) -> Result:
         parameters = asked.read(requests.UntagQueue)
         if not parameters.tag_keys:
             raise missing("TagKeys")
 
         def without(row: Queue) -> QueueSpec:
-            kept = kept_of(row)
-            return keeping(replace(kept, tags={k: v for k, v in kept.tags.items() if k not in parameters.tag_keys}))
+            kept = stored_attributes(row)
+            return spec_storing(
+                replace(kept, tags={k: v for k, v in kept.tags.items() if k not in parameters.tag_keys})
+            )
 
-        return self._change(asked, parameters, without)
+        return self._update_spec(asked, parameters, without)
 
-    def _change(self, asked: Asked, given: requests.OfQueue, change: Callable[[Queue], QueueSpec]) -> Result:
-        self._queues.update(self._open(asked, given, "admin"), change)
+    def _update_spec(
+        self, asked: SignedRequest, call: requests.OfQueue, change: Callable[[Queue], QueueSpec]
+    ) -> Result:
+        self._queues.update(self._enter_url(asked, call, "admin"), change)
         return {}
 
-    def permission(self, asked: Asked) -> Result:
+    def permission(self, asked: SignedRequest) -> Result:
         """Refuses AddPermission and RemovePermission: access keys decide who may use a queue."""
-        self._open(asked, asked.read(requests.Permission), "measure")
+        self._enter_url(asked, asked.read(requests.Permission), "measure")
         raise SqsError("UnsupportedOperation", f"{asked.call.action} is not supported; {attributes.NO_PERMISSIONS}")
 
     # Dead letters
 
-    def sources(self, asked: Asked) -> Result:
+    def sources(self, asked: SignedRequest) -> Result:
         """Lists the queues whose dead letters go to a queue."""
         parameters = asked.read(requests.ListSources)
-        access = self._open(asked, parameters, "measure")
-        limit = in_range("MaxResults", parameters.max_results, 1, MOST_LISTED, MOST_LISTED)
-        names, token = self._sources(asked, access.queue.name, _read_token(parameters.next_token), limit)
+        access = self._enter_url(asked, parameters, "measure")
+        limit = in_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
+        names, token = self._find_sources(asked, access.queue.name, _read_token(parameters.next_token), limit)
         result: Result = {"queueUrls": [asked.url_of(name) for name in names]}
-        return result if token is None else result | {"NextToken": _token(token)}
+        return result if token is None else result | {"NextToken": _make_token(token)}
 
-    def _sources(self, asked: Asked, name: str, start: str, limit: int) -> tuple[list[str], str | None]:
+    def _find_sources(self, asked: SignedRequest, name: str, start: str, limit: int) -> tuple[list[str], str | None]:
         """Returns a page of the source queues, and the name that the next page begins at, or None at the end."""
         patterns = self._authorization.patterns(asked.request, asked.application, "measure")
         names: list[str] = []
         following: str | None = start
-        for _ in range(MAX_SEARCHED // PAGE):
-            page, following = self._queues.list(asked.application, start=following or "", limit=PAGE, patterns=patterns)
+        for _ in range(MAX_SEARCHED // PAGE_SIZE):
+            page, following = self._queues.list(
+                asked.application, start=following or "", limit=PAGE_SIZE, patterns=patterns
+            )
             for queue in page:
                 if queue.dead_letter == name and queue.max_deliveries:
                     if len(names) == limit:
@@ -227,7 +243,8 @@ class QueueActions:
                 break
         return names, following
 
-    def start_move(self, asked: Asked) -> Result:
+    def start_move(self, asked: SignedRequest) -> Result:
+        """Starts to move all messages of a dead-letter queue to the destination, or else to its only source queue."""
         parameters = asked.read(requests.StartMove)
         if parameters.max_number_of_messages_per_second is not None:
             raise SqsError("UnsupportedOperation", "MaxNumberOfMessagesPerSecond is not supported; leave it out.")
@@ -235,28 +252,29 @@ class QueueActions:
         if attributes.is_fifo(source):
             raise SqsError("UnsupportedOperation", "Messages of a FIFO queue cannot be moved.")
         if parameters.destination_arn is None:
-            target = self._enter(asked, self._only_source(asked, source.name), "send")
+            target = self._enter(asked, self._find_only_source(asked, source.name), "send")
         else:
             target = self._enter_arn(asked, "DestinationArn", parameters.destination_arn, "send")
         report = self._moves.begin(self._enter(asked, source.name, "delete"), target)
-        return {"TaskHandle": _token(report.id)}
+        return {"TaskHandle": _make_token(report.id)}
 
-    def _only_source(self, asked: Asked, name: str) -> str:
+    def _find_only_source(self, asked: SignedRequest, name: str) -> str:
         """Returns the only source of a dead-letter queue; raises SqsError if it has none or several."""
-        names, next_name = self._sources(asked, name, "", 2)
+        names, next_name = self._find_sources(asked, name, "", 2)
         if len(names) != 1 or next_name is not None:
             raise invalid("DestinationArn", "", f"{name} has no source queue, or several: name the destination.")
         return names[0]
 
-    def moves(self, asked: Asked) -> Result:
+    def moves(self, asked: SignedRequest) -> Result:
+        """Lists moves out of a queue, one by default."""
         parameters = asked.read(requests.ListMoves)
         name = self._enter_arn(asked, "SourceArn", parameters.source_arn, "measure").queue.name
-        limit = in_range("MaxResults", parameters.max_results, 1, MOST_MOVES, 1)
+        limit = in_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
         may_see = self._authorization.matching(asked.request, asked.application, "measure")
         moves = [move for move in self._moves.list(asked.application, may_see) if move.source == name]
-        return {"Results": [_shown(move, asked.region) for move in moves[:limit]]}
+        return {"Results": [_describe_move(move, asked.region) for move in moves[:limit]]}
 
-    def cancel_move(self, asked: Asked) -> Result:
+    def cancel_move(self, asked: SignedRequest) -> Result:
         handle = asked.read(requests.CancelMove).task_handle
         name = _read_token(handle, "TaskHandle")
         may_delete = self._authorization.matching(asked.request, asked.application, "delete")
@@ -264,10 +282,10 @@ class QueueActions:
         return {"ApproximateNumberOfMessagesMoved": report.moved}
 
 
-def _shown(report: Move, region: str) -> Result:
+def _describe_move(report: Move, region: str) -> Result:
     running = report.state in {"running", "cancelling"}
     result = {
-        "TaskHandle": _token(report.id) if running else None,
+        "TaskHandle": _make_token(report.id) if running else None,
         "Status": _STATES[report.state],
         "SourceArn": arn_of(report.source, region),
         "DestinationArn": arn_of(report.target, region),
@@ -279,7 +297,7 @@ def _shown(report: Move, region: str) -> Result:
     return {name: value for name, value in result.items() if value is not None}
 
 
-def _token(text: str) -> str:
+def _make_token(text: str) -> str:
     return urlsafe_b64encode(text.encode()).decode("ascii")
 
 

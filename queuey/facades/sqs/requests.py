@@ -101,7 +101,7 @@ class AttributeValue(Struct, rename="pascal", kw_only=True, omit_defaults=True):
     binary_value: str | None = None
 
 
-class Sent(Struct, rename="pascal", kw_only=True):
+class MessageParameters(Struct, rename="pascal", kw_only=True):
     message_body: str
     delay_seconds: int | None = None
     message_attributes: dict[str, AttributeValue] = {}
@@ -110,7 +110,7 @@ class Sent(Struct, rename="pascal", kw_only=True):
     message_group_id: str | None = None
 
 
-class SendMessage(Sent):
+class SendMessage(MessageParameters):
     queue_url: str = ""
 
 
@@ -120,7 +120,7 @@ class Entry(Struct, rename="pascal", kw_only=True):
     id: str
 
 
-class SentEntry(Sent):
+class SentEntry(MessageParameters):
     """An entry of SendMessageBatch."""
 
     id: str
@@ -173,7 +173,7 @@ class ChangeVisibilityBatch(OfQueue):
     entries: Entries[ChangedEntry]
 
 
-class Asked(NamedTuple):
+class SignedRequest(NamedTuple):
     """A request whose signature is verified.
 
     Attributes:

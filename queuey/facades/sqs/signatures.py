@@ -69,35 +69,35 @@ def read_signature(request: Request) -> Signature:
     if header is not None:
         match = _HEADER.fullmatch(header)
         if match is None:
-            raise _incomplete(f"The header Authorization is not {ALGORITHM} with Credential, SignedHeaders, Signature")
+            raise _refusal(f"The header Authorization is not {ALGORITHM} with Credential, SignedHeaders, Signature")
         credential, headers, value = match.groups()
         date, expires, query = request.headers.get("x-amz-date", ""), MAX_SKEW, request.query
     elif "X-Amz-Signature=" in request.query:
-        fields = _fields(request.query)
+        fields = _read_query_fields(request.query)
         credential, headers, value, date, seconds = (fields.get(name, "") for name in _IN_QUERY)
         if fields.get("X-Amz-Algorithm") != ALGORITHM or not re.fullmatch("[0-9]{1,6}", seconds, re.ASCII):
-            raise _incomplete(f"The query needs X-Amz-Algorithm={ALGORITHM} and X-Amz-Expires, in seconds")
+            raise _refusal(f"The query needs X-Amz-Algorithm={ALGORITHM} and X-Amz-Expires, in seconds")
         expires = int(seconds)
         query = "&".join(field for field in request.query.split("&") if not field.startswith("X-Amz-Signature="))
     else:
         raise SqsError("MissingAuthenticationToken", "The request is not signed with an access key.", 403)
     if not _VALUE.fullmatch(value):
-        raise _incomplete("Its Signature does not have 64 hexadecimal digits")
+        raise _refusal("Its Signature does not have 64 hexadecimal digits")
     access_key, day, region, service, end = (*credential.split("/"), "", "", "", "")[:5]
     if (service, end, day) != ("sqs", "aws4_request", date[:8]) or not _DATE.fullmatch(date) or expires > MAX_VALIDITY:
-        raise _incomplete("Its Credential has to end with the day of X-Amz-Date, a region, sqs and aws4_request")
+        raise _refusal("Its Credential has to end with the day of X-Amz-Date, a region, sqs and aws4_request")
     if not _REGION.fullmatch(region):
-        raise _incomplete(f"{show(region)} is not the name of a region")
+        raise _refusal(f"{show(region)} is not the name of a region")
     if not is_access_key(access_key):
         raise SqsError("InvalidClientTokenId", f"{show(access_key)} is not an access key of this service.", 403)
     return Signature(access_key, region, date, expires, tuple(headers.split(";")), value, query)
 
 
-def _fields(query: str) -> dict[str, str]:
+def _read_query_fields(query: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
-        raise _incomplete(f"The query has more than {MAX_FIELDS} fields") from None
+        raise _refusal(f"The query has more than {MAX_FIELDS} fields") from None
 
 
 @lru_cache(1024)
@@ -131,10 +131,10 @@ def verify(signature: Signature, request: Request, body: bytes, secret: str, now
     covered: dict[str, Any] = {name: request.headers.get(name) for name in signature.headers}
     required = {name for name in request.headers if name.startswith("x-amz-")}
     if None in covered.values() or "host" not in covered or not required <= covered.keys():
-        raise _incomplete("SignedHeaders has to name host and every header x-amz-…, and only headers of the request")
+        raise _refusal("SignedHeaders has to name host and every header x-amz-…, and only headers of the request")
     content_hash = covered.get("x-amz-content-sha256")
     if content_hash is not None and content_hash != sha256(body).hexdigest():
-        raise _differs()
+        raise _mismatch()
     lines = "".join([f"{name}:{' '.join(text.split())}\n" for name, text in sorted(covered.items())])
     path = request.path if _PLAIN_PATH.fullmatch(request.path) else _canonical_path(request.path)
     query = _canonical_query(signature.query) if signature.query else ""
@@ -145,30 +145,31 @@ def verify(signature: Signature, request: Request, body: bytes, secret: str, now
     text = f"{ALGORITHM}\n{signature.date}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
     expected = hmac.digest(_signing_key(secret, day, signature.region), text.encode(), "sha256").hex()
     if not hmac.compare_digest(expected, signature.value):
-        raise _differs()
+        raise _mismatch()
 
 
 @lru_cache(1024)
-def _seconds_of(date: str) -> float:
+def _read_date(date: str) -> float:
     return datetime.fromisoformat(date).timestamp()
 
 
 def _check_time(signature: Signature, now: float) -> None:
+    """Raises SqsError if the signature has expired, or was made more than ``MAX_SKEW`` in the future."""
     try:
-        signed_at = _seconds_of(signature.date)
+        signed_at = _read_date(signature.date)
     except ValueError:
-        raise _incomplete(f"X-Amz-Date {signature.date} is not a time") from None
+        raise _refusal(f"X-Amz-Date {signature.date} is not a time") from None
     if now > signed_at + signature.expires:
         raise SqsError("RequestExpired", f"The signature of {signature.date} has expired. Check the clock.", 403)
     if signed_at > now + MAX_SKEW:
         raise SqsError("RequestExpired", f"The signature of {signature.date} is in the future. Check the clock.", 403)
 
 
-def _incomplete(text: str) -> SqsError:
+def _refusal(text: str) -> SqsError:
     return SqsError("IncompleteSignature", f"The request's signature cannot be checked. {text}.", 403)
 
 
-def _differs() -> SqsError:
+def _mismatch() -> SqsError:
     return SqsError(
         "SignatureDoesNotMatch",
         "The signature does not match this request and access key. Check the secret, and that nothing between "

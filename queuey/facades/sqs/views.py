@@ -18,7 +18,7 @@ from queuey.facades.sqs.errors import SqsError, as_sqs
 from queuey.facades.sqs.message_actions import MessageActions
 from queuey.facades.sqs.protocols import answer, error_answer, read_call
 from queuey.facades.sqs.queue_actions import QueueActions
-from queuey.facades.sqs.requests import Asked, Result
+from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.facades.sqs.signatures import Signature
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
@@ -26,7 +26,7 @@ from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response
 
 
-class _Known(msgspec.Struct):
+class _SignedState(msgspec.Struct):
     """Parsed data of a request that the facade keeps until its view runs."""
 
     signature: Signature
@@ -41,7 +41,7 @@ class SqsFacade(Facade):
         self._secret = setup.secret
         messages = MessageActions(self._service, self._authorization)
         queues = QueueActions(self._service, self._authorization)
-        self._actions: dict[str, Callable[[Asked], Awaitable[Result]]] = {
+        self._actions: dict[str, Callable[[SignedRequest], Awaitable[Result]]] = {
             "SendMessage": messages.send,
             "SendMessageBatch": messages.send_batch,
             "ReceiveMessage": messages.receive,
@@ -50,7 +50,7 @@ class SqsFacade(Facade):
             "ChangeMessageVisibility": messages.change,
             "ChangeMessageVisibilityBatch": messages.change_batch,
         }
-        self._blocking: dict[str, Callable[[Asked], Result]] = {
+        self._blocking: dict[str, Callable[[SignedRequest], Result]] = {
             "AddPermission": queues.permission,
             "CancelMessageMoveTask": queues.cancel_move,
             "CreateQueue": queues.create,
@@ -77,18 +77,21 @@ class SqsFacade(Facade):
             Resource("sqs.queue", "/{account:[^/]+}/{queue:[^/]+}{rest:/?}", views),
         ]
 
-    def sign(self, request: Request) -> None:
+    def set_credential(self, request: Request) -> None:
+        # Sets the credential of the access key that has signed the request. The signature is verified later; a
+        # request without one is refused by its view.
         try:
             signature = signatures.read_signature(request)
         except SqsError as error:
             request.headers.pop("authorization", None)
             request.refused = error
         else:
-            request.known = _Known(signature)
+            request.known = _SignedState(signature)
             request.verify = self._verify
             request.headers["authorization"] = self._callers.header(access_keys.digest_of(signature.access_key))
 
     def _verify(self, request: Request) -> None:
+        """Verifies the signature over the whole body, once. Raises SqsError if it is not valid."""
         signature: Signature = request.known.signature  # type: ignore[attr-defined] # see sign
         secret = access_keys.secret_of(self._secret, signature.access_key)
         signatures.verify(signature, request, read_body(request, MAX_FACADE_BODY), secret, time())
@@ -101,7 +104,7 @@ class SqsFacade(Facade):
         return error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
 
     async def answer(self, request: Request, match: Match) -> Response:
-        signed = await self._asked(request, match)
+        signed = await self._read_signed(request, match)
         name = signed.call.action
         if (action := self._actions.get(name)) is not None:
             result = await action(signed)
@@ -112,14 +115,16 @@ class SqsFacade(Facade):
         # A request id for logs, from getrandbits: a system call would take 10 microseconds.
         return answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
 
-    async def _asked(self, request: Request, match: Match) -> Asked:
+    async def _read_signed(self, request: Request, match: Match) -> SignedRequest:
         """Verifies the signature, and parses the request."""
         caller = await self._authorization.identify(request)
         known = request.known
-        if not isinstance(known, _Known):  # Not prepared by `sign`: paths that begin with "/__" are the service's.
+        if not isinstance(
+            known, _SignedState
+        ):  # Not prepared by `set_credential`: paths that begin with "/__" are the service's.
             raise NoSuchResource("The resource could not be found.")
         if request.verify is not None:
             request.verify(request)
         call = await request.read(partial(read_call, request, request.body or b""))
         application, queue = application_of_owner(caller.tenant), match.get("queue", "")
-        return Asked(request, call, application, known.signature.region, self._prefix, queue)
+        return SignedRequest(request, call, application, known.signature.region, self._prefix, queue)

@@ -21,20 +21,22 @@ _SWEEPS = 30
 
 
 def balance(shares: PoolShares[Any]) -> None:
+    """Hands out all free partitions and evens out the counts ``now`` of all pools, changing ``shares`` in place."""
     order = sorted(shares.pools, key=lambda pool: (len(pool.members), pool.members))
     for pool in order:
-        _hand_out(pool, shares.loads)
+        _hand_out_free(pool, shares.loads)
     for _ in range(_SWEEPS):
-        uneven = [pool for pool in order if _uneven(pool, shares.loads)]
+        uneven = [pool for pool in order if _is_uneven(pool, shares.loads)]
         if not uneven:
             break
         for pool in uneven:
-            _pour(pool, shares.loads)
+            _balance_pool(pool, shares.loads)
     if len(shares.pools) > 1:
         _Chains(shares).settle()
 
 
-def _hand_out(pool: Pool[Any], loads: list[int]) -> None:
+def _hand_out_free(pool: Pool[Any], loads: list[int]) -> None:
+    """Adds the number of a pool's free partitions to the counts of its members with the lowest loads."""
     if not pool.free:
         return
     height, rest = fill([loads[member] for member in pool.members], len(pool.free))
@@ -48,12 +50,13 @@ def _hand_out(pool: Pool[Any], loads: list[int]) -> None:
             loads[member] += more
 
 
-def _uneven(pool: Pool[Any], loads: list[int]) -> bool:
+def _is_uneven(pool: Pool[Any], loads: list[int]) -> bool:
+    """Returns whether a member with partitions of the pool has at least two more than another member, in all pools."""
     highest = max((loads[member] for member, count in pool.now.items() if count), default=0)
     return highest - min(loads[member] for member in pool.members) > 1
 
 
-def _pour(pool: Pool[Any], loads: list[int]) -> None:
+def _balance_pool(pool: Pool[Any], loads: list[int]) -> None:
     """Evens out one pool while all other partitions stay, with few moves."""
     others = {member: loads[member] - pool.now.get(member, 0) for member in pool.members}
     height, rest = fill(list(others.values()), sum(pool.now.values()))
@@ -102,27 +105,31 @@ class _Chains:
         self._pools = shares.pools
         self._loads = shares.loads
         self._shares = shares
-        self._left = dict.fromkeys(range(len(shares.loads)))
+        self._unsettled = dict.fromkeys(range(len(shares.loads)))
         self._depth: dict[int, int] = {}
         self._next: dict[int, list[int]] = {}
         self._takers: dict[int, list[int]] = {}
 
     def settle(self) -> None:
-        while self._left:
-            top = max(self._loads[member] for member in self._left)
-            givers = [member for member in self._left if self._loads[member] == top]
+        """Moves partitions along chains until all members are settled.
+
+        Begins with the members with the most partitions.
+        """
+        while self._unsettled:
+            top = max(self._loads[member] for member in self._unsettled)
+            givers = [member for member in self._unsettled if self._loads[member] == top]
             if self._search(givers, top - 2):
                 for giver in givers:
-                    self._advance(giver, top - 2)
+                    self._follow_chain(giver, top - 2)
             else:
                 for member in self._depth:
-                    del self._left[member]
+                    del self._unsettled[member]
 
     def _search(self, givers: Iterable[int], low: int) -> bool:
         """Finds, breadth first, the distance of members from the givers, up to the nearest member with a low load.
 
-        It records the edges for :meth:`_advance`: for each member, the pools that lead one step further; for each pool,
-        the members that are one step further.
+        It records the edges for :meth:`_follow_chain`: for each member, the pools that lead one step further; for each
+        pool, the members that are one step further.
 
         Returns:
             Whether a member with a low load was reached.
@@ -142,7 +149,7 @@ class _Chains:
             edge = []
             for number in opened:
                 for member in self._pools[number].members:
-                    if member in self._left and self._depth.setdefault(member, depth) == depth:
+                    if member in self._unsettled and self._depth.setdefault(member, depth) == depth:
                         if member not in self._next:
                             self._next[member] = []
                             edge.append(member)
@@ -150,7 +157,8 @@ class _Chains:
                         is_reached = is_reached or self._loads[member] <= low
         return is_reached
 
-    def _advance(self, giver: int, low: int) -> None:
+    def _follow_chain(self, giver: int, low: int) -> None:
+        """Moves partitions along one chain from a giver to a member with a low load, if the search left one."""
         chain: list[tuple[int, int]] = []
         member = giver
         while self._loads[member] > low:

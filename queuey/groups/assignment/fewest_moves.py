@@ -15,13 +15,14 @@ from typing import Any
 
 from queuey.groups.assignment.partition_pools import PoolShares
 
-EFFORT = 1_000_000
+MAX_SEARCH_STEPS = 1_000_000
 """Max steps of the search, about half a second of work. Only large groups in which nearly every member subscribes to
 different queues reach it. Their assignment is balanced, but may move more partitions than necessary.
 """
 
 
-def undo_needless_moves(shares: PoolShares[Any], effort: int = EFFORT) -> None:
+def undo_needless_moves(shares: PoolShares[Any], effort: int = MAX_SEARCH_STEPS) -> None:
+    """Exchanges partitions along rings until none saves a move, or ``effort`` steps are used up."""
     search = _Search(shares, effort)
     while rings := search.rings():
         for ring in rings:
@@ -47,6 +48,7 @@ class _Search:
         self._by_load: dict[int, list[int]] = {}
 
     def turn(self, ring: list[int]) -> None:
+        """Moves one partition of each pool on a ring from the member before the pool to the member after it."""
         for index, node in enumerate(ring):
             if self._pools_at <= node < self._swaps_at:
                 self._shares.move(node - self._pools_at, ring[index - 1], ring[(index + 1) % len(ring)])
@@ -56,7 +58,7 @@ class _Search:
 
         A ring lists nodes in the order in which partitions move, starting at any of them.
         """
-        self._begin()
+        self._begin_search()
         while self._edge and self._effort > 0:
             nodes, self._edge = list(self._edge), {}
             for node in nodes:
@@ -66,11 +68,11 @@ class _Search:
                     self._leave_pool(node)
                 else:
                     self._reach(self._by_load.get(node - self._swaps_at, []), self._length[node], node)
-            if rings := self._closed():
+            if rings := self._find_cycles():
                 return rings
         return []
 
-    def _begin(self) -> None:
+    def _begin_search(self) -> None:
         """Starts at the pools of which members lost partitions: only giving those back saves moves."""
         self._length, self._from, self._edge, self._gained, self._by_load = {}, {}, {}, {}, {}
         for number, pool in enumerate(self._shares.pools, self._pools_at):
@@ -109,7 +111,8 @@ class _Search:
         self._reach(pool.members, length, place)
         self._reach([member for member in pool.before if pool.lost(member)], length - 1, place)
 
-    def _closed(self) -> list[list[int]]:
+    def _find_cycles(self) -> list[list[int]]:
+        """Returns the cycles of the recorded paths: these are the rings."""
         rings = []
         seen: dict[int, int] = {}
         for start in self._from:

@@ -62,6 +62,7 @@ class PoolShares(Generic[Q]):
     pools_of: list[list[int]]
 
     def move(self, number: int, giver: int, taker: int) -> None:
+        """Counts one partition of a pool for ``taker`` instead of ``giver``. Which partition is chosen later."""
         now = self.pools[number].now
         now[giver] -= 1
         now[taker] = now.get(taker, 0) + 1
@@ -75,15 +76,19 @@ def gather(
     previous: Iterable[tuple[tuple[Q, int], M]],
     reserved: Container[M],
 ) -> PoolShares[Q]:
+    """Groups the partitions into pools.
+
+    Each member starts with the partitions that it had before; reserved partitions are left out.
+    """
     counts, followers = _subscriptions(names, members)
     queues = sorted(counts)
-    owners = _owners(names, counts, previous, reserved)
+    owners = _find_previous_owners(names, counts, previous, reserved)
     pools: dict[tuple[int, ...], Pool[Q]] = {}
     for queue in queues:
         pool = pools.get(followers[queue].key)
         if pool is None:
             pool = pools[followers[queue].key] = Pool(sorted(followers[queue].members))
-        _put(pool, queue, owners[queue])
+        _add_partitions(pool, queue, owners[queue])
     pools_of: list[list[int]] = [[] for _ in names]
     loads = [0] * len(names)
     for number, pool in enumerate(pools.values()):
@@ -129,10 +134,10 @@ def _subscriptions(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tupl
     for number, subscribed in enumerate(alike):
         for queue in subscribed:
             sets_of.setdefault(queue, []).append(number)
-    return counts, _followers(sets_of, list(alike.values()))
+    return counts, _group_followers(sets_of, list(alike.values()))
 
 
-def _followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _Followers]:
+def _group_followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _Followers]:
     by_key: dict[tuple[int, ...], _Followers] = {}
     followers = {}
     for queue, numbers in sets_of.items():
@@ -143,9 +148,13 @@ def _followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _
     return followers
 
 
-def _owners(
+def _find_previous_owners(
     names: list[M], counts: Mapping[Q, int], previous: Iterable[tuple[tuple[Q, int], M]], reserved: Container[M]
 ) -> dict[Q, list[tuple[int, tuple[Q, int] | None]]]:
+    """Returns for each queue a list of the partitions' previous owners.
+
+    An item has the member's number, ``_NOBODY`` or ``_RESERVED``, and the partition if it was in ``previous``.
+    """
     numbers = {name: number for number, name in enumerate(names)}
     owners: dict[Q, list[tuple[int, tuple[Q, int] | None]]]
     owners = {queue: [(_NOBODY, None)] * count for queue, count in counts.items()}
@@ -161,7 +170,7 @@ def _owners(
     return owners
 
 
-def _put(pool: Pool[Q], queue: Q, owners: list[tuple[int, tuple[Q, int] | None]]) -> None:
+def _add_partitions(pool: Pool[Q], queue: Q, owners: list[tuple[int, tuple[Q, int] | None]]) -> None:
     allowed = set(pool.members)
     for number, (owner, pair) in enumerate(owners, 1):
         if owner == _RESERVED:
@@ -182,7 +191,7 @@ def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, 
     spare = list(pool.free)
     for member, kept in pool.kept.items():
         name, keep = names[member], pool.now.get(member, 0)
-        ranked = kept if keep >= len(kept) else _from_most_queues(kept)
+        ranked = kept if keep >= len(kept) else _interleave_queues(kept)
         spare += ranked[keep:]
         for partition in ranked[:keep]:
             yield partition, name
@@ -197,7 +206,8 @@ def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, 
         wants = [(member, count - 1) for member, count in wants if count > 1]
 
 
-def _from_most_queues(partitions: list[tuple[Q, int]]) -> list[tuple[Q, int]]:
+def _interleave_queues(partitions: list[tuple[Q, int]]) -> list[tuple[Q, int]]:
+    """Orders partitions by their rank within their queue. So the first ones come from as many queues as possible."""
     seen: dict[Q, int] = {}
     ranked = []
     for partition in partitions:

@@ -116,22 +116,24 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with nullcontext() if options.dry_run else lease:
         opened = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
-        return _run(ArchiveRun(spark, options, opened, queues, say, lease))
+        return _archive_closed(ArchiveRun(spark, options, opened, queues, say, lease))
 
 
-def _run(scene: ArchiveRun) -> ArchiveReport:
-    options, queues, say = scene.options, scene.queues, scene.say
+def _archive_closed(run: ArchiveRun) -> ArchiveReport:
+    options, queues, say = run.options, run.queues, run.say
     say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
     damaged: list[str] = []
-    searches = scene.searches(damaged)
-    units = find_buckets.find(scene.spark, options.store, shared_out(searches, scene.tasks))
-    units += scene.broken(units)
+    searches = run.searches(damaged)
+    units = find_buckets.find(run.spark, options.store, shared_out(searches, run.tasks))
+    units += run.broken(units)
     if options.dry_run:
-        return scene.report(scene.planned(units), damaged=damaged)
-    return scene.carried_out(units, damaged)
+        return run.report(run.planned(units), damaged=damaged)
+    return run.carried_out(units, damaged)
 
 
 class ArchiveRun:
+    """One run of an archive over some queues; ``say`` is called with the progress."""
+
     def __init__(
         self,
         spark: SparkSession,
@@ -176,9 +178,9 @@ class ArchiveRun:
         read = {one.key: one.source.qid for one in self.there.manifests(recent, damaged)}
         self._unusable = recent - read.keys()
         if self.options.again:
-            return [self._search(queue, ()) for queue in names.values()]
+            return [self._make_search(queue, ()) for queue in names.values()]
         return [
-            self._search(
+            self._make_search(
                 queue,
                 (
                     one
@@ -210,6 +212,7 @@ class ArchiveRun:
         ]
 
     def carried_out(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
+        """Archives units in waves. Buckets without messages at the scan count as vanished in the report."""
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
         vanished, lost = 0, [*damaged]
@@ -218,7 +221,7 @@ class ArchiveRun:
             keys = {unit.key for unit in wave}
             self.say(f"archiving {plural(len(keys), 'bucket')} ({number} of {plural(len(all_waves), 'wave')})")
             manifests, differing = self.wave(keys, wave, lost)
-            archived += map(_archived, manifests)
+            archived += map(_archived_bucket, manifests)
             failed += failures(differing)
             vanished += len(keys) - len(manifests) - len(differing)
         return self.report(archived, failed=failed, vanished=vanished, damaged=lost)
@@ -271,9 +274,9 @@ class ArchiveRun:
         if self.options.verify:
             count = sum(one.count for one in summaries.values())
             self.say(f"checking {plural(count, 'message')} against the store")
-            differing = self._differing(units, rows, summaries)
+            differing = self._find_differences(units, rows, summaries)
         sealed = summaries.keys() - differing.keys()
-        manifests = [self._sealed(run, key, summaries[key], files[key], older.get(key)) for key in sorted(sealed)]
+        manifests = [self._manifest_of(run, key, summaries[key], files[key], older.get(key)) for key in sorted(sealed)]
         for key in differing:
             self.there.files.delete(manifest.messages_path(*key, run))
         self.there.write(manifests)
@@ -282,44 +285,46 @@ class ArchiveRun:
         return manifests, differing
 
     def _write(
-        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, Older], also: DataFrame | None
+        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, Older], extra: DataFrame | None
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
-        rows = find_buckets.messages(self.spark, self.options.store, self._groups(units))
+        """Writes the messages of units to new files, merged with older versions and ``extra``; reads them back."""
+        rows = find_buckets.messages(self.spark, self.options.store, self._group_units(units))
         paths = [path for one in older.values() for path in one.paths]
-        if not paths and also is None:
-            return self._written(rows, manifest.run_path(run))
+        if not paths and extra is None:
+            return self._write_and_read_back(rows, manifest.run_path(run))
         # The scan is staged first, because a second scan may find less: messages expire.
         staged = f"{STAGING}/{run}"
-        rows, _ = self._written(rows, staged)
+        rows, _ = self._write_and_read_back(rows, staged)
         if paths:
             kept = storage.read_paths(self.spark, self.there.files, paths)
             if any(len(one.runs) > 1 for one in older.values()):
                 kept = kept.dropDuplicates(list(checksums.PLACE))
             rows = checksums.merged(rows, kept)
-        if also is not None:
-            rows = checksums.merged(rows, also)
-        written = self._written(rows, manifest.run_path(run))
+        if extra is not None:
+            rows = checksums.merged(rows, extra)
+        written = self._write_and_read_back(rows, manifest.run_path(run))
         self.there.files.delete(staged)
         return written
 
-    def _written(self, rows: DataFrame, path: str) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
+    def _write_and_read_back(self, rows: DataFrame, path: str) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
         files = self.there.files
         return storage.written(self.spark, files, path, storage.write(rows, files, path))
 
-    def _differing(
-        self, units: Sequence[WorkUnit], archived: DataFrame, found: Mapping[Key, Summary]
+    def _find_differences(
+        self, units: Sequence[WorkUnit], archived: DataFrame, summaries: Mapping[Key, Summary]
     ) -> dict[Key, Difference]:
-        stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._groups(units)))
-        doubtful = {key for key, one in stored.items() if not one.same(found.get(key))}
+        """Scans the store again; compares single messages only in buckets whose counts or hashes differ."""
+        stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._group_units(units)))
+        doubtful = {key for key, one in stored.items() if not one.same(summaries.get(key))}
         if not doubtful:
             return {}
         # Usually messages have expired in between, which only a comparison of messages shows.
         rescanned = [unit for unit in units if unit.key in doubtful]
         return checksums.differences(
-            find_buckets.messages(self.spark, self.options.store, self._groups(rescanned)), archived
+            find_buckets.messages(self.spark, self.options.store, self._group_units(rescanned)), archived
         )
 
-    def _sealed(
+    def _manifest_of(
         self, run: str, key: Key, summary: Summary, files: tuple[DataFile, ...], older: Older | None
     ) -> Manifest:
         now = self.now
@@ -329,7 +334,7 @@ class ArchiveRun:
             queue=key[0],
             bucket=key[1],
             seconds=self.options.seconds,
-            source=_source(self.queues[key[0]]),
+            source=_archived_queue(self.queues[key[0]]),
             summary=summary,
             files=files,
             archived=manifest.iso(now),
@@ -337,10 +342,10 @@ class ArchiveRun:
             expiring=self.expiring(key, now),
         )
 
-    def _groups(self, units: Iterable[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
+    def _group_units(self, units: Iterable[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
         return grouped(divided(units), self.tasks)
 
-    def _search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:
+    def _make_search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:
         starts = tuple(bucket.start for bucket in done)
         return Search(queue.name, queue.qid, self.options.seconds, starts)
 
@@ -355,7 +360,7 @@ def failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
     ]
 
 
-def _source(queue: Queue) -> ArchivedQueue:
+def _archived_queue(queue: Queue) -> ArchivedQueue:
     return ArchivedQueue(
         uid=f"{queue.uid:x}",
         qid=f"{queue.qid:x}",
@@ -365,8 +370,8 @@ def _source(queue: Queue) -> ArchivedQueue:
     )
 
 
-def _archived(found: Manifest) -> ArchivedBucket:
-    summary = found.summary
+def _archived_bucket(bucket: Manifest) -> ArchivedBucket:
+    summary = bucket.summary
     return ArchivedBucket(
-        queue=found.queue, bucket=found.bucket, count=summary.count, bytes=summary.bytes, expiring=found.expiring
+        queue=bucket.queue, bucket=bucket.bucket, count=summary.count, bytes=summary.bytes, expiring=bucket.expiring
     )

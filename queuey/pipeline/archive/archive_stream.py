@@ -100,7 +100,7 @@ def archive_stream(
         opened = directory.open_to_write(spark, options.to, about, write=True)
     _check_checkpoint(HadoopFiles(spark, checkpoint), opened.files)
     closing = BucketCloser(spark, options, opened, store, say, lease, grace=0.0 if once else GRACE_BATCHES * every)
-    query = _started(spark, options, checkpoint, closing.keep, every=None if once else every)
+    query = _start(spark, options, checkpoint, closing.keep, every=None if once else every)
     try:
         while not query.awaitTermination(max(1, round(every))):
             closing.close()
@@ -113,7 +113,10 @@ def archive_stream(
 
 
 class BucketCloser:
-    """Writes micro-batches and completes closed buckets. A lock ensures that only one of both runs."""
+    """Writes micro-batches and completes closed buckets. A lock ensures that only one of both runs.
+
+    ``grace`` is the time between the end of a bucket and its completion, in seconds.
+    """
 
     def __init__(
         self,
@@ -150,11 +153,12 @@ class BucketCloser:
             self._batches += 1
 
     def close(self) -> None:
+        """Completes all closed buckets; while another run holds the lease, leaves them for a later call."""
         with self._lock:
             # A ping advances the horizon of stores that advance it only on activity.
             bridge.run(self._store.ping())
             queues = self._queues({key[0] for key in self._parts.keys})
-            over = {key for key in self._parts.keys if self._over(queues[key[0]], self._bucket(key))}
+            over = {key for key in self._parts.keys if self._is_closed(queues[key[0]], self._bucket_of(key))}
             if not over:
                 return
             try:
@@ -173,14 +177,15 @@ class BucketCloser:
             open=len(self._parts.keys),
         )
 
-    def _complete(self, over: Collection[Key], queues: Mapping[str, Queue]) -> None:
-        self._say(f"completing {plural(len(over), 'bucket')}")
+    def _complete(self, closed: Collection[Key], queues: Mapping[str, Queue]) -> None:
+        """Archives closed buckets. Buckets that changed before the second scan stay open and count as failed."""
+        self._say(f"completing {plural(len(closed), 'bucket')}")
         run = ArchiveRun(self._spark, self._options, self._there, queues, self._say, self._lease)
-        units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
-        also = self._parts.read(self._spark, over)
+        units = [unit for key in sorted(closed) for unit in whole(queues[key[0]], self._bucket_of(key), BUCKET_WEIGHT)]
+        also = self._parts.read(self._spark, closed)
         lost: list[str] = []
-        self._there.look_again()
-        manifests, differing = run.wave(over, units, lost, also)
+        self._there.refresh()
+        manifests, differing = run.wave(closed, units, lost, also)
         for text in lost:
             self._say(f"Lost from the archive: {text}")
         self._parts.complete(one.key for one in manifests)
@@ -189,10 +194,10 @@ class BucketCloser:
             self._failed.pop(completed.key, None)
         self._failed.update({(one.queue, one.bucket): one for one in failures(differing)})
 
-    def _bucket(self, key: Key) -> ArchiveBucket:
+    def _bucket_of(self, key: Key) -> ArchiveBucket:
         return buckets.named(key[1], self._options.seconds)
 
-    def _over(self, queue: Queue, bucket: ArchiveBucket) -> bool:
+    def _is_closed(self, queue: Queue, bucket: ArchiveBucket) -> bool:
         if not queue.partitions:
             return True
         return bucket.upper[0] + self._grace <= bridge.run(self._store.bulk.horizon(queue))
@@ -221,7 +226,7 @@ def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:
         )
 
 
-def _started(
+def _start(
     spark: SparkSession,
     options: ArchiveOptions,
     checkpoint: str,
@@ -230,7 +235,7 @@ def _started(
     every: float | None,
 ) -> StreamingQuery:
     """Starts the stream at the beginning of the queues. If ``every`` is None, it ends when it has read everything."""
-    selection = find_buckets.choice_of(options.selection)
+    selection = find_buckets.subscribe_options(options.selection)
     reading = {
         **find_buckets.texts_of(options.store),
         **selection,

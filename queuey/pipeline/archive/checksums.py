@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 
 
 def hashed(messages: DataFrame) -> DataFrame:
-    return messages.select(*PLACE, "position", "expires", _size("value").alias("size"), _hash().alias("hash"))
+    return messages.select(*PLACE, "position", "expires", _byte_length("value").alias("size"), _hash().alias("hash"))
 
 
 def summaries(messages: DataFrame) -> dict[Key, Summary]:
@@ -111,7 +111,7 @@ def _hash() -> Column:
     return f.xxhash64("partition", "id", "value", "valueType", kind, "headers")
 
 
-def _size(name: str) -> Column:
+def _byte_length(name: str) -> Column:
     from pyspark.sql import functions as f
 
     return f.octet_length(name).cast("long")

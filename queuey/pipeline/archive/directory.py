@@ -87,7 +87,7 @@ class ArchiveDirectory:
     def queues(self) -> list[str]:
         directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.queue_of(name) for name in directories if name.startswith("queue=")}
-        return sorted(name for name in names | self._commits().keys() if self._versions(name))
+        return sorted(name for name in names | self._recent_commits().keys() if self._versions(name))
 
     def selected(self, selection: Selection) -> list[str]:
         """Returns the archived queues of a selection.
@@ -116,7 +116,7 @@ class ArchiveDirectory:
         Raises:
             ArchiveDamaged: A manifest is unusable, and ``damaged`` is not given.
         """
-        valid, wrong = self._read(keys)
+        valid, wrong = self._read_manifests(keys)
         for key in sorted(valid.keys() - wrong.keys()):
             if len(valid[key]) > 1:
                 runs = " and ".join(sorted(one.run for one in valid[key]))
@@ -136,7 +136,7 @@ class ArchiveDirectory:
             keys: The buckets.
             damaged: Descriptions of missing files are appended here.
         """
-        valid, wrong = self._read(keys)
+        valid, wrong = self._read_manifests(keys)
         older = {}
         for key in sorted(keys):
             runs = tuple(sorted(self._versions(key[0]).get(key[1], ())))
@@ -145,7 +145,7 @@ class ArchiveDirectory:
                 # The file name of an unreadable manifest gives its run, and so the directory of its messages.
                 read = {one.run for one in valid.get(key, ())}
                 places = [manifest.messages_path(*key, run) for run in runs if run not in read]
-                paths += [path for place in places for path in self._data(place)]
+                paths += [path for place in places for path in self._list_data_files(place)]
             if runs:
                 older[key] = Older(runs, tuple(paths))
         return older
@@ -163,33 +163,32 @@ class ArchiveDirectory:
 
         The cleanup removes the files of killed runs, and the files that committed runs have replaced.
         """
-        runs = self._runs()
+        runs = self._read_runs()
         old = [one for one in runs if one.at < now - KEEP_UNREFERENCED]
         for begun in old:  # the oldest first: files that a run has replaced go before the run's own files
-            self._clear(begun.run)
+            self._clean_up_after(begun.run)
         recent = (one for one in runs if one not in old)
         self.files.write(f"{RUNS}.json", manifest.encode(Runs(runs=(*recent, Begun(run, now)))))
         if old:
-            self.look_again()
+            self.refresh()
 
     def write(self, manifests: Iterable[Manifest]) -> None:
-        """Writes the manifests of a run. They become valid with its commit."""
         for entry in manifests:
             self.files.write(entry.path, manifest.encode(entry))
 
     def commit(self, run: str, manifests: Sequence[Manifest]) -> None:
-        """Commits a run: from now on its manifests are valid."""
         committed = tuple(CommittedBucket(*one.key, one.replaces) for one in manifests)
         self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=committed)))
         for entry in manifests:
             self._versions(entry.queue).setdefault(entry.bucket, set()).add(run)
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         self._found.clear()
         self._recent = None
 
-    def _clear(self, run: str) -> None:
-        commit = self._commit(run)
+    def _clean_up_after(self, run: str) -> None:
+        """Removes the files of a run without a commit, or the files that a committed run has replaced."""
+        commit = self._read_commit(run)
         if commit is None:
             # The manifests go first: they are found by the data files.
             files = self.files.tree(manifest.run_path(run))
@@ -203,8 +202,9 @@ class ArchiveDirectory:
         self.files.delete(f"{STAGING}/{run}")
 
     def _versions(self, queue: str) -> dict[str, set[str]]:
+        """Returns the committed runs of each of a queue's buckets; lists them once until :meth:`refresh`."""
         if queue not in self._found:
-            recent = self._commits().get(queue, ())
+            recent = self._recent_commits().get(queue, ())
             versions: dict[str, set[str]] = defaultdict(set)
             for entry in self.files.list(f"{MANIFESTS}/{manifest.queue_path(queue)}"):
                 bucket, run = manifest.version_of(entry.name) or ("", "")
@@ -217,41 +217,42 @@ class ArchiveDirectory:
             self._found[queue] = {bucket: runs for bucket, runs in versions.items() if runs}
         return self._found[queue]
 
-    def _commits(self) -> dict[str, list[Key]]:
+    def _recent_commits(self) -> dict[str, list[Key]]:
         """Finds the committed runs; returns the buckets that runs of the last day have written, by queue."""
         if self._recent is None:
             self._committed = {entry.name.removesuffix(".json") for entry in self.files.list(RUNS)}
             self._recent = defaultdict(list)
-            for begun in self._runs():
-                commit = self._commit(begun.run)
+            for begun in self._read_runs():
+                commit = self._read_commit(begun.run)
                 for written in commit.buckets if commit else ():
                     self._committed.add(begun.run)
                     self._recent[written.queue].append((written.bucket, begun.run))
         return self._recent
 
-    def _runs(self) -> tuple[Begun, ...]:
+    def _read_runs(self) -> tuple[Begun, ...]:
         text = self.files.read(f"{RUNS}.json")
         return () if text is None else manifest.decode(text, self.files.path(f"{RUNS}.json"), Runs).runs
 
-    def _commit(self, run: str) -> Commit | None:
+    def _read_commit(self, run: str) -> Commit | None:
         path = _commit_path(run)
         text = self.files.read(path)
         return None if text is None else manifest.decode(text, self.files.path(path), Commit)
 
-    def _read(self, keys: Collection[Key]) -> tuple[dict[Key, list[Manifest]], dict[Key, list[str]]]:
+    def _read_manifests(self, keys: Collection[Key]) -> tuple[dict[Key, list[Manifest]], dict[Key, list[str]]]:
         """Returns the valid manifests and the errors of unusable ones, by bucket."""
         ordered = [(key, run) for key in sorted(keys) for run in sorted(self._versions(key[0]).get(key[1], ()))]
-        texts = self._texts([manifest.manifest_path(*key, run) for key, run in ordered])
+        texts = self._read_texts([manifest.manifest_path(*key, run) for key, run in ordered])
         manifests: dict[Key, list[Manifest]] = defaultdict(list)
         wrong: dict[Key, list[str]] = defaultdict(list)
         for (key, run), text in zip(ordered, texts, strict=True):
             try:
-                manifests[key].append(self._decoded(key, run, text))
+                manifests[key].append(self._decode_manifest(key, run, text))
             except ArchiveDamaged as error:
                 wrong[key].append(str(error))
         return {key: manifest.standing(read) for key, read in manifests.items()}, dict(wrong)
 
-    def _texts(self, paths: Sequence[str]) -> list[str]:
+    def _read_texts(self, paths: Sequence[str]) -> list[str]:
+        """Reads manifests, many of them in a Spark job; returns an empty text for a missing one."""
         if len(paths) <= self._few:
             return [self.files.read(path) or "" for path in paths]
         rows = self.spark.read.text([self.files.path(path) for path in paths], wholetext=True).collect()
@@ -262,15 +263,15 @@ class ArchiveDirectory:
                 texts[manifest.decode(row.value, MANIFESTS, Manifest).path] = row.value
         return [texts.get(path, "") for path in paths]
 
-    def _decoded(self, key: Key, run: str, text: str) -> Manifest:
+    def _decode_manifest(self, key: Key, run: str, text: str) -> Manifest:
         path = self.files.path(manifest.manifest_path(*key, run))
         decoded = manifest.decode(text, path, Manifest)
         if (*decoded.key, decoded.run, decoded.seconds) != (*key, run, self.about.seconds):
             raise ArchiveDamaged(f"{path}: this is the manifest of another bucket")
         return decoded
 
-    def _data(self, place: str) -> list[str]:
-        return [f"{place}/{path}" for path in self.files.tree(place) if path[0] not in "._" and "/" not in path]
+    def _list_data_files(self, directory: str) -> list[str]:
+        return [f"{directory}/{path}" for path in self.files.tree(directory) if path[0] not in "._" and "/" not in path]
 
 
 def open_to_write(spark: SparkSession, directory: str, wanted: Archive, *, write: bool) -> ArchiveDirectory:

@@ -50,7 +50,7 @@ def texts_of(store: StoreOptions) -> dict[str, str]:
     return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
 
 
-def choice_of(selection: Selection) -> dict[str, str]:
+def subscribe_options(selection: Selection) -> dict[str, str]:
     """Returns a selection of whole queues as an option of the format ``queuey``.
 
     Raises:
@@ -84,7 +84,7 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
     result = columns.arrow_schema(schema())
     for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())
-        for batch in scanned(_reading(options, unit.queue), [unit], _READ):
+        for batch in scanned(_scan_options(options, unit.queue), [unit], _READ):
             yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(name, batch.num_rows)], schema=result)
 
 
@@ -96,23 +96,23 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     for search in _decode_searches(packed):
         yield from map(
             msgspec.msgpack.encode,
-            _found(partial(open_stores.existing, store, options, search.queue, search.qid), store, search),
+            _find_all_units(partial(open_stores.existing, store, options, search.queue, search.qid), store, search),
         )
 
 
-def _found(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[WorkUnit]:
+def _find_all_units(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[WorkUnit]:
     """Finds the buckets of a queue that have messages. If it fails for one partition, returns nothing.
 
     A bucket found in only some partitions would be sealed without the others.
     """
     for _ in range(TRIES):
         with suppress(QueueChanged):
-            return list(_steadily(look_up, store, search))
+            return list(_find_units(look_up, store, search))
     return []
 
 
-def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search) -> Iterator[WorkUnit]:
-    """Finds units by two short reads per bucket that has messages.
+def _find_units(look_up: Callable[[], Queue | None], store: Store, search: Search) -> Iterator[WorkUnit]:
+    """Finds units in closed buckets that are not archived yet, by two short reads per bucket that has messages.
 
     Raises:
         QueueChanged: The queue changed meanwhile.
@@ -128,12 +128,13 @@ def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search)
     done = [ArchiveBucket(start, search.seconds) for start in search.done]
     for partition in range(1, queue.partitions + 1):
         for lower, upper in buckets.gaps(end, done):
-            yield from _in_gap(store, queue, search, partition, lower, upper)
+            yield from _find_in_gap(store, queue, search, partition, lower, upper)
 
 
-def _in_gap(
+def _find_in_gap(
     store: Store, queue: Queue, search: Search, partition: int, lower: Position, upper: Position
 ) -> Iterator[WorkUnit]:
+    """Yields a unit for each bucket that has messages between two positions, without reading empty buckets."""
     lower_bound = lower
     while lower_bound < upper:
         count, reached = bridge.run(store.bulk.extent(queue, Slice(partition, lower_bound, upper, limit=1)))
@@ -157,7 +158,7 @@ def _in_gap(
         lower_bound = over
 
 
-def _reading(store: StoreOptions, queue: str) -> SourceOptions:
+def _scan_options(store: StoreOptions, queue: str) -> SourceOptions:
     return SourceOptions(
         store=store,
         selection=Subscribe((queue,)),

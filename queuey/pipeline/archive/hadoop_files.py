@@ -60,7 +60,7 @@ class HadoopFiles:
         self._array = gateway.new_array
         self._io = hadoop.io.IOUtils
         self._bytes = jvm.java.io.ByteArrayOutputStream
-        with _refusing(directory):
+        with _raising_unavailable(directory):
             path = self._path(directory)
             self._system = path.getFileSystem(session.sessionState().newHadoopConf())
             # Without checksum files, because a rename would not replace them together with their files.
@@ -78,30 +78,30 @@ class HadoopFiles:
         return f"{self.root}/{path}" if path else self.root
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        with _refusing(path):
-            if not self._system.exists(self._at(path)):
+        with _raising_unavailable(path):
+            if not self._system.exists(self._java_path(path)):
                 return []
             entries = [
                 DirectoryEntry(str(status.getPath().getName()), bool(status.isDirectory()), int(status.getLen()))
-                for status in self._system.listStatus(self._at(path))
+                for status in self._system.listStatus(self._java_path(path))
             ]
         return sorted(entries)
 
     def exists(self, path: str) -> bool:
-        with _refusing(path):
-            return bool(self._system.exists(self._at(path)))
+        with _raising_unavailable(path):
+            return bool(self._system.exists(self._java_path(path)))
 
     def length(self, path: str) -> int | None:
-        with _refusing(path):
-            if not self._system.exists(self._at(path)):
+        with _raising_unavailable(path):
+            if not self._system.exists(self._java_path(path)):
                 return None
-            return int(self._system.getFileStatus(self._at(path)).getLen())
+            return int(self._system.getFileStatus(self._java_path(path)).getLen())
 
     def read(self, path: str) -> str | None:
-        with _refusing(path):
-            if not self._system.exists(self._at(path)):
+        with _raising_unavailable(path):
+            if not self._system.exists(self._java_path(path)):
                 return None
-            stream = self._system.open(self._at(path))
+            stream = self._system.open(self._java_path(path))
             held = self._bytes()
             # The last argument closes both.
             self._io.copyBytes(stream, held, 65_536, True)  # noqa: FBT003 - Java has no keywords
@@ -109,10 +109,10 @@ class HadoopFiles:
 
     def tree(self, path: str) -> dict[str, int]:
         """Returns all files below a directory: relative path -> length in bytes."""
-        with _refusing(path):
-            if not self._system.exists(self._at(path)):
+        with _raising_unavailable(path):
+            if not self._system.exists(self._java_path(path)):
                 return {}
-            files, base = self._system.listFiles(self._at(path), True), len(self.path(path)) + 1  # noqa: FBT003 - all levels
+            files, base = self._system.listFiles(self._java_path(path), True), len(self.path(path)) + 1  # noqa: FBT003 - all levels
             entries = {}
             while files.hasNext():
                 status = files.next()
@@ -128,33 +128,33 @@ class HadoopFiles:
         # Spark and Hadoop ignore names that begin with an underscore.
         draft = f"{parent}/_{name}.new" if parent else f"_{name}.new"
         self._create(draft, text)
-        with _refusing(path):
-            self._renamed(draft, path)
+        with _raising_unavailable(path):
+            self._rename_over(draft, path)
 
     def _create(self, path: str, text: str) -> None:
-        with _refusing(path):
-            stream = self._plain.create(self._at(path), True)  # noqa: FBT003 - overwrite
+        with _raising_unavailable(path):
+            stream = self._plain.create(self._java_path(path), True)  # noqa: FBT003 - overwrite
             try:
                 stream.write(text.encode())
             finally:
                 stream.close()
 
-    def _renamed(self, draft: str, path: str) -> None:
+    def _rename_over(self, draft: str, path: str) -> None:
         if self._plain is not self._system:
-            if not self._plain.rename(self._at(draft), self._at(path)):
+            if not self._plain.rename(self._java_path(draft), self._java_path(path)):
                 raise FilesUnavailable(f"{self.path(draft)} could not be renamed to {self.path(path)}")
             return
         rename = getattr(self._fs, "Options$Rename")
         overwrite = self._array(rename, 1)
         overwrite[0] = rename.OVERWRITE
         context = self._fs.FileContext.getFileContext(self._system.getUri(), self._system.getConf())
-        context.rename(self._at(draft), self._at(path), overwrite)
+        context.rename(self._java_path(draft), self._java_path(path), overwrite)
 
     def delete(self, path: str) -> None:
-        with _refusing(path):
-            self._system.delete(self._at(path), True)  # noqa: FBT003 - recursive
+        with _raising_unavailable(path):
+            self._system.delete(self._java_path(path), True)  # noqa: FBT003 - recursive
 
-    def _at(self, path: str) -> Any:  # noqa: ANN401 - a Java object
+    def _java_path(self, path: str) -> Any:  # noqa: ANN401 - a Java object
         return self._path(self.path(path))
 
 
@@ -167,7 +167,7 @@ def matching(spark: SparkSession, pattern: str) -> bool:
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
     session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
-    with _refusing(pattern):
+    with _raising_unavailable(pattern):
         path = jvm.org.apache.hadoop.fs.Path(pattern)
         statuses = path.getFileSystem(session.sessionState().newHadoopConf()).globStatus(path)
     for status in statuses or ():
@@ -178,7 +178,7 @@ def matching(spark: SparkSession, pattern: str) -> bool:
 
 
 @contextmanager
-def _refusing(path: str) -> Iterator[None]:
+def _raising_unavailable(path: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:

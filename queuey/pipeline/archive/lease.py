@@ -62,7 +62,9 @@ class _LeaseEntry(msgspec.Struct, frozen=True):
 
     def ended(self, now: int) -> bool:
         """Returns whether the lease is free: released, expired, or held by a process that has ended."""
-        return self.until <= now or (self.processes != "" and self.processes == _processes() and not _runs(self.pid))
+        return self.until <= now or (
+            self.processes != "" and self.processes == _process_namespace() and not _is_running(self.pid)
+        )
 
 
 class ArchiveLease:
@@ -91,15 +93,15 @@ class ArchiveLease:
         self._run = secrets.token_hex(8)
         self._since = 0
         self._raw: bytes | None = None
-        self._asked = 0.0
+        self._requested_at = 0.0
         self._lock = Lock()
         self._ended = Event()
         self._thread: Thread | None = None
 
     def __enter__(self) -> Self:
-        self.take()
+        self.acquire()
         self._ended.clear()
-        self._thread = Thread(target=self._keep, name="archive lease", daemon=True)
+        self._thread = Thread(target=self._renew_until_exit, name="archive lease", daemon=True)
         self._thread.start()
         return self
 
@@ -109,9 +111,9 @@ class ArchiveLease:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        self.give_back()
+        self.release()
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Acquires the lease.
 
         Raises:
@@ -123,8 +125,8 @@ class ArchiveLease:
             if raw is not None:
                 entry = msgspec.json.decode(raw, type=_LeaseEntry)
                 if entry.run != self._run and not entry.ended(bridge.run(self._ledger.now())):
-                    raise ArchiveBusy(self._who_has_it(entry))
-            if self._enter(raw):
+                    raise ArchiveBusy(self._holder_text(entry))
+            if self._set_entry(raw):
                 return
 
     def renew(self) -> None:
@@ -134,7 +136,7 @@ class ArchiveLease:
             ArchiveBusy: The lease has ended meanwhile, and another run has taken it.
         """
         with self._lock:
-            held = self._enter(self._raw)
+            held = self._set_entry(self._raw)
         if not held:
             raise ArchiveBusy(f"{self._archive}: the lease of this run has ended, and another run has taken it.")
 
@@ -144,20 +146,24 @@ class ArchiveLease:
         Raises:
             ArchiveBusy: Another run has taken the lease.
         """
-        if self._clock() - self._asked >= self._seconds * (1 - _MAX_CLOCK_DIFFERENCE):
+        if self._clock() - self._requested_at >= self._seconds * (1 - _MAX_CLOCK_DIFFERENCE):
             self.renew()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Releases the lease. If that fails, it expires."""
         with suppress(QueueyError), self._lock:
-            self._enter(self._raw, until=0)
+            self._set_entry(self._raw, until=0)
 
-    def _enter(self, expected: bytes | None, *, until: int | None = None) -> bool:
+    def _set_entry(self, expected: bytes | None, *, until: int | None = None) -> bool:
+        """Replaces the ledger entry ``expected`` by one of this run; returns False if another run holds the lease.
+
+        The timeout begins now, unless ``until`` is given in ticks.
+        """
         requested_at = self._clock()
         if until is None:
             until = bridge.run(self._ledger.now()) + round(self._seconds * ids.TICKS_PER_SECOND)
         value = msgspec.json.encode(
-            _LeaseEntry(self._run, socket.gethostname(), os.getpid(), _processes(), self._since, until)
+            _LeaseEntry(self._run, socket.gethostname(), os.getpid(), _process_namespace(), self._since, until)
         )
         stored = None
         while stored != value:
@@ -167,23 +173,23 @@ class ArchiveLease:
             if stored != value and msgspec.json.decode(stored, type=_LeaseEntry).run != self._run:
                 return False
             expected = stored  # an entry of this run whose answer was lost
-        self._raw, self._asked = value, requested_at
+        self._raw, self._requested_at = value, requested_at
         return True
 
-    def _keep(self) -> None:
+    def _renew_until_exit(self) -> None:
         while not self._ended.wait(self._seconds / 3):
             try:
                 self.renew()
             except QueueyError:
                 continue  # the store may be back in time; check() verifies the lease before anything is replaced
 
-    def _who_has_it(self, found: _LeaseEntry) -> str:
-        who = f"process {found.pid} on {found.host}, since {_time(found.since)}"
-        wait = f"Wait for its end; if it was killed, its lease ends at {_time(found.until)}."
+    def _holder_text(self, entry: _LeaseEntry) -> str:
+        who = f"process {entry.pid} on {entry.host}, since {_time(entry.since)}"
+        wait = f"Wait for its end; if it was killed, its lease ends at {_time(entry.until)}."
         return f"Another run writes to {self._archive}: {who}. {wait}"
 
 
-def _processes() -> str:
+def _process_namespace() -> str:
     """Returns an id of this process's namespace: one boot of one machine or container. Empty if it is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -192,7 +198,7 @@ def _processes() -> str:
         return ""
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -259,6 +259,7 @@ def bucket_path(queue: str, bucket: str) -> str:
 
 
 def bucket_in(path: str) -> Key | None:
+    """Returns the bucket of a data file from its path below a run's directory, or None for other files."""
     match path.split("/"):
         case [queue, bucket, name] if name[0] not in "._":
             return queue_of(queue), bucket.removeprefix("bucket=")

@@ -160,6 +160,8 @@ def content_of(manifests: Iterable[Manifest], targets: Mapping[str, str], option
 
 
 class ReplayRun:
+    """One attempt at a replay."""
+
     def __init__(
         self,
         spark: SparkSession,
@@ -194,11 +196,11 @@ class ReplayRun:
             with suppress(QueueNotFound):
                 existing[name] = bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
         for name, queue in existing.items():
-            if not (self._options.existing or self._own(queue, note)):
+            if not (self._options.existing or self._is_own(queue, note)):
                 raise OptionError(f"queue {name!r} exists: use another one, or allow it with --existing")
-            if queue.partitions < self._needed(name) and not self._options.fresh:
+            if queue.partitions < self._min_partitions(name) and not self._options.fresh:
                 raise OptionError(
-                    f"queue {name!r} has {queue.partitions} partitions, the archived one {self._needed(name)}: "
+                    f"queue {name!r} has {queue.partitions} partitions, the archived one {self._min_partitions(name)}: "
                     "fewer partitions need fresh ids"
                 )
         return existing
@@ -214,10 +216,10 @@ class ReplayRun:
 
         if not self._manifests:
             return {}, 0
-        whole = self._archived()
-        chosen = self._wanted(whole)
+        whole = self._read_archived()
+        chosen = self._select(whole)
         _check_repeatable(chosen, fresh=self._options.fresh)
-        selected = chosen.select("queue", "bucket", "id", "partition", self._expired().alias("expired"))
+        selected = chosen.select("queue", "bucket", "id", "partition", self._expired_column().alias("expired"))
         sizes = {(row.queue, row.bucket): row["count"] for row in whole.groupBy("queue", "bucket").count().collect()}
         for bucket in self._manifests:
             if sizes.get(bucket.key, 0) != bucket.summary.count:
@@ -240,20 +242,21 @@ class ReplayRun:
         made = {**(note.made if note else {}), **dict.fromkeys(lacking, "")}
         noted = note.partitions if note else {}
         partitions = {name: noted.get(name, queue.partitions) for name, queue in standing.items()}
-        self._enter(note, planned := ReplayNote(self._content, made, partitions))
+        self._record_note(note, planned := ReplayNote(self._content, made, partitions))
         for name in lacking:
             try:
-                queue, _ = bridge.run(self._store.catalogue.create_queue(self._owner, name, self._spec(name)))
+                queue, _ = bridge.run(self._store.catalogue.create_queue(self._owner, name, self._new_queue_spec(name)))
             except QueueExists as error:
                 raise OptionError(f"queue {name!r} was created by another program meanwhile") from error
             made = {**made, name: f"{queue.uid:x}"}
             partitions = {**partitions, name: queue.partitions}
         if lacking:
-            self._enter(planned, ReplayNote(self._content, made, partitions))
+            self._record_note(planned, ReplayNote(self._content, made, partitions))
         self._partitions = partitions
         return set(lacking)
 
     def carried_out(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
+        """Writes the messages, each once under the name of the run; a target purged since gets all of them again."""
         if not any(counts.values()):
             return self.report(counts, created, expired=expired)
         queues = [
@@ -262,7 +265,7 @@ class ReplayRun:
         ]
         # A queue that was purged has lost the written messages, so the next replay has to write them again.
         run = blake2b("/".join([self.run, *(f"{queue.qid:x}" for queue in queues)]).encode(), digest_size=16)
-        writer = self._rows().write.format("queuey").mode("append")
+        writer = self._rows_to_write().write.format("queuey").mode("append")
         options = find_buckets.texts_of(self._options.store) | {"application": self._owner, "run": run.hexdigest()}
         options["lead"] = str(self._options.lead)
         if self._options.ttl is not None:
@@ -299,10 +302,10 @@ class ReplayRun:
             dry_run=self._options.dry_run,
         )
 
-    def _archived(self) -> DataFrame:
+    def _read_archived(self) -> DataFrame:
         return storage.read(self._spark, self._there.files, self._manifests)
 
-    def _wanted(self, messages: DataFrame) -> DataFrame:
+    def _select(self, messages: DataFrame) -> DataFrame:
         chosen = messages
         if self._options.lower > FIRST:
             chosen = chosen.where(chosen["position"] >= columns.text_of(self._options.lower))
@@ -310,7 +313,7 @@ class ReplayRun:
             chosen = chosen.where(chosen["position"] < columns.text_of(self._options.upper))
         return chosen if self._options.where is None else chosen.where(self._options.where)
 
-    def _expired(self) -> Column:
+    def _expired_column(self) -> Column:
         from pyspark.sql import functions as f
 
         if not self._options.keep_expiry:
@@ -318,10 +321,11 @@ class ReplayRun:
         now = ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
         return f.col("expires") <= f.timestamp_micros(f.lit(round(now * 1_000_000)))
 
-    def _rows(self) -> DataFrame:
+    def _rows_to_write(self) -> DataFrame:
+        """Returns the rows with their targets: with their ids, or numbered in each partition if ids are fresh."""
         from pyspark.sql import functions as f
 
-        selected = self._wanted(self._archived())
+        selected = self._select(self._read_archived())
         names = f.create_map(*(f.lit(text) for pair in self._targets.items() for text in pair))
         selected = selected.withColumn("source", f.col("queue")).withColumn("queue", names[f.col("queue")])
         written = [*_WRITTEN, "expires"] if self._options.keep_expiry else [*_WRITTEN]
@@ -346,30 +350,32 @@ class ReplayRun:
             )
         return note
 
-    def _enter(self, before: ReplayNote | None, after: ReplayNote) -> None:
+    def _record_note(self, before: ReplayNote | None, after: ReplayNote) -> None:
         expected = None if before is None else msgspec.msgpack.encode(before)
         value = msgspec.msgpack.encode(after)
         if bridge.run(self._store.ledger.enter(self._work, 0, value, expected=expected)) != value:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
-    def _own(self, queue: Queue, note: ReplayNote | None) -> bool:
-        if note is None or queue.name not in note.made:
+    def _is_own(self, queue: Queue, recorded: ReplayNote | None) -> bool:
+        """Returns whether this replay has created a queue, perhaps without recording it."""
+        if recorded is None or queue.name not in recorded.made:
             return False
-        uid = note.made[queue.name]
+        uid = recorded.made[queue.name]
         if uid:
             return uid == f"{queue.uid:x}"
         # The run was killed between creating the queue and recording it, before anything was written.
         return not any(bridge.iterate(self._store.bulk.measure([queue])))
 
-    def _needed(self, target: str) -> int:
+    def _min_partitions(self, target: str) -> int:
         """Returns the number of partitions that a target needs so that messages keep theirs."""
-        return max(_partitions(one) for one in self._manifests if self._targets[one.queue] == target)
+        return max(_count_partitions(one) for one in self._manifests if self._targets[one.queue] == target)
 
-    def _spec(self, target: str) -> QueueSpec:
+    def _new_queue_spec(self, target: str) -> QueueSpec:
+        """Returns the options of a new target, as those of the archived queue in its latest bucket."""
         last = max((one for one in self._manifests if self._targets[one.queue] == target), key=lambda one: one.bucket)
         source: ArchivedQueue = last.source
         return QueueSpec(
-            partitions=self._options.partitions or self._needed(target),
+            partitions=self._options.partitions or self._min_partitions(target),
             consistency=source.consistency,
             ttl=source.ttl,
         )
@@ -411,11 +417,11 @@ def _overlaps(bucket: str, seconds: int, options: ReplayOptions) -> bool:
 
 
 def _check_partitions(manifests: Sequence[Manifest], options: ReplayOptions) -> None:
-    most = max(map(_partitions, manifests), default=1)
+    most = max(map(_count_partitions, manifests), default=1)
     if options.partitions is not None and options.partitions < most and not options.fresh:
         raise OptionError(f"an archived queue had {most} partitions: fewer partitions need fresh ids")
 
 
-def _partitions(one: Manifest) -> int:
+def _count_partitions(bucket: Manifest) -> int:
     """Returns the number of partitions that the archived ids need; a deleted queue counts by its messages."""
-    return max(one.source.partitions, *one.summary.partitions)
+    return max(bucket.source.partitions, *bucket.summary.partitions)

@@ -52,15 +52,15 @@ class StreamParts:
     def __init__(self, files: HadoopFiles) -> None:
         self._files = files
         self._batches: dict[str, MicroBatch] = {}
-        self._left: dict[Key, set[str]] = {}
+        self._incomplete: dict[Key, set[str]] = {}
         for query in files.list(INCOMING):
             names = {entry.name.partition(".")[0].partition("-")[0] for entry in files.list(f"{INCOMING}/{query.name}")}
             for name in names:
-                self._add(f"{INCOMING}/{query.name}/{name}")
+                self._load(f"{INCOMING}/{query.name}/{name}")
 
     @property
     def keys(self) -> Collection[Key]:
-        return self._left.keys()
+        return self._incomplete.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
         """Writes a micro-batch, unless it was written before.
@@ -72,29 +72,29 @@ class StreamParts:
             seconds: Width of the buckets.
         """
         base = f"{INCOMING}/{query}/{batch}"
-        if not self._add(base):
+        if not self._load(base):
             place = f"{base}-{secrets.token_hex(4)}"
             named = messages.withColumn("bucket", bucket_name(messages["timestamp"], seconds))
             count = storage.write(named.select(*find_buckets.schema().names), self._files, place)
             _, files = storage.written(messages.sparkSession, self._files, place, count)
             paths = [(key, tuple(f"{manifest.bucket_path(*key)}/{file.name}" for file in files[key])) for key in files]
             self._files.write(f"{base}.json", msgspec.json.encode(MicroBatch(place, tuple(paths))).decode())
-            self._add(base)
+            self._load(base)
         # Listings may have lacked the preceding micro-batches when this process began.
         earlier = batch - 1
-        while f"{INCOMING}/{query}/{earlier}" not in self._batches and self._add(f"{INCOMING}/{query}/{earlier}"):
+        while f"{INCOMING}/{query}/{earlier}" not in self._batches and self._load(f"{INCOMING}/{query}/{earlier}"):
             earlier -= 1
 
     def read(self, spark: SparkSession, keys: Collection[Key]) -> DataFrame:
         """Returns the messages of buckets, without the duplicates that a stream with a new checkpoint writes."""
-        bases = sorted({base for key in keys for base in self._left[key]})
+        bases = sorted({base for key in keys for base in self._incomplete[key]})
         batches = [self._batches[base] for base in bases]
         paths = [f"{one.place}/{path}" for one in batches for key, files in one.files if key in keys for path in files]
         return storage.read_paths(spark, self._files, paths).dropDuplicates(["queue", "bucket", "partition", "id"])
 
     def complete(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            self._left.pop(key, None)
+            self._incomplete.pop(key, None)
 
     def tidy(self, query: str, batch: int) -> None:
         """Removes earlier micro-batches whose buckets are all complete.
@@ -105,25 +105,26 @@ class StreamParts:
             query: The stream's id.
             batch: The number of the last micro-batch.
         """
-        held = set().union(*self._left.values())
+        held = set().union(*self._incomplete.values())
         for entry in self._files.list(f"{INCOMING}/{query}"):
             number = entry.name.partition("-")[0]
             base = f"{INCOMING}/{query}/{number}"
             if not (entry.directory and number.isdecimal() and int(number) < batch) or base in held:
                 continue
-            if base in self._batches or not self._add(base):
+            if base in self._batches or not self._load(base):
                 # The index goes first, so that nothing refers to deleted files.
                 self._files.delete(f"{base}.json")
                 self._files.delete(f"{INCOMING}/{query}/{entry.name}")
                 self._batches.pop(base, None)
 
-    def _add(self, base: str) -> bool:
+    def _load(self, base: str) -> bool:
+        """Loads a micro-batch, whose buckets then count as incomplete; returns False if it was not written."""
         text = self._files.read(f"{base}.json")
         if text is None:
             return False
         micro_batch = self._batches[base] = _decode(text)
         for key, _ in micro_batch.files:
-            self._left.setdefault(key, set()).add(base)
+            self._incomplete.setdefault(key, set()).add(base)
         return True
 
 

@@ -96,11 +96,11 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     present = {one.key: [path for path in one.data_paths if lengths[path] is not None] for one in manifests}
     summaries = checksums.summaries(storage.read_paths(spark, opened.files, chain.from_iterable(present.values())))
     damaged = [damage for one in manifests for damage in compared(one, summaries.get(one.key))]
-    damaged += [damage for one in manifests for damage in _files(one, lengths)]
+    damaged += [damage for one in manifests for damage in _check_files(one, lengths)]
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
         say("comparing with the store")
-        lacking, waiting = _against_store(spark, options, opened, names, present)
+        lacking, waiting = _compare_with_store(spark, options, opened, names, present)
         damaged += lacking
     return CheckReport(
         archive=opened.files.root,
@@ -125,25 +125,26 @@ def compared(one: Manifest, found: Summary | None) -> list[Damage]:
     return []
 
 
-def _files(one: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
+def _check_files(bucket: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
     damaged = []
-    for path, file in zip(one.data_paths, one.files, strict=True):
+    for path, file in zip(bucket.data_paths, bucket.files, strict=True):
         if lengths[path] is None:
-            damaged.append(Damage(*one.key, f"the file {file.name} of {file.bytes} bytes is missing"))
+            damaged.append(Damage(*bucket.key, f"the file {file.name} of {file.bytes} bytes is missing"))
         elif lengths[path] != file.bytes:
-            damaged.append(Damage(*one.key, f"the file {file.name} has {lengths[path]} bytes and not {file.bytes}"))
+            damaged.append(Damage(*bucket.key, f"the file {file.name} has {lengths[path]} bytes and not {file.bytes}"))
     return damaged
 
 
-def _against_store(
+def _compare_with_store(
     spark: SparkSession,
     options: CheckOptions,
-    there: ArchiveDirectory,
+    archive: ArchiveDirectory,
     names: Iterable[str],
     present: Mapping[Key, Sequence[str]],
 ) -> tuple[list[Damage], list[UnarchivedBucket]]:
+    """Returns the archived buckets that lack messages of the store or differ, and closed ones that are not archived."""
     store = open_stores.opened(options.store)
-    seconds = there.about.seconds
+    seconds = archive.about.seconds
     # A deleted queue does not make its archived buckets invalid.
     live = [queue for name in names if (queue := open_stores.existing(store, options.store, name))]
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
@@ -159,12 +160,12 @@ def _against_store(
         return [], waiting
     stored = find_buckets.messages(spark, options.store, grouped(divided(archived), tasks))
     paths = [path for key in {unit.key for unit in archived} for path in present[key]]
-    theirs = storage.read_paths(spark, there.files, paths)
+    theirs = storage.read_paths(spark, archive.files, paths)
     differences = checksums.differences(stored, theirs)
-    return [Damage(*key, _lacks(one)) for key, one in differences.items()], waiting
+    return [Damage(*key, _difference_text(one)) for key, one in differences.items()], waiting
 
 
-def _lacks(one: checksums.Difference) -> str:
-    parts = [f"it lacks {one.missing} messages of the store"] if one.missing else []
-    parts += [f"{one.changed} messages differ in the store"] if one.changed else []
+def _difference_text(difference: checksums.Difference) -> str:
+    parts = [f"it lacks {difference.missing} messages of the store"] if difference.missing else []
+    parts += [f"{difference.changed} messages differ in the store"] if difference.changed else []
     return " and ".join(parts)

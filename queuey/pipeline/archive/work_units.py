@@ -95,11 +95,11 @@ def grouped(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]
     Units of one bucket stay together if possible, so that a bucket becomes few files.
     """
     ordered = sorted(units, key=lambda unit: (unit.queue, unit.bucket, unit.partition, unit.lower))
-    total = sum(map(_weight, ordered))
-    return shared_out(ordered, max(1, min(tasks, math.ceil(total / MIN_WEIGHT))), _weight)
+    total = sum(map(_cost, ordered))
+    return shared_out(ordered, max(1, min(tasks, math.ceil(total / MIN_WEIGHT))), _cost)
 
 
-def _weight(unit: WorkUnit) -> int:
+def _cost(unit: WorkUnit) -> int:
     return unit.weight + BUCKET_WEIGHT
 
 

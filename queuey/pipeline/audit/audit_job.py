@@ -150,17 +150,17 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     rows = receipt_join.matched(
         message_sources.sealed(receipt_join.promised(receipts, about), queue_spans),
         receipt_join.present(message_sources.stored(queue_spans), message_sources.archived(queue_spans)),
-        [_offsets(spark, offsets) for offsets in groups.values()],
+        [_offsets_frame(spark, offsets) for offsets in groups.values()],
         now=message_sources.now,
         late=options.late,
         margin=options.margin,
     )
-    with _kept(rows) as matched, _kept(receipt_join.strays(matched, receipts)) as strays:
-        partitions = _accounts(matched, strays, tuple(groups), copies=options.copies)
+    with _persisted(rows) as matched, _persisted(receipt_join.strays(matched, receipts)) as strays:
+        partitions = _count_by_partition(matched, strays, tuple(groups), copies=options.copies)
         total = summed(account for accounts in partitions.values() for account in accounts.values())
         answered = strays.agg(f.coalesce(f.sum("answer"), f.lit(0)).alias("n")).first()
         alone = matched.where("stray").count()
-        samples = _samples(matched, strays, total, options.samples)
+        samples = _collect_samples(matched, strays, total, options.samples)
     assert counts is not None  # noqa: S101 - an aggregate without groups has one row
     assert answered is not None  # noqa: S101 - likewise
     return Audit(
@@ -206,7 +206,7 @@ def summed(found: Iterable[Account]) -> Account:
     return Account(**numbers, groups=groups)
 
 
-def _offsets(spark: SparkSession, offsets: Mapping[str, Mapping[int, Position]]) -> DataFrame:
+def _offsets_frame(spark: SparkSession, offsets: Mapping[str, Mapping[int, Position]]) -> DataFrame:
     rows = [
         (queue, partition, columns.text_of(position))
         for queue, positions in offsets.items()
@@ -216,7 +216,7 @@ def _offsets(spark: SparkSession, offsets: Mapping[str, Mapping[int, Position]])
 
 
 @contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
     frame.persist()
     try:
         yield frame
@@ -224,7 +224,7 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-def _accounts(
+def _count_by_partition(
     matched: DataFrame, strays: DataFrame, groups: Sequence[str], *, copies: bool
 ) -> dict[str, dict[int, Account]]:
     from pyspark.sql import functions as f
@@ -244,16 +244,16 @@ def _accounts(
     accounts: dict[str, dict[int, Account]] = {}
     for row in counted.join(alike, key_columns, "left").collect():
         numbers = {flag: row[flag] for flag in FLAGS}
-        stands = {
+        progress_of_groups = {
             name: Passed(row[f"passed_{number}"], row[f"waiting_{number}"], row[f"expired_{number}"])
             for number, name in enumerate(groups)
         }
-        account = Account(**numbers, copies=(row.copies or 0) if copies else 0, groups=stands)
+        account = Account(**numbers, copies=(row.copies or 0) if copies else 0, groups=progress_of_groups)
         accounts.setdefault(row.queue, {})[row.partition] = account
     return {queue: dict(sorted(by_partition.items())) for queue, by_partition in sorted(accounts.items())}
 
 
-def _samples(matched: DataFrame, strays: DataFrame, total: Account, most: int) -> list[AuditSample]:
+def _collect_samples(matched: DataFrame, strays: DataFrame, total: Account, max_samples: int) -> list[AuditSample]:
     from pyspark.sql import functions as f
 
     frames = [(kind, matched.where(f.col(kind) == 1)) for kind in _KINDS if getattr(total, kind)]
@@ -264,5 +264,5 @@ def _samples(matched: DataFrame, strays: DataFrame, total: Account, most: int) -
             kind=kind, queue=row.queue, partition=row.partition, id=row.id, at=row.at, sha256=bytes(row.hash).hex()
         )
         for kind, frame in frames
-        for row in frame.select("queue", "partition", "id", "at", "hash").limit(most).collect()
+        for row in frame.select("queue", "partition", "id", "at", "hash").limit(max_samples).collect()
     ]

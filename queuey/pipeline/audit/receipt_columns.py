@@ -70,6 +70,7 @@ def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def renamed(column: str, names: Mapping[str, str]) -> Column:
+    """Returns a column of queue names with new names; names that are not in ``names`` stay."""
     from pyspark.sql import functions as f
 
     original = f.col(column)
@@ -89,7 +90,7 @@ def ticks(name: str) -> Column:
     """Returns the time of ids (32 lower-case hex digits) in ticks, as a long."""
     from pyspark.sql import functions as f
 
-    return f.conv(_time(name), 16, 10).cast("long")
+    return f.conv(_time_digits(name), 16, 10).cast("long")
 
 
 def seconds(name: str) -> Column:
@@ -106,10 +107,10 @@ def position(name: str) -> Column:
         for at in range(17, 33, 2)
         for piece in (f.translate(f.substring(name, at, 1), _DIGITS, _FLIPPED), f.substring(name, at + 1, 1))
     ]
-    return f.concat(f.lit("0"), _time(name), *low)
+    return f.concat(f.lit("0"), _time_digits(name), *low)
 
 
-def _time(name: str) -> Column:
+def _time_digits(name: str) -> Column:
     from pyspark.sql import functions as f
 
     return f.concat(f.substring(name, 14, 3), f.substring(name, 9, 4), f.substring(name, 1, 8))

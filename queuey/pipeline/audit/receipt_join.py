@@ -32,8 +32,9 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     """Returns a row for each id in receipts.
 
     Columns: ``PLACE``, ``must`` (a receipt promises the message), ``bodies`` (several if the message was put several
-    times; any of them may be stored), ``until`` (expiry of the last one, in seconds since 1970), ``at``, ``put``,
-    ``horizon``, ``delay``, and ``sealed``, which is null; see :func:`sealed`.
+    times; any of them may be stored), ``until`` (expiry of the last one, in seconds since 1970), ``at``
+    (when it was accepted), ``put`` (it was written at an id that the client chose), ``horizon``, ``delay``, and
+    ``sealed``, which is null; see :func:`sealed`.
     """
     from pyspark.sql import functions as f
 

@@ -40,6 +40,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def spans(receipts: DataFrame) -> list[Span]:
+    """Returns the queues in receipts, each from the lowest id that a receipt has or may stand for."""
     from pyspark.sql import functions as f
 
     rows = receipts.groupBy("queue").agg(
@@ -83,7 +84,7 @@ class MessageSources:
         self._options = options
         self._groups = groups
         self._archive = None if archive is None else directory.open_existing(spark, archive)
-        self._found: list[Manifest] | None = None
+        self._cached_manifests: list[Manifest] | None = None
         self._store: Store | None = None
         self._queues: dict[str, Queue | None] = {}
         if only_archive:
@@ -97,19 +98,21 @@ class MessageSources:
 
     def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
         """Returns name, TTL in seconds, horizon in ticks and read delay in seconds of each queue."""
-        return [(span.queue, *self._about(span.queue)) for span in spans]
+        return [(span.queue, *self._read_about(span.queue)) for span in spans]
 
     def stored(self, spans: Sequence[Span]) -> DataFrame | None:
+        """Returns the messages in the store with hashes instead of bodies, or None if no store is read."""
         if self._store is None:
             return None
         spans = [span for span in spans if self._queue(span.queue) is not None]
-        parts = batch_reader.planned(self._read(spans)) if spans else []
+        parts = batch_reader.planned(self._source_options(spans)) if spans else []
         payloads = [
             body_hashes.packed(group) for group in shared_out(parts, batch_reader.DEFAULT_TASKS, batch_reader.weight)
         ]
         return tasks.rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
     def archived(self, spans: Sequence[Span]) -> DataFrame | None:
+        """Returns archived messages like :meth:`stored`, or None if no archive is read; skips missing files."""
         if self._archive is None:
             return None
         lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
@@ -132,12 +135,12 @@ class MessageSources:
     def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
         """Returns group -> queue -> partition -> position."""
         names = [span.queue for span in spans]
-        return {group: {name: self._stands(name, group) for name in names} for group in self._groups}
+        return {group: {name: self._read_offsets(name, group) for name in names} for group in self._groups}
 
     def _manifests(self, spans: Sequence[Span]) -> list[Manifest]:
         """Returns the manifests of archived buckets from the first receipts on. They are read once."""
         assert self._archive is not None  # noqa: S101 - called only with an archive
-        if self._found is None:
+        if self._cached_manifests is None:
             seconds = self._archive.about.seconds
             keys = [
                 (span.queue, name)
@@ -145,12 +148,13 @@ class MessageSources:
                 for name in self._archive.bucket_names(span.queue)
                 if buckets.named(name, seconds).upper > span.lower
             ]
-            self._found = self._archive.manifests(keys)
-        return self._found
+            self._cached_manifests = self._archive.manifests(keys)
+        return self._cached_manifests
 
-    def _about(self, name: str) -> tuple[float, int, float]:
+    def _read_about(self, name: str) -> tuple[float, int, float]:
+        """Returns TTL, horizon and read delay; a deleted queue has the highest possible horizon."""
         if self._store is None:
-            return self._about_archived(name)
+            return self._read_about_archived(name)
         default = float(open_stores.settings_of(self._options).default_ttl)
         queue = self._queue(name)
         if queue is None:
@@ -162,7 +166,7 @@ class MessageSources:
             horizon = TICKS_MAX
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
 
-    def _about_archived(self, name: str) -> tuple[float, int, float]:
+    def _read_about_archived(self, name: str) -> tuple[float, int, float]:
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         manifests = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
         if not manifests:
@@ -175,7 +179,7 @@ class MessageSources:
             self._queues[name] = open_stores.existing(self._store, self._options, name)
         return self._queues[name]
 
-    def _read(self, spans: Sequence[Span]) -> SourceOptions:
+    def _source_options(self, spans: Sequence[Span]) -> SourceOptions:
         bounds: dict[str, dict[int, Bound]] = {}
         for span in spans:
             queue = self._queue(span.queue)
@@ -189,7 +193,7 @@ class MessageSources:
             fail_on_data_loss=False,
         )
 
-    def _stands(self, name: str, group: str) -> Mapping[int, Position]:
+    def _read_offsets(self, name: str, group: str) -> Mapping[int, Position]:
         queue = self._queue(name)
         if queue is None or self._store is None:
             return {}

@@ -26,9 +26,9 @@ from queuey.spark.source.columns import arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_TASKS = 400
+MAX_TASKS = 400
 SAMPLES = 3
-MOST_CLASSES = 10_000
+MAX_CLASSES = 10_000
 OTHERS = "…"
 """The text of the class that combines all smaller classes."""
 _SCHEMA = StructType(
@@ -67,9 +67,9 @@ def each(spark: SparkSession, store: StoreOptions, wanted: DeadLetterFilter, say
         QueueNotFound: The given dead-letter queue does not exist.
     """
     units = selection.units_of(store, wanted)
-    say(_looking(units))
-    for packed in _on_units(spark, units, partial(_listed, store, wanted)).toLocalIterator():
-        yield _unpacked(packed)
+    say(_reading_text(units))
+    for packed in _rdd_of_results(spark, units, partial(_list_in_task, store, wanted)).toLocalIterator():
+        yield _unpack(packed)
 
 
 def classes(
@@ -78,7 +78,7 @@ def classes(
     wanted: DeadLetterFilter,
     *,
     samples: int = SAMPLES,
-    most: int = MOST_CLASSES,
+    most: int = MAX_CLASSES,
     say: Say,
 ) -> DeadLetterClasses:
     """Classifies dead letters by error.
@@ -97,8 +97,8 @@ def classes(
     from pyspark.sql import functions as f
 
     units = selection.units_of(store, wanted)
-    say(_looking(units))
-    payloads = [msgspec.msgpack.encode((wanted, group)) for group in shared_out(units, MOST_TASKS)]
+    say(_reading_text(units))
+    payloads = [msgspec.msgpack.encode((wanted, group)) for group in shared_out(units, MAX_TASKS)]
     sample = f.struct(*DeadLetterSample.__struct_fields__)
     grouped = (
         tasks.rows(spark, "dead_letters", _SCHEMA, store, payloads)
@@ -115,12 +115,12 @@ def classes(
     ordered = grouped.orderBy(f.desc("count"), "queue", "error", "shape")
     less = f.lit(OTHERS), f.sum("count"), f.min("first"), f.max("last"), f.max("attempts")
     others = ordered.offset(most).groupBy("queue", "error").agg(*less)
-    whole = [_class(row, samples) for row in [*ordered.limit(most).collect(), *others.collect()]]
+    whole = [_error_class(row, samples) for row in [*ordered.limit(most).collect(), *others.collect()]]
     grouped.unpersist()
     return DeadLetterClasses(sum(one.count for one in whole), tuple(whole))
 
 
-def _class(row: Iterable[Any], samples: int) -> ErrorClass:
+def _error_class(row: Iterable[Any], samples: int) -> ErrorClass:
     queue, error, text, count, first, last, attempts, *kept = row
     newest = sorted(chain(*kept), reverse=True)[:samples]
     return ErrorClass(queue, error, text, count, first, last, attempts, tuple(DeadLetterSample(*one) for one in newest))
@@ -132,9 +132,9 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
         yield pa.RecordBatch.from_pylist([_row(found.dead_letter) for found in page], schema=_ROWS)
 
 
-def _row(one: DeadLetter) -> dict[str, object]:
-    cause = one.cause
-    names = {name: getattr(one, name) for name in ("queue", "lies_in", "partition", "id")}
+def _row(dead_letter: DeadLetter) -> dict[str, object]:
+    cause = dead_letter.cause
+    names = {name: getattr(dead_letter, name) for name in ("queue", "lies_in", "partition", "id")}
     failure = {name: getattr(cause, name) for name in ("error", "at", "attempts", "text")}
     return {**names, **failure, "shape": deadletters.shape_of(cause.text)}
 
@@ -150,46 +150,47 @@ def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: 
         QueueNotFound: The given dead-letter queue does not exist.
     """
     units = selection.units_of(store, order.wanted)
-    say(_looking(units))
+    say(_reading_text(units))
     outcome = Redriven()
-    for packed in _on_units(spark, units, partial(_redriven, store, order)).collect():
+    for packed in _rdd_of_results(spark, units, partial(_redrive_in_task, store, order)).collect():
         outcome += msgspec.msgpack.decode(packed, type=Redriven)
     return outcome
 
 
-def _unpacked(packed: bytes) -> DeadLetter:
+def _unpack(packed: bytes) -> DeadLetter:
     """Decodes a dead letter of a task, without a type, because its body is text or bytes."""
     values = msgspec.msgpack.decode(packed)
     return DeadLetter(**{**values, "cause": Cause(**values["cause"])})
 
 
-def _looking(units: Sequence[DeadLetterUnit]) -> str:
+def _reading_text(units: Sequence[DeadLetterUnit]) -> str:
     return f"reading {len({unit.queue for unit in units}):,} queues of dead letters"
 
 
-def _on_units(spark: SparkSession, units: Sequence[DeadLetterUnit], task: Task) -> Any:  # noqa: ANN401 - an RDD of bytes
-    """Distributes units to tasks and returns the results.
+def _rdd_of_results(spark: SparkSession, units: Sequence[DeadLetterUnit], task: Task) -> Any:  # noqa: ANN401 - an RDD of bytes
+    """Returns an RDD of the results of all tasks. Nothing runs until it is collected.
 
     Args:
         spark: The session.
         units: The units; tasks get consecutive ones.
         task: The function to run.
     """
-    packed = [msgspec.msgpack.encode(group) for group in shared_out(units, MOST_TASKS)]
-    return spark.sparkContext.parallelize(packed, max(1, len(packed))).flatMap(partial(_run, task))
+    packed = [msgspec.msgpack.encode(group) for group in shared_out(units, MAX_TASKS)]
+    return spark.sparkContext.parallelize(packed, max(1, len(packed))).flatMap(partial(_run_task, task))
 
 
-def _run(task: Task, packed: bytes) -> Iterator[bytes]:
+def _run_task(task: Task, packed: bytes) -> Iterator[bytes]:
     return task(_decode_units(packed))
 
 
-def _listed(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
+def _list_in_task(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
     store = open_stores.opened(options)
     for page in selection.all_pages(store, options, units, wanted):
         yield from (msgspec.msgpack.encode(found.dead_letter) for found in page)
 
 
-def _redriven(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
+def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
+    """Redrives the dead letters of units, or counts them with ``dry_run``; skips deleted or purged queues."""
     store = open_stores.opened(options)
     usual = open_stores.settings_of(options).default_ttl
     work = Redrive(store, partial(open_stores.existing, store, options), order, usual)

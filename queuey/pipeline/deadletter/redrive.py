@@ -106,7 +106,7 @@ class Returning(msgspec.Struct):
     def messages(self, base: int, low: int) -> MessageColumns:
         lives = self.ttl * TICKS_PER_SECOND
         return columns_of(
-            Message(base + index, low, one.partition, base + index + lives, one.body, _meta(one))
+            Message(base + index, low, one.partition, base + index + lives, one.body, _make_meta(one))
             for index, one in zip(self.indexes.tolist(), self.dead_letters, strict=True)
         )
 
@@ -134,7 +134,7 @@ class Redrive:
         page: int = selection.PAGE_SIZE,
     ) -> None:
         self._store = store
-        self._queue = queue
+        self._look_up_queue = queue
         self._order = order
         self._usual_ttl = usual_ttl
         self._chunk = chunk
@@ -144,7 +144,7 @@ class Redrive:
     def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
         outcome = Redriven()
         for page, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
-            _, going, staying = self._targets([one.dead_letter for one in page])
+            _, going, staying = self._group_by_target([one.dead_letter for one in page])
             outcome += Redriven({name: len(locations) for name, locations in going.items()}) + staying
         return outcome
 
@@ -155,7 +155,7 @@ class Redrive:
             OptionError: The run began with another order.
             QueueChanged: A queue was deleted or purged meanwhile. It is safe to try again.
         """
-        target, work = TargetQueue(self._store, dead), self._work(dead, unit)
+        target, work = TargetQueue(self._store, dead), self._ledger_name(dead, unit)
         sending = _UnitRedrive(self._store, target, self._order, work, chunk=self._chunk, page=self._page)
         outcome, number, planned, start = Redriven(), 0, 0, None
         while True:
@@ -173,8 +173,9 @@ class Redrive:
                 return outcome
 
     def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
-        stored = sending.there(chunk)
-        targets, going, outcome = self._targets([one.dead_letter for _, one in stored])
+        """Sends the dead letters of a chunk that still exist, and records the chunk as sent."""
+        stored = sending.existing(chunk)
+        targets, going, outcome = self._group_by_target([one.dead_letter for _, one in stored])
         gone: list[PlannedDeadLetter] = []
         for name, locations in going.items():
             mine = [stored[location] for location in locations]
@@ -187,24 +188,26 @@ class Redrive:
             )
             counts = sending.reserver(queue).write(number, rows)
             outcome += Redriven({name: counts.rows}, counts.moved, counts.kept)
-            gone += [_planned(one.message) for _, one in mine]
+            gone += [_to_planned(one.message) for _, one in mine]
         done = msgspec.structs.replace(chunk, dead_letters=tuple(gone), outcome=outcome)
         return sending.set(number, raw, done)
 
-    def _targets(self, found: Sequence[DeadLetter]) -> tuple[dict[str, Queue], dict[str, list[int]], Redriven]:
+    def _group_by_target(
+        self, dead_letters: Sequence[DeadLetter]
+    ) -> tuple[dict[str, Queue], dict[str, list[int]], Redriven]:
         """Groups dead letters by their target queue.
 
         Returns:
             The queues, the indexes of the dead letters for each, and the dead letters that stay.
         """
-        queues = {name: self._queue(name) for name in {dead_letter.queue for dead_letter in found}}
+        queues = {name: self._look_up_queue(name) for name in {dead_letter.queue for dead_letter in dead_letters}}
         shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
-        going, staying = by_origin(found, shapes, self._order.wanted.dead_queue)
+        going, staying = by_origin(dead_letters, shapes, self._order.wanted.dead_queue)
         for name in [name for name in going if (row := queues[name]) is not None and row.keeps_keys]:
-            staying += _with_keys(name, [found[index] for index in going.pop(name)])
+            staying += _refuse_keyed(name, [dead_letters[index] for index in going.pop(name)])
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
 
-    def _work(self, dead: Queue, unit: DeadLetterUnit) -> str:
+    def _ledger_name(self, dead: Queue, unit: DeadLetterUnit) -> str:
         return (
             f"redrive/{_digest(msgspec.msgpack.encode((self._order.run, dead.uid, dead.qid, unit.partitions))).hex()}"
         )
@@ -231,6 +234,7 @@ class _UnitRedrive:
     def planned(
         self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, before: int
     ) -> tuple[bytes, RedriveChunk]:
+        """Selects the dead letters of a chunk and records them. ``before`` is their number in earlier chunks."""
         selected = self._order.wanted
         if selected.limit is not None:
             selected = msgspec.structs.replace(selected, limit=selected.limit - before)
@@ -239,7 +243,7 @@ class _UnitRedrive:
         for dead_letters, location in selection.pages(
             self._store, self._dead.queue, unit, selected, start=start, page=self._page
         ):
-            chosen += [_planned(one.message) for one in dead_letters]
+            chosen += [_to_planned(one.message) for one in dead_letters]
             size += sum(len(one.message.body) for one in dead_letters)
             if len(chosen) >= self._chunk or size >= CHUNK_BYTES:
                 after = None if len(chosen) == selected.limit else location
@@ -247,13 +251,14 @@ class _UnitRedrive:
         return self.set(number, None, RedriveChunk(about, tuple(chosen), after, len(chosen)))
 
     def set(self, number: int, raw: bytes | None, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
+        """Replaces a chunk's entry ``raw``; returns the entry that is then recorded, perhaps of another attempt."""
         value = msgspec.msgpack.encode(chunk)
         stored = self._dead.patiently(
             lambda: bridge.run(self._store.ledger.enter(self._work, number, value, expected=raw))
         )
         return stored, _decode(stored)
 
-    def there(self, chunk: RedriveChunk) -> list[tuple[int, FoundDeadLetter]]:
+    def existing(self, chunk: RedriveChunk) -> list[tuple[int, FoundDeadLetter]]:
         """Returns the dead letters of a chunk that still exist, each with its number in the chunk."""
         locations = [planned.location for planned in chunk.dead_letters]
         stored = (
@@ -277,23 +282,23 @@ class _UnitRedrive:
         return self._reservers[queue.uid]
 
     def remove(self, chunk: RedriveChunk) -> None:
-        gone = [(one.message.partition, one.message.position) for _, one in self.there(chunk)]
+        gone = [(one.message.partition, one.message.position) for _, one in self.existing(chunk)]
         if gone:
             self._dead.use(lambda queue: bridge.run(self._store.messages.delete(queue, gone)))
 
 
-def _planned(message: Message) -> PlannedDeadLetter:
+def _to_planned(message: Message) -> PlannedDeadLetter:
     return PlannedDeadLetter(message.partition, message.ticks, message.low, message.expires)
 
 
-def _with_keys(name: str, found: Sequence[DeadLetter]) -> Redriven:
+def _refuse_keyed(name: str, dead_letters: Sequence[DeadLetter]) -> Redriven:
     """Returns dead letters as staying, because Spark cannot write to a queue that keeps keys."""
     reason = f"queue {name} keeps keys, which Spark cannot write: redrive them with qdo deadletter redrive"
-    staying = [UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in found]
+    staying = [UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in dead_letters]
     return Redriven(left={reason: len(staying)}, samples=tuple(sorted(staying)[:SAMPLES]))
 
 
-def _meta(dead_letter: DeadLetter) -> Meta | None:
+def _make_meta(dead_letter: DeadLetter) -> Meta | None:
     meta = Meta(dead_letter.content_type, tuple(dead_letter.headers.items()), dead_letter.json)
     return None if meta == Meta() else meta
 

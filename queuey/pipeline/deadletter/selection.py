@@ -92,23 +92,23 @@ def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetter
     else:
         places: set[str] = set()
         for name in wanted.queues:
-            places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _there(store, options, [name])))
+            places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _existing(store, options, [name])))
         for pattern in wanted.patterns:
             places |= {queue.name for queue in open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))}
             places |= {queue.dead_letter for queue in open_stores.selected(options, Pattern(translate(pattern)))}
-        dead_queues = _there(store, options, sorted(places - {""}))
-    return [unit for queue in dead_queues for unit in _units(queue, wanted)]
+        dead_queues = _existing(store, options, sorted(places - {""}))
+    return [unit for queue in dead_queues for unit in _make_units(queue, wanted)]
 
 
-def _there(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
+def _existing(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
     return [queue for name in names if (queue := open_stores.existing(store, options, name))]
 
 
-def _units(queue: Queue, wanted: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
+def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
     numbers = [
-        number for number in range(1, queue.partitions + 1) if not wanted.partitions or number in wanted.partitions
+        number for number in range(1, queue.partitions + 1) if not selected.partitions or number in selected.partitions
     ]
-    if wanted.limit is not None:
+    if selected.limit is not None:
         yield DeadLetterUnit(queue.name, queue.qid, tuple(numbers))
     else:
         for number in numbers:
@@ -151,7 +151,7 @@ def pages(
             selected: list[FoundDeadLetter] = []
             for message in messages:
                 dead_letter = deadletters.stored_dead_letter(message, queue.name)
-                if dead_letter is not None and wanted.takes(dead_letter):
+                if dead_letter is not None and wanted.matches_reason(dead_letter):
                     selected.append(FoundDeadLetter(message, dead_letter))
                 if len(selected) == remaining:
                     break

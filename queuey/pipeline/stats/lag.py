@@ -66,7 +66,7 @@ class GroupObservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.queue, self.partition, self.group
 
 
-class Behind(msgspec.Struct, frozen=True, kw_only=True):
+class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
     """A group in a partition.
 
     Attributes:
@@ -109,7 +109,7 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     lost: int
     first: float | None
-    rows: tuple[Behind, ...]
+    rows: tuple[GroupLag, ...]
     within: float
     sample: float
     at: float
@@ -138,18 +138,18 @@ def run(
     say("listing queues")
     payloads = _payloads(options)
     say(f"observing, in {len(payloads):,} tasks")
-    earlier, observations = {}, _observations(spark, options, payloads)
+    earlier, observations = {}, _collect_observations(spark, options, payloads)
     if options.sample:
         say(f"observing again in {options.sample:g} s")
         wait(options.sample)
-        earlier, observations = observations, _observations(spark, options, payloads)
-    behind = [judged(one, earlier.get(key), options.within) for key, one in observations.items()]
-    return summed_up(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
+        earlier, observations = observations, _collect_observations(spark, options, payloads)
+    behind = [group_lag(one, earlier.get(key), options.within) for key, one in observations.items()]
+    return lag_report(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
 
 
-def summed_up(behind: Sequence[Behind], options: LagOptions, at: float) -> LagReport:
+def lag_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> LagReport:
     unread = [one for one in behind if one.messages]
-    ordered = sorted(unread, key=_danger)
+    ordered = sorted(unread, key=_danger_key)
     firsts = [one.forecast.first for one in unread if one.forecast.first is not None]
     return LagReport(
         partitions=len(behind),
@@ -165,9 +165,9 @@ def summed_up(behind: Sequence[Behind], options: LagOptions, at: float) -> LagRe
     )
 
 
-def _danger(one: Behind) -> tuple[float, int, str, int, str]:
-    first = one.forecast.first
-    return float("inf") if first is None else first, -one.messages, one.queue, one.partition, one.group
+def _danger_key(lag: GroupLag) -> tuple[float, int, str, int, str]:
+    first = lag.forecast.first
+    return float("inf") if first is None else first, -lag.messages, lag.queue, lag.partition, lag.group
 
 
 def _payloads(options: LagOptions) -> list[bytes]:
@@ -183,7 +183,7 @@ def _payloads(options: LagOptions) -> list[bytes]:
     return [msgspec.msgpack.encode((part, {name: options.offsets[name] for name in part.names})) for part in parts]
 
 
-def _observations(
+def _collect_observations(
     spark: SparkSession, options: LagOptions, payloads: Sequence[bytes]
 ) -> dict[tuple[str, int, str], GroupObservation]:
     observations = tasks.values(spark, partial(_observe, options.store, options.groups), payloads)
@@ -191,24 +191,26 @@ def _observations(
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
+    """Observes groups in a range of queues, in a task; skips queues that are deleted or changed meanwhile."""
     stretch, offsets = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
     store = open_stores.opened(options)
     default_ttl = open_stores.settings_of(options).default_ttl
     for queues in name_ranges.queues(options, stretch):
         for queue in queues:
             try:
-                for group, positions in _groups(store, queue, groups, offsets):
+                for group, positions in _read_group_offsets(store, queue, groups, offsets):
                     for observation in observed(store, queue, group, positions, queue.ttl or default_ttl):
                         yield msgspec.msgpack.encode(observation)
             except (QueueChanged, QueueNotFound):
                 continue
 
 
-def _groups(
-    store: Store, queue: Queue, groups: tuple[str, ...], given: Offsets | None
+def _read_group_offsets(
+    store: Store, queue: Queue, groups: tuple[str, ...], from_file: Offsets | None
 ) -> Iterator[tuple[str, Mapping[int, Position]]]:
-    if given is not None:
-        yield groups[0] if groups else FROM_FILE, given[queue.name]
+    """Yields groups and their offsets: from the file, else of ``groups``, else of all groups of the queue."""
+    if from_file is not None:
+        yield groups[0] if groups else FROM_FILE, from_file[queue.name]
         return
     for group in groups or tuple(bridge.run(store.offsets.groups(queue))):
         try:
@@ -236,7 +238,7 @@ def observed(
     newest = {info.partition: info.newest for info in bridge.run(store.messages.inspect(queue))[1]}
     now = bridge.run(store.ledger.now())
     for (number, position), lag in zip(places, bridge.run(store.messages.lag(queue, places)), strict=True):
-        first = _first(store, queue, number, position) if lag.count else None
+        first = _read_first_unread(store, queue, number, position) if lag.count else None
         last = newest.get(number)
         yield GroupObservation(
             queue=queue.name,
@@ -254,14 +256,14 @@ def observed(
         )
 
 
-def _first(store: Store, queue: Queue, partition: int, offset: Position | None) -> tuple[int, int] | None:
+def _read_first_unread(store: Store, queue: Queue, partition: int, offset: Position | None) -> tuple[int, int] | None:
     """Returns the id's time and the expiry of the first unread message in ticks, without reading its body."""
     lower = FIRST if offset is None else ids.following(offset)
     batch = next(bridge.iterate(store.bulk.scan_arrow(queue, Slice(partition, lower, limit=1), bodies=False)), None)
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
 
 
-def judged(one: GroupObservation, earlier: GroupObservation | None, within: float) -> Behind:
+def group_lag(one: GroupObservation, earlier: GroupObservation | None, within: float) -> GroupLag:
     """Computes lag, growth and forecast of a group.
 
     Args:
@@ -280,7 +282,7 @@ def judged(one: GroupObservation, earlier: GroupObservation | None, within: floa
         growth=1.0 if growth is None else growth,
         coming=earlier is not None and one.written > earlier.written,
     )
-    return Behind(
+    return GroupLag(
         queue=one.queue,
         partition=one.partition,
         group=one.group,

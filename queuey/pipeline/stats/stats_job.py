@@ -91,7 +91,7 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     recent: dict[str, RecentCounts] = {}
     if options.recent and tally.messages:
         say("counting recent messages")
-        recent = _lately(store, options.store, tally)
+        recent = _count_recent(store, options.store, tally)
     return Stats(tally=tally, recent=recent, at=began_at)
 
 
@@ -119,13 +119,13 @@ def _measures(spark: SparkSession, options: StatsOptions, say: Callable[[str], N
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     pending: list[tuple[object, ...]] = []
-    for queue, measures in _measured(options, payload):
-        pending += [_row(queue, one) for one in measures if one.count] or [_nothing(queue)]
+    for queue, measures in _measure_range(options, payload):
+        pending += [_row(queue, one) for one in measures if one.count] or [_empty_row(queue)]
         if len(pending) >= name_ranges.PAGE_SIZE:
-            yield _batch(pending)
+            yield _to_batch(pending)
             pending = []
     if pending:
-        yield _batch(pending)
+        yield _to_batch(pending)
 
 
 def _row(queue: Queue, one: Measure) -> tuple[object, ...]:
@@ -135,30 +135,31 @@ def _row(queue: Queue, one: Measure) -> tuple[object, ...]:
     return queue.name, queue.partitions, one.partition, one.count, one.size, one.exact, oldest, newest, speed
 
 
-def _nothing(queue: Queue) -> tuple[object, ...]:
+def _empty_row(queue: Queue) -> tuple[object, ...]:
     return queue.name, queue.partitions, 0, 0, 0, True, None, None, None
 
 
-def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+def _to_batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _ROWS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_ROWS)
 
 
-def _measured(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queue, list[Measure]]]:
+def _measure_range(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queue, list[Measure]]]:
     store = open_stores.opened(options)
     for queues in name_ranges.queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
         yield from zip(queues, bridge.iterate(store.bulk.measure(queues)), strict=True)
 
 
-def _lately(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
+def _count_recent(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
+    """Counts recent messages of the deepest queues; leaves out queues that are deleted or changed meanwhile."""
     counts: dict[str, RecentCounts] = {}
     now = bridge.run(store.ledger.now())
     for figures in tally.top.get("messages", ()):
         try:
             queue = open_stores.queue(store, options, figures.queue)
-            minutes = [_since(store, queue, number, now, 60) for number in range(1, queue.partitions + 1)]
-            hours = [_since(store, queue, number, now, 3600) for number in range(1, queue.partitions + 1)]
+            minutes = [_count_since(store, queue, number, now, 60) for number in range(1, queue.partitions + 1)]
+            hours = [_count_since(store, queue, number, now, 3600) for number in range(1, queue.partitions + 1)]
         except (QueueChanged, QueueNotFound):
             continue
         more = max(hours) >= MAX_RECENT
@@ -166,6 +167,6 @@ def _lately(store: Store, options: StoreOptions, tally: Totals) -> dict[str, Rec
     return counts
 
 
-def _since(store: Store, queue: Queue, partition: int, now: int, seconds: int) -> int:
+def _count_since(store: Store, queue: Queue, partition: int, now: int, seconds: int) -> int:
     lower = now - seconds * TICKS_PER_SECOND, LOW_MIN
     return bridge.run(store.bulk.extent(queue, Slice(partition, lower, limit=MAX_RECENT)))[0]

@@ -20,7 +20,7 @@ from queuey.service.ranges import Range, Reading, mark_of, parse_bound
 from queuey.service.reading import Reader
 from queuey.terminal.task_calls import shown_call
 
-__all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted", "by_reason", "short_cursor"]
+__all__ = ["Browsing", "Failures", "MessageFilter", "ScanResult", "Sizes", "by_reason", "short_cursor"]
 
 MAX_SCANNED = 500
 """Max messages that one step of a scan reads; the byte limit of a page may end it sooner."""
@@ -32,7 +32,7 @@ MAX_SHAPED = 500
 """Max characters of an error's text that are compared."""
 
 
-class Found:
+class ScanResult:
     """Result of one step of a scan.
 
     Attributes:
@@ -74,13 +74,13 @@ class Browsing:
     def scan(
         self,
         access: QueueAccess,
-        wanted: Wanted,
+        wanted: MessageFilter,
         *,
         partitions: tuple[int, ...] | None,
         since: str,
         limit: int,
         upcoming: bool = False,
-    ) -> Found:
+    ) -> ScanResult:
         """Runs one step of a scan.
 
         Args:
@@ -109,7 +109,9 @@ class Browsing:
         )
         messages = [message for message in reading.messages if wanted.takes(message)]
         reached = reading.messages[-1].ticks if reading.messages else None
-        return Found(messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached)
+        return ScanResult(
+            messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached
+        )
 
     def neighbours(self, access: QueueAccess, partition: int, position: Position) -> tuple[str | None, str | None]:
         """Returns the ids of the previous and the next message in a partition, also of messages that are not due."""
@@ -123,18 +125,18 @@ class Browsing:
         return nearest(descending=True, before=mark), nearest(after=mark)
 
     def sizes(self, access: QueueAccess) -> Sizes:
-        return Sizes(self._newest(access))
+        return Sizes(self._read_newest(access))
 
     def tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
         """Counts the newest messages by the task that they call; also returns their total number."""
-        messages = self._newest(access)
+        messages = self._read_newest(access)
         calls = (shown_call(message.body) for message in messages if message.meta is not None and message.meta.json)
         return Counter(call.task for call in calls if call is not None), len(messages)
 
     def failures(self, access: QueueAccess) -> Failures:
-        return grouped(self._newest(access), access.queue.name)
+        return grouped(self._read_newest(access), access.queue.name)
 
-    def _newest(self, access: QueueAccess) -> Sequence[Message]:
+    def _read_newest(self, access: QueueAccess) -> Sequence[Message]:
         newest = Range(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
         return self._reader.read(access, newest).messages
 
@@ -155,7 +157,7 @@ def short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Posit
     return ",".join(common + [f"{number}:{ids.to_hex(last)}" for number, start in starts.items() if start == last])
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter of messages; blank fields match all messages.
 
     Attributes:
@@ -180,14 +182,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if (self.header or self.value) and not self._has_header(meta):
             return False
-        return not self.text or _holds(message.body, self.text)
+        return not self.text or _has_text(message.body, self.text)
 
     def _has_header(self, meta: Meta) -> bool:
         name, value = self.header.lower(), self.value
         return any(name in {"", own_name} and value in own_value for own_name, own_value in meta.headers)
 
 
-def _holds(body: str | bytes, text: str) -> bool:
+def _has_text(body: str | bytes, text: str) -> bool:
     if isinstance(body, bytes):
         return text.encode("utf-8", "surrogatepass") in body
     return text.lower() in body.lower()
@@ -241,7 +243,7 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
             continue
         key = (letter.queue, letter.cause.error, shape_of(letter.cause.text[:MAX_SHAPED]))
         groups.setdefault(key, []).append(letter)
-    failures = [_failure(key, letters) for key, letters in groups.items()]
+    failures = [_make_failure(key, letters) for key, letters in groups.items()]
     return Failures(lies_in, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))
 
 
@@ -254,6 +256,6 @@ def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
     return sorted(reasons.values(), key=lambda group: -sum(failure.count for _, failure in group))
 
 
-def _failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:
+def _make_failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:
     last = max(letters, key=lambda letter: letter.cause.at)
     return Failure(*key, len(letters), last.cause.at, last.stored_partition, last.stored_id)

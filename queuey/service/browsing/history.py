@@ -136,7 +136,7 @@ class History:
         workers.handle(HISTORY, lambda uid, answer: answer(self.own(uid)))
         workers.handle(ACTIVITY, lambda query, answer: answer(self.own_activity(query)))
 
-    def note(self, queue: Queue, sent: int, taken: int) -> None:
+    def record(self, queue: Queue, sent: int, taken: int) -> None:
         if not sent and not taken:
             return
         last = int(self._clock()) // STEP
@@ -144,23 +144,23 @@ class History:
             ring = self._rings.get(queue.uid)
             if ring is None:
                 self._make_room(queue.application)
-                ring = self._add(queue, last)
+                ring = self._add_ring(queue, last)
             ring.used = last
             index = ring.turn(last)
             ring.sent[index] += sent
             ring.taken[index] += taken
 
-    def note_depth(self, queue: Queue, count: int) -> None:
+    def record_depth(self, queue: Queue, count: int) -> None:
         """Records the number of messages in a queue. Adds a ring for the queue only if there is room."""
         last = int(self._clock()) // STEP
         with self._lock:
             ring = self._rings.get(queue.uid)
             if ring is None and len(self._rings) < MAX_QUEUES:
-                ring = self._add(queue, last)
+                ring = self._add_ring(queue, last)
             if ring is not None:
                 ring.depth[ring.turn(last)] = count
 
-    def lately(self) -> list[tuple[str, str]]:
+    def recently_used(self) -> list[tuple[str, str]]:
         """Returns the applications and names of queues whose depth should be sampled.
 
         Applications take turns, each with its most recently used remaining queue.
@@ -210,7 +210,7 @@ class History:
             activities.append(Activity(uid, of_queue[0].name, max(activity.used for activity in of_queue), cells))
         return sorted(activities, key=lambda activity: -activity.used)[:MAX_ACTIVE]
 
-    def _add(self, queue: Queue, last: int) -> Ring:
+    def _add_ring(self, queue: Queue, last: int) -> Ring:
         ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)
         return ring
 

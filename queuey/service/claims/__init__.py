@@ -69,17 +69,17 @@ from queuey.service.workers import Workers
 from queuey.storage import Store
 
 T = TypeVar("T")
-ENOUGH = 100
+MAX_PENDING_IDS = 100
 """Max ids in the pending requests to one partition before a claim starts at another one. Larger entries gain little
 and leave the other partitions idle."""
-LANES = 4
+MAX_CONCURRENT_WRITES = 4
 """Max concurrent writes of one request."""
-AGAIN = 1.0
+RETRY_SECONDS = 1.0
 """Interval in seconds after which a waiting claim is retried that skipped messages which may be free."""
 
 
 logger = logging.getLogger(__name__)
-OF_ONE_QUEUE = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
+QUEUE_ERRORS = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors that concern a single queue, so other queues are still tried."""
 
 
@@ -125,27 +125,30 @@ class ClaimUseCases(JobActs):
         self._timing = timing or ClaimTiming(partial(getattr, store, "clock_difference"))
         self._upkeep = upkeep or SnapshotPolicy()
         self._totals = ClaimTotals()
-        self._logs = LogCache(self._make, limits.claims_memory)
-        self._back = ClaimWakeups(store, self._logs, self.core, self._timing)
+        self._logs = LogCache(self._make_log, limits.claims_memory)
+        self._wakeups = ClaimWakeups(store, self._logs, self.core, self._timing)
         self._watch = JobWatch(self._logs, self.core)
         self.jobs = JobStatuses(store, self.core, limits, self._timing, self._ask, self._watch)
         self._results = Results(store.ledger)
-        self._trigger = WakeSource(self._back.watch, for_all=False)
-        self._turns = PartitionRotation(self.core.boottime, self.core.chance.random)
+        self._trigger = WakeSource(self._wakeups.watch, for_all=False)
+        self._rotation = PartitionRotation(self.core.boottime, self.core.chance.random)
 
-    def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
-        def rested(log: PartitionLog) -> None:
+    def _make_log(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
+        def notify_watchers(log: PartitionLog) -> None:
             after(log)
-            if log.key in self._back.watched:
-                self._back.note(log)
+            if log.key in self._wakeups.watched:
+                self._wakeups.after_round(log)
             if log.key in self._watch.watched:
                 self._watch.wake_for(log)
 
-        return PartitionLog(self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, rested)
+        return PartitionLog(
+            self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, notify_watchers
+        )
 
     def share(self, workers: Workers) -> None:
+        """From now on, does polls and settlements of contended partitions at one worker of the service."""
         forwarding = Forwarding(workers, self._logs.add_here, self.core, self._totals)
-        self._logs.elsewhere = forwarding.forward
+        self._logs.forward = forwarding.forward
 
     def statistics(self) -> dict[str, float]:
         return {
@@ -193,7 +196,7 @@ class ClaimUseCases(JobActs):
             StoreUnavailable: Its ``outcome`` says whether something may have been claimed or acknowledged.
         """
         self.check(queue, partitions)
-        order = self._order(queue, partitions, limit)
+        order = self._search_order(queue, partitions, limit)
         if waiter is not None:
             waiter.subscribe([(queue, order, self._trigger)])
         ack = ack or PiggybackedAck()
@@ -203,17 +206,21 @@ class ClaimUseCases(JobActs):
                 await self._keep_results(queue, ack.results)
             parts = by_partition(ack.receipts)
             self.check(queue, list(parts))
-            if parts.keys() != {order[0]} and not self._knows(queue, parts):
+            if parts.keys() != {order[0]} and not self._has_entries(queue, parts):
                 # If a receipt names an entry that never existed, nothing may be claimed.
                 await self._check_receipts(queue, parts)
             settles = {number: SettleRequest(queue, "acknowledge", receipts) for number, receipts in parts.items()}
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
-        search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
+        search = ClaimSearch(self._logs, self._rotation, queue, poll, gather=gather)
         try:
-            complete = partial(self._complete, queue, states=states) if ttl and (states or queue.result_ttl) else None
+            complete = (
+                partial(self._complete_deliveries, queue, states=states)
+                if ttl and (states or queue.result_ttl)
+                else None
+            )
             deliveries = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
         except ClaimUndecided:
-            self._try_again(waiter)
+            self._wake_later(waiter)
             raise
         self._metrics.delivered(len(deliveries), queue)
         return deliveries
@@ -248,7 +255,7 @@ class ClaimUseCases(JobActs):
                 except ClaimUndecided as error:
                     undecided = error
                     continue
-                except OF_ONE_QUEUE as error:
+                except QUEUE_ERRORS as error:
                     refused[access.queue.name] = error
                     continue
                 if deliveries:
@@ -256,17 +263,17 @@ class ClaimUseCases(JobActs):
         if refused.keys() >= {access.queue.name for access in accesses}:
             raise next(iter(refused.values()))
         if undecided is not None:
-            self._try_again(waiter)
+            self._wake_later(waiter)
             raise undecided
         return None, []
 
-    async def _complete(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
+    async def _complete_deliveries(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
         """Voids earlier results and adds job states, before the receipts leave the service."""
         if queue.result_ttl:
             now = self._store.claim_logs.claim_now() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
             write = partial(self._results.delivered_again, queue, time=now)
-            await self._side_by_side([partial(write, receipt) for receipt in repeated])
+            await self._write_concurrently([partial(write, receipt) for receipt in repeated])
         if states:
             await self._add_states(queue, deliveries)
 
@@ -281,9 +288,9 @@ class ClaimUseCases(JobActs):
         except QueueyError as error:
             logger.debug("the states of messages delivered again cannot be read: %s", error)
 
-    def _try_again(self, waiter: Waiter | None) -> None:
+    def _wake_later(self, waiter: Waiter | None) -> None:
         if waiter is not None:
-            self.core.loop.call_later(AGAIN, self._watchers.tell, waiter.wake)
+            self.core.loop.call_later(RETRY_SECONDS, self._watchers.schedule, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
@@ -296,13 +303,15 @@ class ClaimUseCases(JobActs):
                 text = f"{number} is not a partition of this queue (1 to {queue.partitions})"
                 raise InvalidRequest({"partitions": text})
 
-    def _order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
+    def _search_order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
         """Returns partitions in search order, starting with one whose next entry has room."""
         if queue.partitions == 1:
             return (1,)
         if partitions is not None and len(partitions) == 1:
             return partitions
-        order = self._turns.order(queue.qid, queue.partitions, lambda number: self._logs.refused((queue.qid, number)))
+        order = self._rotation.order(
+            queue.qid, queue.partitions, lambda number: self._logs.refused((queue.qid, number))
+        )
         if partitions is not None:
             requested = set(partitions)
             order = [number for number in order if number in requested]
@@ -310,7 +319,7 @@ class ClaimUseCases(JobActs):
         def load(number: int) -> int:
             return self._logs.load((queue.qid, number))
 
-        has_room = (number for number in order if not (pending := load(number)) or pending + limit <= ENOUGH)
+        has_room = (number for number in order if not (pending := load(number)) or pending + limit <= MAX_PENDING_IDS)
         start = order.index(next(has_room, None) or min(order, key=load))
         return [*order[start:], *order[:start]] if start else order
 
@@ -337,21 +346,24 @@ class ClaimUseCases(JobActs):
         return await self._settle(queue, "acknowledge", receipts)
 
     async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
+        """Writes the results of jobs whose receipts are valid. Does nothing if the queue keeps no results."""
         if not queue.result_ttl:
             return
         now = self._store.claim_logs.claim_now() / 1000
         settled = await self._settle(queue, "verify", list(results))
         valid = [settlement.receipt for settlement in settled if settlement.status is ReceiptStatus.DONE]
-        await self._side_by_side(
+        await self._write_concurrently(
             [partial(self._results.acknowledged, queue, receipt, results[receipt], now) for receipt in valid]
         )
 
-    async def _side_by_side(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
         async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
                 await write()
 
-        await asyncio.gather(*(run(writes[first::LANES]) for first in range(min(LANES, len(writes)))))
+        await asyncio.gather(
+            *(run(writes[first::MAX_CONCURRENT_WRITES]) for first in range(min(MAX_CONCURRENT_WRITES, len(writes))))
+        )
 
     async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Extends claims to at least ``ttl`` seconds from now; 0 releases them.
@@ -382,7 +394,7 @@ class ClaimUseCases(JobActs):
         if not retry:
             reason = reason or ReleaseReason("GivenUp")
         if reason is not None:
-            await self._record(queue, receipts, reason)
+            await self._record_failures(queue, receipts, reason)
         kind: Kind = "release" if reason is None or delay is not None else "fail"
         if not retry and not holds_dead(queue.name):
             kind = "give_up"
@@ -402,23 +414,27 @@ class ClaimUseCases(JobActs):
             await self._attempts.set_state(queue, receipt.partition, receipt.position, state)
         return settled
 
-    async def _record(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
+    async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
         """Records the reason before the claims end, because the messages may become dead letters then."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))
-        queries = {number: StateQuery(queue, partial(_workers, group)) for number, group in parts.items()}
+        queries = {number: StateQuery(queue, partial(_find_workers, group)) for number, group in parts.items()}
         answers_by_partition = await self._ask(queue, queries)
         now = self._store.claim_logs.claim_now() / 1000
         for receipt, worker in chain.from_iterable(answers_by_partition.values()):
             why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
-            await self._attempts.note(queue, receipt.partition, receipt.position, why)
+            await self._attempts.add(queue, receipt.partition, receipt.position, why)
 
     async def _settle(
         self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
     ) -> list[Settlement]:
+        """Settles receipts in their logs; returns results in their order. Renewals that come too late raise.
+
+        If receipts of several partitions include one of an entry that never existed, it raises before any change.
+        """
         parts = by_partition(receipts)
         self.check(queue, list(parts))
-        if len(parts) > 1 and not self._knows(queue, parts):
+        if len(parts) > 1 and not self._has_entries(queue, parts):
             await self._check_receipts(queue, parts)
         requests = {number: SettleRequest(queue, kind, group, ttl) for number, group in parts.items()}
         settled = in_order(await self._ask(queue, requests), receipts)
@@ -429,8 +445,8 @@ class ClaimUseCases(JobActs):
     async def _check_receipts(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> None:
         await self._ask(queue, {number: SettleRequest(queue, "check", group) for number, group in parts.items()})
 
-    def _knows(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
-        return all(self._logs.knows((queue.qid, number), group) for number, group in parts.items())
+    def _has_entries(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
+        return all(self._logs.has_entries((queue.qid, number), group) for number, group in parts.items())
 
     async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
         for number, request in requests.items():
@@ -447,7 +463,7 @@ class ClaimUseCases(JobActs):
 
     async def is_done(self, queue: Queue, location: Location) -> bool:
         number, position = location
-        done_by_partition = await self.look_at(queue, lambda state, _expired: state.is_done(position), [number])
+        done_by_partition = await self.query_states(queue, lambda state, _expired: state.is_done(position), [number])
         return done_by_partition[number]
 
     # Moves to another queue
@@ -471,7 +487,7 @@ class ClaimUseCases(JobActs):
         """Marks the logs of a queue so that reads include messages that have ended."""
         self.check(queue)
         numbers = range(1, queue.partitions + 1)
-        await self._ask(queue, {number: ChangeRequest(queue, EntryDraft.keep) for number in numbers})
+        await self._ask(queue, {number: ChangeRequest(queue, EntryDraft.keep_expired) for number in numbers})
 
     async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn:
         """Makes dead letters of a partition's expired messages, beginning at ``start``.
@@ -493,7 +509,7 @@ class ClaimUseCases(JobActs):
             queue, {number: ChangeRequest(queue, EntryDraft.release_all) for number in range(1, queue.partitions + 1)}
         )
 
-    async def look_at(
+    async def query_states(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
         numbers = range(1, queue.partitions + 1) if numbers is None else numbers
@@ -509,7 +525,7 @@ async def _rely_on_nobody(queue: Queue, items: Sequence[NewMessage], *, is_store
     """Default of ``ClaimUseCases.rely``, which the service replaces."""
 
 
-def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:
+def _find_workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:
     """Returns the receipts whose delivery is the last one of its message, with the workers of their claims."""
     claims = [(receipt, state.outstanding.get(receipt.position)) for receipt in receipts]
     return [

@@ -18,7 +18,7 @@ from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.storage import Ledger, exchange
 
-KEPT = 10
+MAX_KEPT_ATTEMPTS = 10
 """Max attempts remembered per message, the latest ones."""
 EXPIRED = "ClaimExpired"
 """Error class of a claim that was not acknowledged, renewed or released in time."""
@@ -39,7 +39,7 @@ class JobState(msgspec.Struct, frozen=True, array_like=True):
     json: bytes
 
 
-class Known(msgspec.Struct, frozen=True, array_like=True):
+class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
     """Record of one message's deliveries.
 
     It names its message, because two messages may share a piece of the ledger, which then has the later one's record.
@@ -56,7 +56,7 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Known).decode
+_decode = msgspec.msgpack.Decoder(DeliveryRecord).decode
 
 
 class Attempts:
@@ -65,14 +65,14 @@ class Attempts:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def note(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
+    async def add(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
         """Adds an attempt. If the delivery has one, an expired claim does not replace the worker's own error."""
 
-        def added(known: Known) -> Known:
+        def added(known: DeliveryRecord) -> DeliveryRecord:
             others = [other for other in known.attempts if other.number != attempt.number]
             if attempt.error == EXPIRED and len(others) < len(known.attempts):
                 return known
-            latest = sorted([*others, attempt], key=lambda attempt: attempt.number)[-KEPT:]
+            latest = sorted([*others, attempt], key=lambda attempt: attempt.number)[-MAX_KEPT_ATTEMPTS:]
             return replace(known, attempts=latest)
 
         await self._change(queue, partition, position, added)
@@ -80,37 +80,45 @@ class Attempts:
     async def set_state(self, queue: Queue, partition: int, position: Position, state: JobState) -> None:
         """Sets the state of a job, unless a later delivery has one."""
 
-        def changed(known: Known) -> Known:
+        def changed(known: DeliveryRecord) -> DeliveryRecord:
             is_late = known.state is not None and known.state.number > state.number
             return known if is_late else replace(known, state=state)
 
         await self._change(queue, partition, position, changed)
 
-    async def _change(self, queue: Queue, partition: int, position: Position, change: Callable[[Known], Known]) -> None:
-        work, piece = _place(queue, partition, position)
+    async def _change(
+        self, queue: Queue, partition: int, position: Position, change: Callable[[DeliveryRecord], DeliveryRecord]
+    ) -> None:
+        """Changes a message's record, again with a later one if another process has changed it meanwhile."""
+        work, piece = _ledger_place(queue, partition, position)
         for _ in range(_TRIES):
             before = await self._ledger.entry(work, piece)
-            after = _encode(change(_read(before, partition, position)))
+            after = _encode(change(_decode_record(before, partition, position)))
             if await exchange(self._ledger, work, piece, after, expected=before) == after:
                 return
 
-    async def of(self, queue: Queue, partition: int, positions: Iterable[Position]) -> dict[Position, Known]:
-        records = {position: await self.last(queue, partition, position) for position in positions}
+    async def records(
+        self, queue: Queue, partition: int, positions: Iterable[Position]
+    ) -> dict[Position, DeliveryRecord]:
+        """Returns the records of messages that have attempts or a state."""
+        records = {position: await self.record(queue, partition, position) for position in positions}
         return {position: record for position, record in records.items() if record.attempts or record.state is not None}
 
-    async def last(self, queue: Queue, partition: int, position: Position) -> Known:
-        return _read(await self._ledger.entry(*_place(queue, partition, position)), partition, position)
+    async def record(self, queue: Queue, partition: int, position: Position) -> DeliveryRecord:
+        return _decode_record(await self._ledger.entry(*_ledger_place(queue, partition, position)), partition, position)
 
     async def last_state(self, queue: Queue, partition: int, position: Position) -> JobState | None:
-        return (await self.last(queue, partition, position)).state
+        return (await self.record(queue, partition, position)).state
 
 
-async def note_lapsed(ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]) -> None:
+async def record_expired_claims(
+    ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]
+) -> None:
     attempts = Attempts(ledger)
     for position, claim in claims.items():
         expired_at, text = claim.expires / 1000, "neither acknowledged, renewed nor released in time"
         lapse = Attempt(number=claim.number, at=expired_at, worker=claim.worker, error=EXPIRED, text=text)
-        await attempts.note(queue, partition, position, lapse)
+        await attempts.add(queue, partition, position, lapse)
 
 
 def piece_of(partition: int, position: Position) -> int:
@@ -118,12 +126,13 @@ def piece_of(partition: int, position: Position) -> int:
     return int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1
 
 
-def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
+def _ledger_place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
     return f"attempts {queue.qid:x}", piece_of(partition, position)
 
 
-def _read(value: bytes | None, partition: int, position: Position) -> Known:
-    empty = Known(partition, position)
+def _decode_record(value: bytes | None, partition: int, position: Position) -> DeliveryRecord:
+    """Returns the record, or an empty one if the value is missing or another message's."""
+    empty = DeliveryRecord(partition, position)
     if value is None:
         return empty
     record = _decode(value)

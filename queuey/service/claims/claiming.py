@@ -24,8 +24,8 @@ from queuey.service.claims.requests import (
     PollRequest,
     Request,
     SettleRequest,
-    giving_back,
     outcome_of,
+    release_request,
     too_late,
 )
 from queuey.service.claims.results import JobResult
@@ -86,7 +86,7 @@ class PiggybackedAck(msgspec.Struct):
     def pending(self) -> bool:
         return self.settled is None and bool(self.receipts)
 
-    async def take(self, settles: Mapping[int, SettleRequest]) -> None:
+    async def wait(self, settles: Mapping[int, SettleRequest]) -> None:
         """Waits for the results.
 
         Raises:
@@ -137,10 +137,10 @@ class PartitionRotation:
                 turn = self._begin(qid, partitions)
             self._turns.move_to_end(qid)
             if now >= turn.ends or refused(turn.order[0]) > turn.began:
-                self._next(turn, now, refused)
+                self._start_next(turn, now, refused)
             return turn.order
 
-    def passed(self, qid: int, number: int) -> None:
+    def end_turn(self, qid: int, number: int) -> None:
         with self._lock:
             turn = self._turns.get(qid)
             if turn is not None and turn.order[0] == number:
@@ -154,7 +154,7 @@ class PartitionRotation:
             self._turns.popitem(last=False)
         return turn
 
-    def _next(self, turn: _Turn, now: float, refused: Refused) -> None:
+    def _start_next(self, turn: _Turn, now: float, refused: Refused) -> None:
         """Starts the turn of the next partition where no other process works; skipped partitions come last."""
         order = turn.order
         free = (i for i in range(1, len(order)) if refused(order[i]) <= now - AVOIDED)
@@ -204,7 +204,7 @@ class ClaimSearch:
         try:
             failure = await self._search(partitions, settles)
             if settles:
-                await ack.take(settles)
+                await ack.wait(settles)
             if complete is not None and self._found:
                 await complete(self._found)
         except (asyncio.CancelledError, GivenUp):
@@ -225,7 +225,7 @@ class ClaimSearch:
         refused: QueueyError | None = None
         acks = [settles[partitions[0]]] if partitions[0] in settles else []
         for number in partitions:
-            request = PollRequest(self._queue, self._wanted(), settles.values())
+            request = PollRequest(self._queue, self._remaining_poll(), settles.values())
             self._asked.append(request)
             self._logs.add((self._queue.qid, number), *acks, request)
             acks = []
@@ -238,7 +238,7 @@ class ClaimSearch:
             if claimed:
                 self._decided = min(self._decided, request.decided)
             else:
-                self._turns.passed(self._queue.qid, number)
+                self._turns.end_turn(self._queue.qid, number)
             self._found += [
                 ClaimDelivery(message, receipt, deliveries, expires / 1000)
                 for message, deliveries, receipt, expires in claimed
@@ -247,7 +247,7 @@ class ClaimSearch:
                 return None
         return refused
 
-    def _wanted(self) -> Poll:
+    def _remaining_poll(self) -> Poll:
         if not self._found:
             return self._poll
         poll, weight = self._poll, bytes_of(delivery.message for delivery in self._found)
@@ -256,14 +256,14 @@ class ClaimSearch:
     def _has_enough(self) -> bool:
         if not self._found or not self._gather:
             return bool(self._found)
-        remaining = self._wanted()
+        remaining = self._remaining_poll()
         return remaining.limit <= 0 or remaining.max_bytes <= 0
 
     def _give_up(self) -> bool:
         """Releases the claims; returns whether there are any. If the release fails, they expire."""
         claimed = [receipts for request in self._asked if (receipts := request.give_up())]
         for receipts in claimed if self._poll.ttl else ():
-            self._logs.add((self._queue.qid, receipts[0].partition), giving_back(self._queue, receipts))
+            self._logs.add((self._queue.qid, receipts[0].partition), release_request(self._queue, receipts))
         return bool(claimed)
 
 

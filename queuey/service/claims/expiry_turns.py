@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from queuey import ids
-from queuey.claims.drafts import MOST_IDS, EntryDraft
+from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.expiry import LIVE_SECONDS, due_after
 from queuey.claims.state import State
 from queuey.ids import FIRST, LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
 from queuey.service.claims.move_turns import ReadingRequest, Sources
-from queuey.service.claims.scans import MOST_COPIES, PAGE
+from queuey.service.claims.scans import MAX_COPIES, PAGE
 
 MAX_PAGES = 8
 """Max pages read in one turn, during which other requests to the log wait."""
@@ -50,7 +50,7 @@ class ExpiryRequest(ReadingRequest):
         start: Where the previous turn ended; ``FIRST`` in the first turn.
     """
 
-    __slots__ = ("_end", "_following", "_gone", "_margin", "_now", "_rows", "_start")
+    __slots__ = ("_end", "_following", "_gone", "_has_live", "_margin", "_now", "_start")
 
     def __init__(self, queue: Queue, now: int, margin: float, start: Position = FIRST) -> None:
         self._now = now
@@ -63,7 +63,7 @@ class ExpiryRequest(ReadingRequest):
         self._gone: list[Position] = []
         self._end: Position | None = None
         self._following = TICKS_MAX
-        self._rows = False
+        self._has_live = False
         """Some messages have not ended."""
 
     @property
@@ -71,6 +71,7 @@ class ExpiryRequest(ReadingRequest):
         return True  # An older state may lack the mark by which reads include ended messages.
 
     async def gather(self, state: State, sources: Sources) -> None:
+        # Reads from the start of the turn; finds messages that have ended, and outstanding ones that are gone.
         self._begin()
         # Start at the first outstanding message, or above the cursor.
         above_cursor = ids.following(state.cursor)
@@ -78,7 +79,7 @@ class ExpiryRequest(ReadingRequest):
         needs_bodies = sources.split is not None
         seen: list[Position] = []
         for page_number in range(MAX_PAGES + 1):
-            if page_number == MAX_PAGES or self.ended.are_many or len(self.copies.hidden) >= MOST_COPIES:
+            if page_number == MAX_PAGES or self.ended.are_many or len(self.copies.hidden) >= MAX_COPIES:
                 self._end = lower
                 break
             rows = Slice(sources.partition, lower, limit=PAGE, max_bytes=PAGE_BYTES, ahead=True, bodies=needs_bodies)
@@ -93,8 +94,8 @@ class ExpiryRequest(ReadingRequest):
             live = sources.split_ended([one for one in unfinished if state.is_known(one.position)], self.ended)
             new = sources.split_ended(firsts, self.ended)
             self.ended.saw_live(new)
-            self._rows = self._rows or bool(live or new or len(firsts) < len(unknown))
-            self._following = min([self._following, *(message.expires + self._wait for message in live + new)])
+            self._has_live = self._has_live or bool(live or new or len(firsts) < len(unknown))
+            self._following = min([self._following, *(message.expires + self._margin_ticks for message in live + new)])
             if not page.more:
                 await self._search_delayed(sources)
                 break
@@ -102,18 +103,20 @@ class ExpiryRequest(ReadingRequest):
         if start <= above_cursor:
             self.chain.seen, self.chain.bound = seen, end
         seen_positions = set(seen)
-        self._gone = sorted(p for p in state.outstanding if start <= p < end and p not in seen_positions)[:MOST_IDS]
+        self._gone = sorted(p for p in state.outstanding if start <= p < end and p not in seen_positions)[
+            :MAX_ENTRY_IDS
+        ]
 
     @property
-    def _wait(self) -> int:
+    def _margin_ticks(self) -> int:
         return due_after(self._margin)
 
     async def _search_delayed(self, sources: Sources) -> None:
         """Checks whether a delayed message exists, which ends after all messages that are posted now."""
-        if not self._rows:
+        if not self._has_live:
             lower = self._now, LOW_MIN
             delayed = Slice(sources.partition, lower, limit=1, delayed=False, due=False, bodies=False)
-            self._rows = bool((await sources.read(delayed)).messages)
+            self._has_live = bool((await sources.read(delayed)).messages)
 
     def edit(self, draft: EntryDraft) -> None:
         draft.drop(self._gone)
@@ -122,7 +125,7 @@ class ExpiryRequest(ReadingRequest):
 
     def result(self, state: State) -> ExpiryTurn:
         unfinished = {
-            position: self._due(state, position) for position in self.ended.all if not state.is_done(position)
+            position: self._give_up_time(state, position) for position in self.ended.all if not state.is_done(position)
         }
         is_moving = state.move is not None and state.move.chunk > 0
         following = min([self._following, *unfinished.values()])
@@ -135,13 +138,13 @@ class ExpiryRequest(ReadingRequest):
             next=first_overdue or self._end,
             following=following,
             horizon=self.horizon[0],
-            is_unfinished=bool(self._rows or unfinished or state.outstanding or state.outbox or is_moving),
+            is_unfinished=bool(self._has_live or unfinished or state.outstanding or state.outbox or is_moving),
         )
 
-    def _due(self, state: State, position: Position) -> int:
+    def _give_up_time(self, state: State, position: Position) -> int:
         """Returns when an expired message may be given up; with a claim, once that has ended, within a limit."""
         end, claim = self.ended.all[position], state.outstanding.get(position)
         if claim is None or not claim.expires or position in state.resting:
-            return end + self._wait
+            return end + self._margin_ticks
         claim_end = claim.expires * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS
-        return min(max(end, claim_end) + self._wait, end + LIVE_SECONDS * TICKS_PER_SECOND)
+        return min(max(end, claim_end) + self._margin_ticks, end + LIVE_SECONDS * TICKS_PER_SECOND)

@@ -9,23 +9,23 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
-from queuey.claims.drafts import MOST_IDS
+from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.expiry import EndedMessages, split_ended
 from queuey.claims.order import Waiting, ended_in_order, free_in_order, freed_by, key_of
 from queuey.claims.places import ClaimLimits, LikelyPlaces, limited_key_of, limits_of
-from queuey.claims.state import MOST_OUTSTANDING, ClaimTiming, State
+from queuey.claims.state import MAX_OUTSTANDING, ClaimTiming, State
 from queuey.errors import QueueyError
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
-from queuey.service.claims.follow_ups import most_deliveries
+from queuey.service.claims.follow_ups import delivery_limit
 from queuey.service.claims.move_turns import ReadingRequest, Sources
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import PAGE, Candidates, OrderedScanner, Scanner, ScanResult, Wish
+from queuey.service.claims.scans import PAGE, Candidates, OrderedScanner, ScanDemand, Scanner, ScanResult
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
 
-MOST_COVERS = 5_000
+MAX_COVERS = 5_000
 """Max covers of representatives below the cursor that a state keeps; with more, covers are written to the store."""
 TICKS_PER_MILLISECOND = 10_000
 
@@ -80,7 +80,7 @@ class Duplicates:
             StoreUnavailable: The write failed. Then no messages may be delivered that add covers.
         """
         covers = state.covers
-        if len(covers.by_digest) - len(covers.unconfirmed) < MOST_COVERS or self.written(state) is not None:
+        if len(covers.by_digest) - len(covers.unconfirmed) < MAX_COVERS or self.written(state) is not None:
             return
         upto = state.number, state.cursor
         storable = covers.storable(state.cursor, state.number)
@@ -143,7 +143,7 @@ class Finder:
         """Adapts to the row of a queue. Its kind and whether it keeps keys never change."""
         self.row = row
         self.claim_limits = limits_of(row, self._partition)
-        self.max_deliveries = most_deliveries(row)
+        self.max_deliveries = delivery_limit(row)
         if row.kind == "dedup" and self.duplicates is None:
             self.duplicates = Duplicates(self._store, self._partition, self._core, self._timing)
             self.scanner.split = self.duplicates.split
@@ -154,6 +154,7 @@ class Finder:
             self.waiting = self.ordered.waiting if row.kind == "ordered" else None
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
+        """Reads candidates for polls: messages whose claims have ended, then new ones, as far as limits allow."""
         if self.keeps != state.keeps:
             self._begin(state)
         if self.duplicates is not None:
@@ -161,16 +162,18 @@ class Finder:
         now = self._store.claim_logs.claim_now()
         expired = self._timing.expired(now)
         limits = [request.poll.limit for request in polls]
-        max_messages, max_per_key = min(MOST_IDS, sum(limits)), max(limits)
+        max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
         max_bytes = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
         candidates = Candidates(by_key=self.ordered is not None, covers=state.covers.version, keeps=state.keeps)
-        candidates.full = len(state.outstanding) >= MOST_OUTSTANDING
-        places = None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _ending(taken))
+        candidates.full = len(state.outstanding) >= MAX_OUTSTANDING
+        places = (
+            None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _find_ending(taken))
+        )
         if places is not None and (max_messages := min(max_messages, places.of_all)) <= 0:
             return candidates
         if candidates.full or (candidates.by_key and self.scanner.horizon == FIRST):
             # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others.
-            await self.scanner.look()
+            await self.scanner.read_horizon()
         if state.ended(expired, 1):
             ended = partial(state.ended, expired) if places is None else places.ended
             if self.waiting is not None:
@@ -184,11 +187,11 @@ class Finder:
             return candidates
         exact = self._store.messages.exact_horizon
         if self.waiting is not None or places is None:
-            free = partial(free_in_order, state, _freed(state, taken, candidates), max_per_key)
-            wish = Wish(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
+            free = partial(free_in_order, state, _find_freed(state, taken, candidates), max_per_key)
+            wish = ScanDemand(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
         else:
             places.give(candidates.again)
-            wish = Wish(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
+            wish = ScanDemand(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
         candidates.scan = await self.ordered.scan(state, wish)
         return candidates
 
@@ -212,41 +215,48 @@ class Finder:
         self.scanner.horizon = max(self.scanner.horizon, request.horizon)
 
     async def _find_ended(
-        self, state: State, found: Candidates, all_ended: Callable[[int], list[Position]], wanted: int, left: int
+        self,
+        state: State,
+        candidates: Candidates,
+        all_ended: Callable[[int], list[Position]],
+        max_messages: int,
+        max_bytes: int,
     ) -> int:
         """Reads messages whose claims have ended, and more if some are gone; returns the bytes left.
 
         Args:
             state: State after the last entry.
-            found: Receives the messages.
+            candidates: Receives the messages.
             all_ended: Returns the first ended messages, at most as many as its argument.
-            wanted: Number of messages that is enough.
-            left: Max bytes.
+            max_messages: Number of messages that is enough.
+            max_bytes: Max bytes.
         """
         horizon, longest = self.scanner.horizon, self._limits.longest
-        step, tried_count, max_positions = max(1, left // longest), 0, wanted
-        while left > 0 and len(found.again) < wanted and (ended := all_ended(max_positions)[tried_count:]):
-            tried_count, max_positions = tried_count + len(ended), min(MOST_IDS, 2 * max_positions)
+        step, tried_count, max_positions = max(1, max_bytes // longest), 0, max_messages
+        while (
+            max_bytes > 0 and len(candidates.again) < max_messages and (ended := all_ended(max_positions)[tried_count:])
+        ):
+            tried_count, max_positions = tried_count + len(ended), min(MAX_ENTRY_IDS, 2 * max_positions)
             if state.cancelled:
-                found.gone += [place for place in ended if place in state.cancelled]
+                candidates.gone += [place for place in ended if place in state.cancelled]
                 ended = [place for place in ended if place not in state.cancelled]
-            dead, ended, doubt = divided(state, ended, self.max_deliveries)
-            found.dead += dead
-            while ended and left > 0:
+            dead, ended, doubt = split_by_deliveries(state, ended, self.max_deliveries)
+            candidates.dead += dead
+            while ended and max_bytes > 0:
                 batch, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
                 messages = await self.fetch(batch)
                 existing = {message.position for message in messages}
-                live = self.scanner.live(messages, found.ended)
-                found.again += (kept := [message for message in live if message.position not in doubt])
-                found.dead += [place for place in sorted(existing & doubt) if place < horizon]
+                live = self.scanner.live(messages, candidates.ended)
+                candidates.again += (kept := [message for message in live if message.position not in doubt])
+                candidates.dead += [place for place in sorted(existing & doubt) if place < horizon]
                 # A message missing above the horizon may not be visible yet.
-                found.gone += [place for _, place in batch if place not in existing and place < horizon]
-                left -= bytes_of(kept)
+                candidates.gone += [place for _, place in batch if place not in existing and place < horizon]
+                max_bytes -= bytes_of(kept)
                 # As many as fit into the remaining bytes, if they are about as long as these.
-                fitting = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
+                fitting = (len(messages) or PAGE) * max_bytes // max(1, bytes_of(messages))
                 step = max(1, min(self._limits.page_bytes // longest, fitting))
-        found.unread = len(found.again) < wanted and bool(all_ended(tried_count + 1)[tried_count:])
-        return left
+        candidates.unread = len(candidates.again) < max_messages and bool(all_ended(tried_count + 1)[tried_count:])
+        return max_bytes
 
     def passed(self, state: State, scan: ScanResult) -> bool:
         """Records the deliveries of a scan; returns whether the next scan begins further on."""
@@ -265,14 +275,14 @@ class Finder:
         return page
 
 
-def _ending(taken: Sequence[Request]) -> Iterator[Position]:
+def _find_ending(taken: Sequence[Request]) -> Iterator[Position]:
     """Yields the messages whose claims end by receipts that come with the polls."""
     for request in taken:
         if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
             yield from (receipt.position for receipt in request.receipts)
 
 
-def _freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:
+def _find_freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:
     """Returns the busy keys of which the next entry may deliver more messages.
 
     All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,
@@ -285,7 +295,7 @@ def _freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int
     return freed_by(state, [*ended, *found.gone, *found.dead, *redelivered]) if state.busy else set()
 
 
-def divided(
+def split_by_deliveries(
     state: State, ended: Collection[Position], most: int
 ) -> tuple[list[Position], list[Position], set[Position]]:
     """Divides messages whose claims have ended by their number of deliveries.

@@ -23,7 +23,7 @@ from queuey.deadletters import Attempt, Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
-from queuey.service.claims.attempts import Attempts, note_lapsed
+from queuey.service.claims.attempts import Attempts, record_expired_claims
 from queuey.service.claims.results import EXPIRED, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
@@ -31,13 +31,13 @@ from queuey.storage import Store
 
 OVERDUE = 10.0
 """Timeout in seconds after which this process does the work of another one."""
-MOST_LETTERS = 50
+MAX_LETTERS = 50
 """Max dead letters published between two entries. Other requests to the log wait meanwhile."""
 ERROR = "TooManyDeliveries"
 """Error class of dead letters that were delivered too often."""
-AT_ONCE = 8
+MAX_CONCURRENT_BATCHES = 8
 """Max concurrent batches in which expired messages are published."""
-KEPT = 7 * 86_400
+KEY_TTL = 7 * 86_400
 """Number of seconds for which the key of a dead letter is remembered. A letter published again later may be stored
 twice."""
 MARK_EVERY = 5.0
@@ -61,7 +61,7 @@ class FollowUps:
         self.open: dict[object, float] = {}
         self._deleted: set[int] = set()
 
-    def found(self, keys: Iterable[object], since: float = -OVERDUE) -> None:
+    def add_open(self, keys: Iterable[object], since: float = -OVERDUE) -> None:
         """Adds open work of other processes' entries.
 
         ``since`` is the boot time of the entry. Without it the work is overdue at once: a process may drop a log and
@@ -93,20 +93,22 @@ class FollowUps:
         return last_deleted
 
     def letters(self, state: State, own: Iterable[Position], now: float, most: int) -> Letters:
-        self._forget(state)
+        """Returns the dead letters to publish now, up to ``most``: ``own`` and overdue ones."""
+        self._forget_done(state)
         self.open.update(dict.fromkeys(own, -inf))
         due = (position for position in state.outbox if self._is_overdue(position, now))
-        return {position: state.outbox[position] for position in islice(due, min(most, MOST_LETTERS))}
+        return {position: state.outbox[position] for position in islice(due, min(most, MAX_LETTERS))}
 
     def put_off(self, state: State, now: float) -> None:
         self.open.update(dict.fromkeys(state.outbox, now))
 
-    def _forget(self, state: State) -> None:
+    def _forget_done(self, state: State) -> None:
         if len(self.open) > 2 * (len(state.pending_deletes) + len(state.outbox)):
             pending = state.pending_deletes.keys() | state.outbox.keys()
             self.open = {key: since for key, since in self.open.items() if key in pending}
 
     def _is_overdue(self, key: object, now: float) -> bool:
+        """Returns whether work is overdue. If so, it is overdue again only some time later."""
         since = self.open.setdefault(key, now)
         if now - since < OVERDUE:
             return False
@@ -127,9 +129,10 @@ class FollowUpRunner:
         self._store = store
         self._partition = partition
         self._core = core
-        self._most_letters = max(1, limits.page_bytes // limits.longest)
+        self._max_letters = max(1, limits.page_bytes // limits.longest)
 
     async def delete(self, queue: Queue, state: State, number: int) -> None:
+        """Deletes the messages of entry ``number`` and of overdue entries, until an error occurs."""
         for key in self.known.deletions(state, number, self._core.boottime()):
             places = [(self._partition, position) for position in state.pending_deletes[key]]
             try:
@@ -142,26 +145,29 @@ class FollowUpRunner:
         self, queue: Queue, state: State, outs: Sequence[Position], gone_below: Position
     ) -> list[Position]:
         """Publishes some dead letters, ``outs`` first; returns the messages that are published or gone."""
-        letters = self.known.letters(state, outs, self._core.boottime(), self._most_letters)
+        letters = self.known.letters(state, outs, self._core.boottime(), self._max_letters)
         if not letters:
             return []
         now = self._store.claim_logs.claim_now() / 1000
         work = partial(publish, self._store, queue, self._partition, gone_below=gone_below, now=now, kept=state.keeps)
         # Publish concurrently, because very many messages may expire at once.
-        batches = [dict(islice(letters.items(), first, None, AT_ONCE)) for first in range(min(AT_ONCE, len(letters)))]
+        batches = [
+            dict(islice(letters.items(), first, None, MAX_CONCURRENT_BATCHES))
+            for first in range(min(MAX_CONCURRENT_BATCHES, len(letters)))
+        ]
         batches = batches if state.keeps else [dict(letters)]
         results = await asyncio.gather(*map(work, batches))
         if any(failed for _, failed in results):
             self.known.put_off(state, self._core.boottime())
         return [position for sent, _ in results for position in sent]
 
-    async def note_lapsed(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
+    async def record_expired_claims(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
         if claims := {position: delivery for position, delivery in lapsed.items() if delivery.worker}:
             with suppress(QueueyError):
-                await note_lapsed(self._store.ledger, queue, self._partition, claims)
+                await record_expired_claims(self._store.ledger, queue, self._partition, claims)
 
 
-def most_deliveries(queue: Queue) -> int:
+def delivery_limit(queue: Queue) -> int:
     """Returns the max deliveries of a message; 0 for no limit, as in a queue of dead letters."""
     return 0 if deadletters.holds_dead(queue.name) else queue.max_deliveries
 
@@ -194,7 +200,7 @@ async def publish(
     results = Results(store.ledger)
     try:
         messages = await store.messages.fetch(queue, [(partition, position) for position in letters], kept=kept)
-        attempts = await Attempts(store.ledger).of(queue, partition, [message.position for message in messages])
+        attempts = await Attempts(store.ledger).records(queue, partition, [message.position for message in messages])
         existing = {message.position for message in messages}
         for position in letters:
             if position not in existing and position < gone_below:
@@ -211,7 +217,7 @@ async def publish(
                 continue
             record = attempts.get(message.position)
             letter = letter_of(queue, message, deliveries, now, record.attempts if record else ())
-            await _put(store, queue, name, (partition, message.position), letter)
+            await _store_letter(store, queue, name, (partition, message.position), letter)
             if queue.result_ttl:
                 await results.failed(queue, partition, message.position, letter, now)
             finished.append(message.position)
@@ -220,19 +226,19 @@ async def publish(
     return finished, False
 
 
-async def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
+async def _store_letter(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
     """Stores a dead letter at its message's position, or under a key where it could overwrite another message."""
     partition, position = location
     # Callers cannot choose a key with this control character.
     text = f"\x01dead {queue.qid:x} {partition} {position[0]:x} {position[1]}"
     for attempt in range(_ATTEMPTS):
-        target = await _target(store, queue, name, fresh=attempt > 0)
+        target = await _find_target(store, queue, name, fresh=attempt > 0)
         try:
             if await _has_place(store, queue, target, location, letter):
                 await store.messages.put(target, [location], letter)
             else:
                 item = msgspec.structs.replace(letter, partition=place_in(letter, partition, target))
-                await store.keyed_posts.append_once(target, [item], PostKey(text, text.encode(), KEPT))
+                await store.keyed_posts.append_once(target, [item], PostKey(text, text.encode(), KEY_TTL))
         except QueueChanged:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -272,7 +278,7 @@ def letter_of(
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
 
 
-async def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
+async def _find_target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
     """Returns the row of the queue that gets a dead letter: the named one if it exists, else ``<queue>.dead``.
 
     Only ``<queue>.dead`` is created, readable by the principals of the source, and gets more partitions.
@@ -328,7 +334,7 @@ class LogCompaction:
         self._marks: deque[tuple[float, int]] = deque()
         self.to_name = 0
 
-    def entered(self, number: int, length: int, written: float) -> None:
+    def add_entry(self, number: int, length: int, written: float) -> None:
         self._entries += 1
         self._bytes += length
         if not self._marks or written - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):

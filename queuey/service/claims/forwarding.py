@@ -19,7 +19,15 @@ from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, Settlement
 from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.requests import ClaimTotals, Given, Kind, PollRequest, Request, SettleRequest, giving_back
+from queuey.service.claims.requests import (
+    Claimed,
+    ClaimTotals,
+    Kind,
+    PollRequest,
+    Request,
+    SettleRequest,
+    release_request,
+)
 from queuey.service.core import Core
 from queuey.service.workers import Answer, GiveUp, Topic, Workers
 
@@ -60,7 +68,7 @@ class _Message(Message, array_like=True, gc=False):
     body: Any
 
 
-CLAIM = Topic(17, _Claim, cast("type[list[Given]]", list[tuple[_Message, int, ClaimReceipt, int]]))
+CLAIM = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int]]))
 SETTLE = Topic(18, _Settle, list[Settlement])
 
 
@@ -72,8 +80,8 @@ class Forwarding:
         self._add = add
         self._core = core
         self._totals = totals
-        workers.handle(CLAIM, self._begin)
-        workers.handle(SETTLE, self._begin)
+        workers.handle(CLAIM, self._begin_work)
+        workers.handle(SETTLE, self._begin_work)
 
     def forward(self, key: Key, refused: float, requests: Sequence[Request]) -> Sequence[Request]:
         """Sends requests to the partition's home if that is another worker and this one was refused recently.
@@ -86,10 +94,11 @@ class Forwarding:
         now, home = self._core.boottime(), 1 + (key[0] + key[1]) % total
         if home == own_number or now - refused > SHARED or not self._workers.is_up(home):
             return requests
-        return [request for request in requests if not self._ask(home, key, now, request)]
+        return [request for request in requests if not self._send(home, key, now, request)]
 
-    def _ask(self, home: int, key: Key, now: float, request: Request) -> bool:
-        on_answer = partial(self._core.tell, self._heard, key, request)
+    def _send(self, home: int, key: Key, now: float, request: Request) -> bool:
+        """Sends a poll or settlement to a worker; returns False for other requests."""
+        on_answer = partial(self._core.call_soon, self._on_answer, key, request)
         if isinstance(request, PollRequest):
             poll = request.poll
             claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes, poll.worker)
@@ -107,15 +116,16 @@ class Forwarding:
         ask()
         return True
 
-    def _heard(self, key: Key, request: Request, answer: list[Any] | None) -> None:
+    def _on_answer(self, key: Key, request: Request, answer: list[Any] | None) -> None:
+        """Answers the request, or does it here if no answer came. Claims for a caller that is gone are released."""
         if answer is None:
             if not request.future.done():
                 request.doubtful = True
                 self._add(key, request)
         elif not request.answer(answer) and answer and isinstance(request, PollRequest) and request.poll.ttl:
-            self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in answer]))
+            self._add(key, release_request(request.queue, [receipt for _, _, receipt, _ in answer]))
 
-    def _begin(self, asked: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
+    def _begin_work(self, work: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
         """Starts another worker's request, from any thread; returns a function that cancels it.
 
         An error is sent as no answer: the other worker then tries the request itself and finds the error.
@@ -127,14 +137,14 @@ class Forwarding:
                 answer(None if future.exception() is not None else future.result())
 
         def begin() -> None:
-            request = asked.request()
+            request = work.request()
             begun.append(request)
             request.future.add_done_callback(ended)
-            self._add((asked.queue.qid, asked.partition), request)
+            self._add((work.queue.qid, work.partition), request)
 
         def give_up() -> None:
             for request in begun:
                 request.future.cancel()
 
-        self._core.tell(begin)
-        return partial(self._core.tell, give_up)
+        self._core.call_soon(begin)
+        return partial(self._core.call_soon, give_up)

@@ -116,6 +116,7 @@ class JobWatch:
     def _watch(
         self, positions: Mapping[int, list[Position]], queue: Queue, partition: int, wake: Callable[[], None]
     ) -> Callable[[], None]:
+        """Adds a wake function to a partition's log, if jobs are in it; returns a function that removes it."""
         key = (queue.qid, partition)
         # Copy the function: a waiter may pass the same one for several partitions and requests.
         own_wake = partial(wake)
@@ -123,15 +124,16 @@ class JobWatch:
             self.watched.setdefault(key, _Watched()).waiting[own_wake] = (queue, positions[partition])
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = self._core.spawn(self._refresh())
-        return partial(self._core.tell, self._stop, key, own_wake)
+        return partial(self._core.call_soon, self._stop_watch, key, own_wake)
 
-    def _stop(self, key: Key, wake: Callable[[], None]) -> None:
+    def _stop_watch(self, key: Key, wake: Callable[[], None]) -> None:
         watched = self.watched.get(key, _Watched())
         watched.waiting.pop(wake, None)
         if not watched.waiting:
             self.watched.pop(key, None)
 
     def wake_for(self, log: PartitionLog) -> None:
+        """Wakes requests of which a job is done in the log, unless ``MAX_LOOKS`` forbids a check now."""
         watched, now = self.watched[log.key], self._core.boottime()
         if now < watched.due:
             return
@@ -191,13 +193,14 @@ class JobStatuses:
         if waiter is not None and poll.has_tried and not any(view.has_ended for view in views.values()):
             return JobAnswer([], has_ended=False)
         poll.has_tried = True
-        infos: list[JobInfo] = await self._core.in_thread(partial(self._infos, queue, poll, views))
+        infos: list[JobInfo] = await self._core.in_thread(partial(self._read_infos, queue, poll, views))
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
     async def views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
+        """Returns the standing of each job by its claim log, without reading messages."""
         expired = self._timing.expired(self._store.claim_logs.claim_now())
         positions = _by_partition(places)
-        queries = {number: StateQuery(queue, partial(_views, positions[number], expired)) for number in positions}
+        queries = {number: StateQuery(queue, partial(_find_views, positions[number], expired)) for number in positions}
         answers = await self._ask(queue, queries)
         return {(number, position): view for number, views in answers.items() for position, view in views.items()}
 
@@ -211,6 +214,7 @@ class JobStatuses:
                 await self._results.leaves(queue, *place, status, self._store.claim_logs.claim_now() / 1000)
 
     async def record_moved(self, queue: Queue, places: Collection[Location]) -> None:
+        """Records ``removed`` as the end of jobs that left the queue after a delivery without an acknowledgement."""
         views = await self.views(queue, places)
         now = self._store.claim_logs.claim_now() / 1000
         for place in [place for place, view in views.items() if view.standing == "left"]:
@@ -218,21 +222,21 @@ class JobStatuses:
 
     # Blocking
 
-    def _infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
+    def _read_infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
         now = self._store.claim_logs.claim_now() / 1000
         to_find = [place for place, view in views.items() if view.standing not in {"claimed", "left", "final"}]
-        messages = self._messages(queue, to_find)
+        messages = self._fetch_messages(queue, to_find)
         ended = {place for place, view in views.items() if view.standing in {"left", "final"}}
-        ends = self._ends(queue, ended.union({*to_find} - messages.keys()), now)
+        ends = self._read_ends(queue, ended.union({*to_find} - messages.keys()), now)
         silent = [place for place in ended if place not in ends]
-        messages |= self._messages(queue, silent)
-        letters = self._letters(queue, silent)
+        messages |= self._fetch_messages(queue, silent)
+        letters = self._find_letters(queue, silent)
         infos = {}
         for place, view in views.items():
             evidence = Evidence(view, place in messages, ends.get(place), letters.get(place), place in poll.unfinished)
-            fields = self._fields(queue, place, evidence, now)
+            fields = self._status_fields(queue, place, evidence, now)
             if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
-                fields |= self._failure(queue, place, fields["status"])
+                fields |= self._failure_fields(queue, place, fields["status"])
             if poll.states:
                 state = bridge.run(self._attempts.last_state(queue, *place))
                 fields["state"] = None if state is None else msgspec.Raw(state.json)
@@ -240,10 +244,11 @@ class JobStatuses:
             infos[place] = JobInfo(message_id=ids.to_hex(place[1]), partition=place[0], **fields)
         return [infos[place] for place in poll.places]
 
-    def _fields(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+    def _status_fields(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+        """Returns the status and its details: by the log if the message exists, else by the row of its end."""
         view, end = evidence.view, evidence.end
         if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
-            return _of_claim(view)
+            return _claim_fields(view)
         if view.standing == "new" and evidence.is_there:
             is_due = place[1][0] <= self._store.claim_logs.claim_time()
             return {"status": "waiting" if is_due else "delayed"}
@@ -251,14 +256,15 @@ class JobStatuses:
             return {"status": "failed" if view.standing == "outbox" else "removed"}
         # A result counts only if its message is done: only then was it certainly acknowledged.
         if end is not None and (view.standing == "final" or end.status not in {"void", "done"}):
-            return _of_end(end)
+            return _end_fields(end)
         if view.standing not in {"left", "final"}:
             ttl = queue.ttl or self._limits.default_ttl
             has_expired = view.standing != "new" or now > ids.ticks_to_seconds(place[1][0]) + ttl
             return {"status": "expired" if has_expired else "never_seen"}
-        return self._without_row(queue, place, evidence, now)
+        return self._fields_without_row(queue, place, evidence, now)
 
-    def _without_row(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+    def _fields_without_row(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+        """Returns the status of an ended job without a row: by its dead letter, or ``unknown`` if in doubt."""
         if evidence.letter is not None:
             cause = evidence.letter.cause
             status = "expired" if cause.error == EXPIRED else "failed"
@@ -275,14 +281,15 @@ class JobStatuses:
         is_recent = keeps and (age <= queue.result_ttl or evidence.was_unfinished)
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
-    def _failure(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
-        record = bridge.run(self._attempts.of(queue, place[0], [place[1]])).get(place[1])
+    def _failure_fields(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
+        record = bridge.run(self._attempts.records(queue, place[0], [place[1]])).get(place[1])
         if record is None or not record.attempts:
             default = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
             return default if status == "failed" else {}
         return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
 
-    def _messages(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
+    def _fetch_messages(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
+        """Returns the existing messages by location, without their bodies."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         messages: dict[Location, Message] = {}
         for start in range(0, len(places), step):
@@ -290,13 +297,13 @@ class JobStatuses:
                 messages[message.partition, message.position] = msgspec.structs.replace(message, body="")
         return messages
 
-    def _ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
+    def _read_ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
         if not queue.result_ttl:
             return {}
         ends = {place: bridge.run(self._results.of(queue, *place, now)) for place in places}
         return {place: end for place, end in ends.items() if end is not None}
 
-    def _letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
+    def _find_letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
         """Returns the dead letters that are stored at their messages' positions."""
         if not places:
             return {}
@@ -306,7 +313,9 @@ class JobStatuses:
         except QueueNotFound:
             return {}
         letters = {}
-        for place, message in self._messages(row, [place for place in places if place[0] <= row.partitions]).items():
+        for place, message in self._fetch_messages(
+            row, [place for place in places if place[0] <= row.partitions]
+        ).items():
             headers = dict(message.meta.headers) if message.meta else {}
             letter = dead_letter_from(headers, "", lies=(name, place[0], message.id), content_type=None)
             if letter is not None and letter.queue == queue.name:
@@ -366,7 +375,7 @@ class JobActs(ClaimOverview):
             why = Attempt(
                 number=number, at=self._store.claim_logs.claim_now() / 1000, error=CANCELLED, text="by an operator"
             )
-            await self._attempts.note(queue, *location, why)
+            await self._attempts.add(queue, *location, why)
             if queue.result_ttl:
                 await self._results.ended(queue, *location, "removed", why.at)
         return standing
@@ -393,7 +402,7 @@ class JobActs(ClaimOverview):
         for message in await self._store.messages.fetch(queue, places):
             return message.partition, position
         # A claimed message may have been deleted meanwhile.
-        outstanding = await self.look_at(queue, lambda state, _expired: position in state.outstanding, numbers)
+        outstanding = await self.query_states(queue, lambda state, _expired: position in state.outstanding, numbers)
         for number in filter(outstanding.get, numbers):
             return number, position
         raise MessageNotFound(ids.to_hex(position) if partition is None else f"{partition}:{ids.to_hex(position)}")
@@ -401,6 +410,7 @@ class JobActs(ClaimOverview):
     async def _act(
         self, queue: Queue, location: Location, act: Callable[[EntryDraft, ClaimReceipt], JobStanding]
     ) -> tuple[JobStanding, int]:
+        """Applies an act in the message's log; returns the standing and the last entry's number. Raises if refused."""
         number, position = location
         request = JobRequest(queue, act, ClaimReceipt(number, *position))
         standing, entry = (await self._ask(queue, {number: request}))[number]
@@ -420,11 +430,11 @@ def _by_partition(places: Iterable[Location]) -> dict[int, list[Position]]:
     return positions
 
 
-def _views(positions: Iterable[Position], expired: int, state: State) -> dict[Position, LogView]:
-    return {position: _view(position, expired, state) for position in positions}
+def _find_views(positions: Iterable[Position], expired: int, state: State) -> dict[Position, LogView]:
+    return {position: _find_view(position, expired, state) for position in positions}
 
 
-def _view(position: Position, expired: int, state: State) -> LogView:
+def _find_view(position: Position, expired: int, state: State) -> LogView:
     claim = state.outstanding.get(position)
     if claim is not None:
         return LogView(state.standing(position, expired), claim)
@@ -437,14 +447,14 @@ def _view(position: Position, expired: int, state: State) -> LogView:
     return LogView("final", was_moved=state.move is not None and position[0] <= state.move.number)
 
 
-def _of_claim(view: LogView) -> dict[str, Any]:
+def _claim_fields(view: LogView) -> dict[str, Any]:
     claim = view.claim
     assert claim is not None  # noqa: S101 - views of claimed messages have one
     fields = {"status": view.standing, "deliveries": claim.deliveries, "worker": claim.worker}
     return fields if view.standing == "waiting" else fields | {"expires": claim.expires / 1000}
 
 
-def _of_end(end: JobEnd) -> dict[str, Any]:
+def _end_fields(end: JobEnd) -> dict[str, Any]:
     """Returns the row of an end as fields. A void row means that the last attempt had no result."""
     if end.status == "void":
         return {"status": "done", "result": None}

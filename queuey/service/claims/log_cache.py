@@ -12,7 +12,7 @@ from queuey.service.claims.requests import Request
 Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
 
-Elsewhere = Callable[[Key, float, Sequence[Request]], Sequence[Request]]
+Forward = Callable[[Key, float, Sequence[Request]], Sequence[Request]]
 """Called with a log's key, the boot time at which another process was last found at work on it, and requests. Returns
 the requests to be done here."""
 
@@ -32,16 +32,17 @@ class LogCache:
         self._weights: dict[Key, int] = {}
         self.weight = 0
         """Approximate bytes of all states together."""
-        self.elsewhere: Elsewhere = lambda _key, _refused, requests: requests
+        self.forward: Forward = lambda _key, _refused, requests: requests
         """Forwards requests to another worker; returns those to be done here."""
 
     def __len__(self) -> int:
         return len(self._logs)
 
     def add(self, key: Key, *requests: Request) -> None:
+        """Adds requests to a log, unless another process was at work on it and a worker takes them."""
         log = self._logs.get(key)
         if log is not None and log.refused >= 0:
-            requests = tuple(self.elsewhere(key, log.refused, requests))
+            requests = tuple(self.forward(key, log.refused, requests))
             if not requests:
                 return
         self.add_here(key, *requests)
@@ -49,11 +50,11 @@ class LogCache:
     def add_here(self, key: Key, *requests: Request) -> None:
         log = self._logs.get(key)
         if log is None:
-            log = self._logs[key] = self._make(key, self._record)
+            log = self._logs[key] = self._make(key, self._update_weight)
         self._logs.move_to_end(key)
         log.add(*requests)
 
-    def knows(self, key: Key, receipts: Sequence[ClaimReceipt]) -> bool:
+    def has_entries(self, key: Key, receipts: Sequence[ClaimReceipt]) -> bool:
         """Returns whether the log in memory has all entries that the receipts name, so that none is invented."""
         log = self._logs.get(key)
         return log is not None and all(receipt.number <= log.state.number for receipt in receipts)
@@ -80,7 +81,7 @@ class LogCache:
             "claims_memory_bytes": self.weight,
         }
 
-    def _record(self, log: PartitionLog) -> None:
+    def _update_weight(self, log: PartitionLog) -> None:
         weight = log.weight
         if weight == self._weights.get(log.key) and self.weight <= self._bound:
             return

@@ -11,22 +11,22 @@ import msgspec
 
 from queuey import ids
 from queuey.claims.covers import ScanDuplicates
-from queuey.claims.drafts import MOST_IDS, EntryDraft
+from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.expiry import EndedMessages
-from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
+from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, State
 from queuey.deadletters import queue_for
 from queuey.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import MOST_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
+from queuey.service.claims.scans import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 
-CHUNK = MOST_IDS
+CHUNK = MAX_ENTRY_IDS
 """Max messages of a chunk."""
 CHUNK_BYTES = 1 << 20
 """Max bytes of a chunk's messages, not counting the last one."""
-FETCHED = 32
+FETCH_BATCH = 32
 """Number of messages fetched at a time."""
-MOST_COPIES = MOST_ABOVE
+MAX_COPIES = MAX_ABOVE
 """Max copies that a turn at a dedup queue skips."""
 
 
@@ -103,7 +103,7 @@ class ReadingRequest(Request):
     __slots__ = ("chain", "copies", "ended", "horizon", "passed")
 
     def __init__(self, queue: Queue) -> None:
-        super().__init__(queue, MOST_IDS)
+        super().__init__(queue, MAX_ENTRY_IDS)
         self._begin()
 
     def _begin(self) -> None:
@@ -133,7 +133,7 @@ class ReadingRequest(Request):
 class MoveRequest(ReadingRequest):
     """Adds messages to a move's chunk. The result is a :class:`MoveTurn`."""
 
-    __slots__ = ("_complete", "_found", "_gone", "_order")
+    __slots__ = ("_candidates", "_gone", "_is_complete", "_order")
 
     def __init__(self, queue: Queue, order: MoveOrder) -> None:
         self._order = order
@@ -141,26 +141,29 @@ class MoveRequest(ReadingRequest):
 
     def _begin(self) -> None:
         super()._begin()
-        self._found: list[Message] = []
+        self._candidates: list[Message] = []
         self._gone: list[Position] = []
-        self._complete = False
+        self._is_complete = False
 
     @property
     def below(self) -> Position:
         return self._order.below
 
     async def gather(self, state: State, sources: Sources) -> None:
+        # Reads at most one chunk of messages, unless the move stops or the log allows none now.
         # Only below the horizon, where messages can no longer be undone.
         expired = sources.expired
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
         fresh, bound, reached = await self._scan(state, sources)
-        ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
+        ended = sorted(place for place in state.ended(expired, MAX_OUTSTANDING) if place < bound)
         redelivered, fetched = await self._fetch_again(ended, sources)
         available = sorted(redelivered + fresh, key=lambda message: message.position)
-        self._found = list(_limited(available))
-        self._complete = reached and fetched == len(ended) and len(self._found) == len(available) and not self.ended.all
+        self._candidates = list(_first_chunk(available))
+        self._is_complete = (
+            reached and fetched == len(ended) and len(self._candidates) == len(available) and not self.ended.all
+        )
 
     def _is_too_early(self, expired: int) -> bool:
         """Returns whether copies below the move's bound may still be posted: its covers would not hide them."""
@@ -169,6 +172,7 @@ class MoveRequest(ReadingRequest):
         return ids.seconds_to_ticks(expired / 1000) < self.below[0]
 
     def _may_take(self, state: State) -> bool:
+        """Returns whether the log has no later move, and no unfinished chunk other than the one just moved."""
         move = state.move
         if move is None or move.number < self._order.move:
             return move is None or not move.chunk
@@ -179,7 +183,7 @@ class MoveRequest(ReadingRequest):
         below, horizon = self._order.below, self.horizon
         lower = ids.following(state.cursor)
         fresh: list[Message] = []
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_SCAN_PAGES):
             if lower >= below:
                 return fresh, below, True
             chunk = Slice(sources.partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True)
@@ -196,7 +200,7 @@ class MoveRequest(ReadingRequest):
                 return fresh, min(horizon, below), self._order.exact or horizon >= below
             if len(fresh) >= CHUNK or bytes_of(fresh) >= CHUNK_BYTES:
                 break
-            if len(self.copies.hidden) >= MOST_COPIES or self.ended.are_many:
+            if len(self.copies.hidden) >= MAX_COPIES or self.ended.are_many:
                 break
         return fresh, self.chain.bound, False
 
@@ -205,7 +209,7 @@ class MoveRequest(ReadingRequest):
         redelivered: list[Message] = []
         weight = tried = 0
         while tried < len(places) and len(redelivered) < CHUNK and weight < CHUNK_BYTES:
-            batch = places[tried : tried + FETCHED]
+            batch = places[tried : tried + FETCH_BATCH]
             messages = await sources.fetch([(sources.partition, place) for place in batch])
             existing = {message.position for message in messages}
             redelivered += sources.split_ended(messages, self.ended)
@@ -215,25 +219,29 @@ class MoveRequest(ReadingRequest):
         return redelivered, tried
 
     def edit(self, draft: EntryDraft) -> None:
+        """Settles the last chunk and takes the messages that were read; ends the move if none remain or it stops."""
         order = self._order
         if order.give_back:
             draft.settle_chunk(order.move, 0, None)
         elif order.moved:
             draft.settle_chunk(order.move, order.moved, order.last)
-        may_take = draft.may_take(order.move)
+        may_take = draft.may_move(order.move)
         taken: list[Position] = []
         if may_take:
             draft.drop(self._gone)
-            taken = draft.take(order.move, self._found)
+            taken = draft.add_to_move(order.move, self._candidates)
             self.expire(draft)
         delete = self.queue.on_ack == "delete"
         self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=delete)
         # If the entry is full of copies to delete, the cursor may not have passed all of them.
-        is_over = self._complete and not taken and not draft.withdraws and not (delete and draft.size >= MOST_IDS)
+        is_over = (
+            self._is_complete and not taken and not draft.withdraws and not (delete and draft.size >= MAX_ENTRY_IDS)
+        )
         if may_take and (is_over or order.stop or order.give_back):
             draft.end_move(order.move)
 
     def result(self, state: State) -> MoveTurn:
+        """Returns the turn by the log: blocked by an earlier move's chunk, or ended if a later move has begun."""
         left = sum(place < self._order.below for place in state.outstanding)
         move = state.move
         if move is None or move.number < self._order.move:
@@ -241,7 +249,7 @@ class MoveRequest(ReadingRequest):
         if move.number > self._order.move:
             return MoveTurn(left=left, ended=True)
         places = [place for place, _ in move.taken]
-        found_by_position = {message.position: message for message in self._found}
+        found_by_position = {message.position: message for message in self._candidates}
         messages = [found_by_position[place] for place in places if place in found_by_position]
         return MoveTurn(
             chunk=move.chunk,
@@ -254,7 +262,7 @@ class MoveRequest(ReadingRequest):
         )
 
 
-def _limited(messages: Sequence[Message]) -> list[Message]:
+def _first_chunk(messages: Sequence[Message]) -> list[Message]:
     limited, weight = [], 0
     for message in islice(messages, CHUNK):
         if weight >= CHUNK_BYTES:

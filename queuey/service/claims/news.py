@@ -31,13 +31,13 @@ from queuey.service.claims.scans import LOOK_BACK_EVERY
 from queuey.service.core import Core
 from queuey.storage import Store
 
-LOOK = 0.5
+POLL_INTERVAL = 0.5
 """Interval in seconds between polls of a log on which claims wait."""
-LOOKS = 200
+MAX_POLLS = 200
 """Max polls per second and process, not counting those for an expired claim."""
 SPACING = 0.1
 """Min seconds between two polls of a log, however many of its claims expire."""
-LATE = 2 * LOOK_BACK_EVERY
+LATE_POLL_DELAY = 2 * LOOK_BACK_EVERY
 """Interval in seconds from the store's report of a message to another attempt, because messages may become visible out
 of order."""
 
@@ -48,7 +48,7 @@ class _Watched:
     Attributes:
         wakes: Functions that wake the waiting claims.
         due: Loop time of the next poll.
-        call_off: Cancels the next poll.
+        cancel_poll: Cancels the next poll.
         looking: Task of the last poll.
         released: The log's count of releases after its last round.
         freed, vacated: The log's counts of finished messages that may make others deliverable, after its last round.
@@ -56,13 +56,13 @@ class _Watched:
         stored: The store has reported a message since the last poll.
     """
 
-    __slots__ = ("call_off", "due", "freed", "lags", "looking", "queue", "released", "stored", "vacated", "wakes")
+    __slots__ = ("cancel_poll", "due", "freed", "lags", "looking", "queue", "released", "stored", "vacated", "wakes")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.wakes: list[Callable[[], None]] = []
         self.due = math.inf
-        self.call_off: Callable[[], None] = lambda: None
+        self.cancel_poll: Callable[[], None] = lambda: None
         self.released = self.freed = self.vacated = 0
         self.lags = False
         self.stored = False
@@ -94,30 +94,30 @@ class ClaimWakeups:
         if watched is None:
             watched = self.watched[key] = _Watched(queue)
             watched.freed, watched.vacated = self._logs.done(key)
-            self._look_in(self._pause(), key, watched)
+            self._poll_within(self._pause(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
         stop_watch = self._store.messages.watch(
-            queue, partition, partial(self._stored, key, watched, wake), delayed=False
+            queue, partition, partial(self._on_stored, key, watched, wake), delayed=False
         )
 
         def stop() -> None:
             stop_watch()
-            self._core.tell(self._stop, key, watched, wake)
+            self._core.call_soon(self._stop_watch, key, watched, wake)
 
         return stop
 
-    def _stop(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+    def _stop_watch(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
         watched.wakes.remove(wake)
         if not watched.wakes:
-            watched.call_off()
+            watched.cancel_poll()
             del self.watched[key]
 
-    def note(self, log: PartitionLog) -> None:
+    def after_round(self, log: PartitionLog) -> None:
         """Called after each round of a watched log, before the next one."""
         watched = self.watched[log.key]
         try:
-            has_ended, seconds = self._see(log.state)
+            has_ended, seconds = self._next_expiry(log.state)
         except StoreUnavailable:  # The clock is not trusted now; the next poll repeats this.
             return
         released_before, watched.released = watched.released, log.state.released
@@ -125,49 +125,50 @@ class ClaimWakeups:
         vacated_before, watched.vacated = watched.vacated, log.state.vacated
         ordered = log.ordered
         watched.lags = ordered is not None and ordered.lags
-        self._look_in(max(seconds, SPACING), log.key, watched)
-        may_free = ordered is not None and not ordered.is_sure_of_nothing
+        self._poll_within(max(seconds, SPACING), log.key, watched)
+        may_free = ordered is not None and not ordered.has_none_waiting
         in_order = watched.freed != freed_before and may_free and watched.queue.kind == "ordered"
         has_place = _has_place(watched.queue, log, vacated_before, by_key=has_ended or may_free)
         if (has_ended and watched.released != released_before) or in_order or has_place:
             watched.wake()
 
-    def _see(self, state: State) -> tuple[bool, float]:
+    def _next_expiry(self, state: State) -> tuple[bool, float]:
         """Returns whether claims have ended, and the seconds until the next one does."""
         now = self._store.claim_logs.claim_now()
         ended = bool(state.ended(self._timing.expired(now), 1))
         return ended, self._timing.left(state.next_expiry(), now)
 
     def _pause(self) -> float:
-        return max(LOOK, len(self.watched) / LOOKS)
+        return max(POLL_INTERVAL, len(self.watched) / MAX_POLLS)
 
-    def _stored(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
-        """Called from any thread."""
+    def _on_stored(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+        """Calls ``wake`` at once, and schedules a later poll of the log; from any thread."""
         wake()
         if not watched.stored:
             watched.stored = True
-            self._core.tell(self._look_in, LATE, key, watched)
+            self._core.call_soon(self._poll_within, LATE_POLL_DELAY, key, watched)
 
-    def _look_in(self, seconds: float, key: Key, watched: _Watched) -> None:
+    def _poll_within(self, seconds: float, key: Key, watched: _Watched) -> None:
         """Schedules the next poll within ``seconds``, if claims still wait on the partition."""
         due = self._core.loop.time() + seconds
         if due < watched.due and self.watched.get(key) is watched:
-            watched.call_off()
+            watched.cancel_poll()
             watched.due = due
-            watched.call_off = self._core.loop.call_at(due, self._begin_look, key, watched).cancel
+            watched.cancel_poll = self._core.loop.call_at(due, self._begin_look, key, watched).cancel
 
     def _begin_look(self, key: Key, watched: _Watched) -> None:
         watched.due = math.inf
-        watched.looking = self._core.spawn(self._look(key, watched))
+        watched.looking = self._core.spawn(self._poll(key, watched))
 
-    async def _look(self, key: Key, watched: _Watched) -> None:
+    async def _poll(self, key: Key, watched: _Watched) -> None:
+        """Reads the log, then wakes its claims if claims have ended, messages were stored, or the horizon lags."""
         stored, watched.stored = watched.stored, False
-        request = StateQuery(watched.queue, self._see)
+        request = StateQuery(watched.queue, self._next_expiry)
         self._logs.add(key, request)
         ended = False
         with suppress(QueueyError):
             ended, _ = await request.future
-        self._look_in(self._pause(), key, watched)
+        self._poll_within(self._pause(), key, watched)
         if stored or ended or watched.lags:
             watched.wake()
 

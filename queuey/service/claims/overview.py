@@ -19,7 +19,7 @@ from queuey.errors import NotFound
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
-from queuey.service.claims.attempts import Attempts, Known
+from queuey.service.claims.attempts import Attempts, DeliveryRecord
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -31,7 +31,7 @@ T = TypeVar("T")
 MAX_SHOWN_TEXT = 200
 """Max characters of a failure's text in a list of jobs."""
 _PAGE, FIRST_PAGE = 1000, 10
-"""Messages per read, and in the read that looks for the first unfinished message."""
+"""Number of messages per read, and in the read that looks for the first unfinished message."""
 
 
 class WorkerClaims(NamedTuple):
@@ -51,7 +51,7 @@ class WorkerClaims(NamedTuple):
 
 
 class ClaimOverview(ABC):
-    """Shows the claims of queues. All methods but :meth:`look_at` block."""
+    """Shows the claims of queues. All methods but :meth:`query_states` block."""
 
     core: Core
     _store: Store
@@ -60,14 +60,14 @@ class ClaimOverview(ABC):
     _metrics: Metrics
 
     @abstractmethod
-    async def look_at(
-        self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
+    async def query_states(
+        self, queue: Queue, query: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """Returns the result of ``look`` for each partition.
+        """Returns the result of ``query`` for each partition.
 
         Args:
             queue: The queue's row.
-            look: Called once per partition, with the state and a time in milliseconds since 1970. Claims that expire
+            query: Called once per partition, with the state and a time in milliseconds since 1970. Claims that expire
                 before it are over for every process.
             numbers: Partitions; None for all.
         """
@@ -78,7 +78,7 @@ class ClaimOverview(ABC):
             waiting = len(state.outstanding) - claimed - retrying
             return PartitionClaims(claimed=claimed, waiting=waiting, retrying=retrying)
 
-        partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, count)))
+        partitions = self.core.run(access.apply(lambda queue: self.query_states(queue, count)))
         return ClaimCounts(
             claimed=sum(counts.claimed for counts in partitions.values()),
             waiting=sum(counts.waiting for counts in partitions.values()),
@@ -94,11 +94,13 @@ class ClaimOverview(ABC):
             dead = sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
 
         def backlog(queue: Queue) -> Backlog:
-            views = self.core.run(self.look_at(queue, _View))
-            size, claimed = self._size(queue, views, limit), sum(view.claimed for view in views.values())
+            views = self.core.run(self.query_states(queue, _View))
+            size, claimed = self._count_due(queue, views, limit), sum(view.claimed for view in views.values())
             retrying = sum(view.retrying for view in views.values())
-            delayed, all_counted = self._delayed(queue, views, limit)
-            firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views.items()]
+            delayed, all_counted = self._count_delayed(queue, views, limit)
+            firsts = [
+                next(self._read_unfinished(queue, number, view, FIRST_PAGE), None) for number, view in views.items()
+            ]
             return Backlog(
                 waiting=max(0, size.size - claimed - retrying),
                 exact=size.exact and all_counted,
@@ -108,7 +110,7 @@ class ClaimOverview(ABC):
                 failed=sum(view.failed for view in views.values()),
                 dead=dead,
                 oldest=min((ids.ticks_to_seconds(first.ticks) for first in firsts if first is not None), default=None),
-                due=self._next_due(queue, views) if delayed else None,
+                due=self._find_next_due(queue, views) if delayed else None,
             )
 
         return access.use(backlog)
@@ -118,10 +120,10 @@ class ClaimOverview(ABC):
 
         def live(state: State, expired: int) -> list[WorkerClaims]:
             claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expired))
-            return _by_worker(WorkerClaims(c.worker, 1, c.renewed / 1000, c.expires / 1000) for c in claims)
+            return _merge_by_worker(WorkerClaims(c.worker, 1, c.renewed / 1000, c.expires / 1000) for c in claims)
 
-        partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, live)))
-        workers = _by_worker(worker for group in partitions.values() for worker in group)
+        partitions = self.core.run(access.apply(lambda queue: self.query_states(queue, live)))
+        workers = _merge_by_worker(worker for group in partitions.values() for worker in group)
         return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
 
     def outstanding(
@@ -146,9 +148,9 @@ class ClaimOverview(ABC):
             return nsmallest(limit, rows)
 
         def outstanding(queue: Queue) -> list[Job]:
-            by_partition = self.core.run(self.look_at(queue, look))
+            by_partition = self.core.run(self.query_states(queue, look))
             rows = nsmallest(limit, ((row[0], number, row) for number, group in by_partition.items() for row in group))
-            calls = self._calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
+            calls = self._read_calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
             return [
                 Job(
                     message_id=ids.to_hex(position),
@@ -158,16 +160,20 @@ class ClaimOverview(ABC):
                     worker=worker,
                     expires=expires / 1000 or None,
                     **calls.get((number, position), {}),
-                    **(_said(bridge.run(self._attempts.last(queue, number, position)), delivery) if states else {}),
+                    **(
+                        _record_fields(bridge.run(self._attempts.record(queue, number, position)), delivery)
+                        if states
+                        else {}
+                    ),
                 )
                 for _, number, (expires, position, status, deliveries, worker, delivery) in rows
             ]
 
         return access.use(outstanding)
 
-    def _calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
+    def _read_calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
         calls = {}
-        for message in self._fetched(queue, places):
+        for message in self._fetch_in_batches(queue, places):
             call = shown_call(message.body) if message.meta is not None and message.meta.json else None
             if call is not None:
                 calls[message.partition, message.position] = call._asdict()
@@ -175,13 +181,14 @@ class ClaimOverview(ABC):
 
     def size(self, access: QueueAccess, limit: int) -> QueueSize:
         """Counts unfinished messages that are due: exactly up to ``limit``, and estimated beyond it."""
-        return access.use(lambda queue: self._size(queue, self.core.run(self.look_at(queue, _View)), limit))
+        return access.use(lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit))
 
-    def _size(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
+    def _count_due(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
+        """Counts as :meth:`size`; from the limit on, estimates what is left of each partition."""
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding
-            for page in self._pages(queue, self._left(number, view, bodies=view.needs_bodies)):
+            for page in self._read_pages(queue, self._slice_after_cursor(number, view, bodies=view.needs_bodies)):
                 total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                 if total >= limit:
                     [lag] = bridge.run(self._store.messages.lag(queue, [(number, page[-1].position)]))
@@ -189,21 +196,21 @@ class ClaimOverview(ABC):
                     break
         return QueueSize(total, exact)
 
-    def _delayed(self, queue: Queue, views: Mapping[int, _View], limit: int) -> tuple[int, bool]:
+    def _count_delayed(self, queue: Queue, views: Mapping[int, _View], limit: int) -> tuple[int, bool]:
         """Counts messages that are not due, up to a limit; returns also whether the count is complete.
 
         Messages that an operator has hastened are not counted.
         """
         count, now = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN)
         for number in range(1, queue.partitions + 1):
-            pages = self._pages(queue, Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False))
+            pages = self._read_pages(queue, Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False))
             for page in pages:
                 count += sum(not views[number].is_known(message.position) for message in page)
                 if count >= limit:
                     return count, number == queue.partitions and next(pages, None) is None
         return count, True
 
-    def _next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
+    def _find_next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
         limits = {number: min(_PAGE, 1 + view.known_above(now)) for number, view in views.items()}
         slices = [Slice(n, now, limit=limit, delayed=False, due=False, bodies=False) for n, limit in limits.items()]
@@ -214,11 +221,13 @@ class ClaimOverview(ABC):
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
+        """Returns unfinished messages, partition after partition, up to the limit or the bytes of a page."""
+
         def peek(queue: Queue) -> list[Message]:
             messages: list[Message] = []
             weight = 0
-            for number, view in self.core.run(self.look_at(queue, _View)).items():
-                for message in self._undone(queue, number, view):
+            for number, view in self.core.run(self.query_states(queue, _View)).items():
+                for message in self._read_unfinished(queue, number, view):
                     if len(messages) >= limit or weight >= self._limits.page_bytes:
                         return messages
                     messages.append(message)
@@ -229,21 +238,22 @@ class ClaimOverview(ABC):
         self._metrics.delivered(len(messages), access.queue)
         return messages
 
-    def _undone(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
-        yield from self._fetched(queue, [(number, position) for position in view.below])
-        for page in self._pages(queue, self._left(number, view, limit)):
+    def _read_unfinished(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
+        """Yields outstanding messages up to the cursor, then all messages above it that are not done."""
+        yield from self._fetch_in_batches(queue, [(number, position) for position in view.below])
+        for page in self._read_pages(queue, self._slice_after_cursor(number, view, limit)):
             yield from (message for message in page if not view.is_done(message))
 
-    def _fetched(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> Iterator[Message]:
+    def _fetch_in_batches(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> Iterator[Message]:
         step = max(1, self._limits.page_bytes // self._limits.longest)
         for first in range(0, len(places), step):
             yield from bridge.run(self._store.messages.fetch(queue, places[first : first + step]))
 
-    def _left(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
+    def _slice_after_cursor(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
         lower, max_bytes = ids.following(view.cursor), self._limits.page_bytes
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
-    def _pages(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
+    def _read_pages(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
         more = True
         while more:
             [page] = bridge.run(self._store.messages.read(queue, [part]))
@@ -253,7 +263,7 @@ class ClaimOverview(ABC):
             part = msgspec.structs.replace(part, lower=page.next or part.lower)
 
 
-def _by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
+def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
     workers: dict[str, WorkerClaims] = {}
     for worker, jobs, renewed, expires in claims:
         before = workers.get(worker, WorkerClaims(worker, 0, 0.0, 0.0))
@@ -262,7 +272,7 @@ def _by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
     return list(workers.values())
 
 
-def _said(record: Known, number: int) -> dict[str, Any]:
+def _record_fields(record: DeliveryRecord, number: int) -> dict[str, Any]:
     """Returns the job state of the delivery of log entry ``number``, and the last failure, as fields of a job."""
     state = record.state if record.state is not None and record.state.number == number else None
     fields = {

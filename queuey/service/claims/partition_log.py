@@ -50,10 +50,10 @@ from queuey.service.claims.requests import (
     SentRequest,
     SettleRequest,
     StateQuery,
-    giving_back,
-    leave,
+    mark_unsent,
     polls_of,
-    too_fast,
+    read_limit_error,
+    release_request,
     too_many,
     too_many_wait,
 )
@@ -62,15 +62,15 @@ from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
 
-PATIENCE = 5.0
+REQUEST_TIMEOUT = 5.0
 """Max seconds that a request waits for its entry to be applied."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+FIRST_PAUSE, MAX_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
-LONGEST_BACK_OFF = 0.02
+MAX_BACK_OFF = 0.02
 """Max seconds to wait after another process's entry was first; at most as long as this process's last append took."""
 WORTH = 500
 """Min messages that the cursor must pass to justify an entry of its own."""
-LONG = 1 << 16
+MIN_THREAD_BYTES = 1 << 16
 """Max bytes of entries applied in the event loop; more take several milliseconds and are applied in a thread."""
 T = TypeVar("T")
 
@@ -126,11 +126,11 @@ class PartitionLog:
         self._limits = limits
         self._totals = totals
         self._after = after
-        self._line = RequestQueue()
-        self._took = 0.0
+        self._queue = RequestQueue()
+        self._append_seconds = 0.0
         self._finder = Finder(store, self._partition, core, timing, limits)
         self._row: Queue | None = None
-        self._current = -1e9
+        self._current_at = -1e9
         self._length = LogCompaction(upkeep)
         self._follow_ups = FollowUpRunner(store, self._partition, core, limits)
         self._rounds: asyncio.Task[None] | None = None
@@ -147,18 +147,19 @@ class PartitionLog:
 
     @property
     def idle(self) -> bool:
-        return self._line.idle
+        return self._queue.idle
 
     @property
     def load(self) -> int:
-        return self._line.load
+        return self._queue.load
 
     def add(self, *requests: Request) -> None:
-        if self._line.add(requests, self._core.boottime()):
+        if self._queue.add(requests, self._core.boottime()):
             self._rounds = self._core.spawn(self._answer_all())
 
     async def _answer_all(self) -> None:
-        while taken := self._line.take():
+        """Answers requests in rounds until none wait. After a bug, the next round loads the state again."""
+        while taken := self._queue.take():
             try:
                 try:
                     await self._round(taken)
@@ -168,12 +169,13 @@ class PartitionLog:
             except BaseException as error:  # A bug, or the loop is ending.
                 self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
                 self._is_loaded = False
-                self._line.stop()
+                self._queue.stop()
                 if isinstance(error, Exception):
                     self.add()  # Start a round for the waiting requests.
                 raise
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+        """Answers requests with an error. A request that was never sent is not told that its outcome is unknown."""
         if isinstance(error, UnknownFormat):
             error = StoreIncompatible(f"The claim log of partition {self._partition}: {error}. Update this program.")
         for request in requests:
@@ -202,42 +204,42 @@ class PartitionLog:
                 candidates = await self._finder.find(state, taken, polls)
             if isinstance(taken[0], ReadingRequest):
                 await self._finder.gather(state, taken[0])
-            self._line.join(taken, state.number)
+            self._queue.join(taken, state.number)
             chosen = self._core.boottime()
             draft, passed = self._decide(queue, taken, candidates)
             # With keys, nothing is read beyond what may be remembered, so the cursor must move.
             worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
             if not draft.changes and passed < worth:
-                leave(taken)
+                mark_unsent(taken)
                 if await self._catch_up_for(queue, taken, always=is_paused):
                     candidates = None
                     continue
                 end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
                 self._totals.ended(taken, None, self.state)
-                self._answer(taken, polls, candidates, end)
+                self._answer_requests(taken, polls, candidates, end)
                 # This round adds no follow-up work, but another process may have died before it did its own.
                 await self._follow_ups.delete(queue, self.state, 0)
                 await self._follow_up(queue, ())
                 return
             if self._length.is_due():
                 # Decide anew after the snapshot: it may take long, and claims expire from the decision on.
-                leave(taken)
-                await self._snapshot(queue)
+                mark_unsent(taken)
+                await self._write_snapshot(queue)
                 continue
-            entry, number = self._complete(queue, draft), state.number + 1
+            entry, number = self._make_entry(queue, draft), state.number + 1
             if await self._append(queue, entry, taken):
                 end = RoundEnd(number, chosen, self._must_search_again(candidates, draft, passed, is_written=True))
                 self._totals.ended(taken, entry, self.state)
                 if self.state.pending_deletes:
                     await self._follow_ups.delete(queue, self.state, number)
-                self._answer(taken, polls, candidates, end)
+                self._answer_requests(taken, polls, candidates, end)
                 if draft.lapsed:
-                    await self._follow_ups.note_lapsed(queue, draft.lapsed)
+                    await self._follow_ups.record_expired_claims(queue, draft.lapsed)
                 await self._follow_up(queue, entry.outs)
                 return
             # The entry was certainly not applied.
-            leave(taken)
-            self._line.join(taken, self.state.number, polls=True)
+            mark_unsent(taken)
+            self._queue.join(taken, self.state.number, polls=True)
             self._give_up_late(taken)
             current = self.state is state and self.state.withdrawn < number and set(polls_of(taken)) <= set(polls)
             candidates = candidates if current and self._is_of_use(self.state, candidates) else None
@@ -265,7 +267,7 @@ class PartitionLog:
         for request in taken:
             if isinstance(request, SettleRequest) and request.newest > self.state.number:
                 unknown.append(request)
-            elif isinstance(request, StateQuery) and request.asked > self._current:
+            elif isinstance(request, StateQuery) and request.asked > self._current_at:
                 is_current = False
         if unknown or not is_current:
             await self._read_from(queue, self.state)
@@ -275,18 +277,24 @@ class PartitionLog:
                 text = f"a receipt names entry {settle.newest} of partition {self._partition}, which has only {last}"
                 settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue or a purged one."}))
 
-    def _is_of_use(self, state: State, found: Candidates | None) -> bool:
-        if found is None or found.by_key or found.covers != self.state.covers.version or found.keeps != state.keeps:
+    def _is_of_use(self, state: State, candidates: Candidates | None) -> bool:
+        """Returns whether candidates of an earlier state still have a message that may be delivered now."""
+        if (
+            candidates is None
+            or candidates.by_key
+            or candidates.covers != self.state.covers.version
+            or candidates.keeps != state.keeps
+        ):
             return False
-        if any(not state.is_known(message.position) for message in found.scan.fresh):
+        if any(not state.is_known(message.position) for message in candidates.scan.fresh):
             return True
         expired = self._timing.expired(self._store.claim_logs.claim_now())
-        return any(state.has_ended(message.position, expired) for message in found.again)
+        return any(state.has_ended(message.position, expired) for message in candidates.again)
 
     def _decide(self, queue: Queue, taken: Sequence[Request], candidates: Candidates | None) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
         finder, now = self._finder, self._store.claim_logs.claim_now()
-        covers = None if finder.duplicates is None else self._covers(finder.duplicates, taken[0], candidates, now)
+        covers = None if finder.duplicates is None else self._draft_covers(finder.duplicates, taken[0], candidates, now)
         draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
         draft.records_ends = queue.result_ttl > 0
         polls: list[Poll] = []
@@ -311,13 +319,16 @@ class PartitionLog:
         chain = candidates.scan.chain
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
 
-    def _covers(self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int) -> CoverDraft:
+    def _draft_covers(
+        self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int
+    ) -> CoverDraft:
         if isinstance(first, ReadingRequest):
             return duplicates.draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
         return duplicates.draft(self.state, copies, self._finder.scanner.horizon, now)
 
-    def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
+    def _make_entry(self, queue: Queue, draft: EntryDraft) -> Entry:
+        """Returns the entry of a draft; it also records finished deletions and the last snapshot."""
         state, duplicates = self.state, self._finder.duplicates
         deleted = self._follow_ups.known.all_deleted(state) if state.pending_deletes else 0
         snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
@@ -350,12 +361,15 @@ class PartitionLog:
 
     # Answers
 
-    def _answer(
-        self, taken: Sequence[Request], polls: Sequence[PollRequest], found: Candidates | None, end: RoundEnd
+    def _answer_requests(
+        self, taken: Sequence[Request], polls: Sequence[PollRequest], candidates: Candidates | None, end: RoundEnd
     ) -> None:
-        if found is not None and (unanswered := [poll for poll in polls if not self._answer_poll(poll, found, end)]):
-            self._line.put_back(unanswered)
-        if found is None:
+        """Answers a round's requests. Polls that got nothing go back to the queue if another round may help."""
+        if candidates is not None and (
+            unanswered := [poll for poll in polls if not self._answer_poll(poll, candidates, end)]
+        ):
+            self._queue.put_back(unanswered)
+        if candidates is None:
             for poll in polls_of(taken):
                 poll.answer([])
         for request in taken:
@@ -370,7 +384,7 @@ class PartitionLog:
             elif not isinstance(request, PollRequest):
                 request.answer(request.result(self.state))
 
-    def _answer_poll(self, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
+    def _answer_poll(self, request: PollRequest, candidates: Candidates, end: RoundEnd) -> bool:
         """Answers a poll, unless it got nothing and another round may find messages; returns whether it was answered.
 
         An empty answer comes only from a round that found no message, so at some moment none was free. If others got
@@ -379,28 +393,29 @@ class PartitionLog:
         if claimed := request.gets(self.state, self._partition, end.number):
             request.decided = end.chosen
             if not request.answer(claimed) and request.poll.ttl:
-                self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in claimed]))
+                self.add(release_request(request.queue, [receipt for _, _, receipt, _ in claimed]))
             return True
-        if end.must_search_again and end.chosen - request.asked < PATIENCE:
-            leave([request])
+        if end.must_search_again and end.chosen - request.asked < REQUEST_TIMEOUT:
+            mark_unsent([request])
             return False
         may_find_more = end.must_search_again
-        if found.full:
+        if candidates.full:
             request.answer(None, too_many(self._partition))
-        elif found.by_key and request.queue.kind == "plain" and not may_find_more:
+        elif candidates.by_key and request.queue.kind == "plain" and not may_find_more:
             # Messages that were not read also wait for others of their keys.
             request.answer([])
-        elif found.scan.full and not may_find_more:
-            request.answer(None, (too_many_wait if found.by_key else too_fast)(self._partition))
-        elif may_find_more or found.scan.end is not None:
+        elif candidates.scan.full and not may_find_more:
+            request.answer(None, (too_many_wait if candidates.by_key else read_limit_error)(self._partition))
+        elif may_find_more or candidates.scan.end is not None:
             request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:
             request.answer([])
         return True
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:
-        requests = [*taken, *self._line.waiting()]
-        oldest = self._core.boottime() - PATIENCE
+        """Answers requests older than ``REQUEST_TIMEOUT`` with an error, also of those not taken yet."""
+        requests = [*taken, *self._queue.waiting()]
+        oldest = self._core.boottime() - REQUEST_TIMEOUT
         for request in requests:
             if request.asked < oldest and not request.future.done():
                 outcome: Outcome = "unknown" if request.sent else "none"
@@ -410,7 +425,7 @@ class PartitionLog:
 
     async def _catch_up_for(self, queue: Queue, taken: Sequence[Request], *, always: bool) -> bool:
         """Reads other processes' entries if answers depend on them; returns whether there were new ones."""
-        if not always and all(request.asked <= self._current for request in taken if request.depends_on_others):
+        if not always and all(request.asked <= self._current_at for request in taken if request.depends_on_others):
             return False
         before = self.state.number
         await self._read_from(queue, self.state)
@@ -433,7 +448,7 @@ class PartitionLog:
             # Some replicas do not have the entry yet: a serial read completes it.
             newest = newest or state.number == before
         self.state = state
-        self._current = began
+        self._current_at = began
         return tokens
 
     def _apply_page(self, state: State, page: LogPage, tokens: dict[int, int]) -> State:
@@ -441,21 +456,21 @@ class PartitionLog:
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._length.read(len(page.snapshot.body))
-            self._follow_ups.known.found([*state.pending_deletes, *state.outbox])
+            self._follow_ups.known.add_open([*state.pending_deletes, *state.outbox])
         for log_entry in page.entries:
             if log_entry.number > state.number:
                 entry = decode_entry(log_entry.body)
                 tokens[log_entry.number] = entry.token
-                self._apply(state, log_entry, entry)
+                self._apply_entry(state, log_entry, entry)
         return state
 
-    def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
+    def _apply_entry(self, state: State, log_entry: LogEntry, entry: Entry) -> None:
         written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
-        state.apply(one.number, entry)
+        state.apply(log_entry.number, entry)
         self._finder.scanner.claimed(new_claims)
-        self._length.entered(one.number, len(one.body), written)
-        self._follow_ups.known.found([one.number, *(place for place, _, _ in entry.outs)], written)
+        self._length.add_entry(log_entry.number, len(log_entry.body), written)
+        self._follow_ups.known.add_open([log_entry.number, *(place for place, _, _ in entry.outs)], written)
 
     async def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
         """Appends an entry until the result is certain, and applies it, or the other process's entry that was first.
@@ -476,7 +491,7 @@ class PartitionLog:
             except QueueChanged:
                 if not is_in_doubt:
                     raise
-                queue = await _in_doubt(self._same_queue(queue))
+                queue = await _in_doubt(self._read_same_queue(queue))
             except StoreUnavailable as error:
                 if error.outcome == "none" and not is_in_doubt:
                     raise
@@ -485,23 +500,24 @@ class PartitionLog:
                 if isinstance(error, StoreClosed):
                     raise StoreClosed(str(error), outcome="unknown") from error
             await asyncio.sleep(pause * (0.5 + self._core.chance.random()))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
         if applied:
-            self._took = self._core.boottime() - began
+            self._append_seconds = self._core.boottime() - began
             state.apply(log_entry.number, entry)
-            self._length.entered(log_entry.number, len(log_entry.body), began)
-            self._current = began
+            self._length.add_entry(log_entry.number, len(log_entry.body), began)
+            self._current_at = began
             return True
         self.refused = self._core.boottime()
         self._totals.refused()
-        await asyncio.sleep(min(LONGEST_BACK_OFF, self._took) * self._core.chance.random())
+        await asyncio.sleep(min(MAX_BACK_OFF, self._append_seconds) * self._core.chance.random())
         reading = self._read_from(queue, state)
         tokens = await (_in_doubt(reading) if is_in_doubt else reading)
         if log_entry.number not in tokens and is_in_doubt:
             raise StoreUnavailable("Cannot determine whether the claim log was written.", outcome="unknown")
         return tokens.get(log_entry.number) == entry.token
 
-    async def _same_queue(self, queue: Queue) -> Queue:
+    async def _read_same_queue(self, queue: Queue) -> Queue:
+        """Returns the queue's newest row. Raises ``QueueChanged`` if the queue was deleted or purged."""
         try:
             fresh = await self._store.catalogue.queue(queue.application, queue.name, fresh=True)
         except QueueNotFound as error:
@@ -523,7 +539,7 @@ class PartitionLog:
         if self._finder.duplicates is not None:
             await self._finder.duplicates.forget(self.state)
 
-    async def _snapshot(self, queue: Queue) -> None:
+    async def _write_snapshot(self, queue: Queue) -> None:
         state = self.state
         self._length.begun()
 
@@ -544,4 +560,4 @@ async def _in_doubt(work: Awaitable[T]) -> T:
 
 
 def _is_long(page: LogPage) -> bool:
-    return page.snapshot is not None or sum(len(entry.body) for entry in page.entries) > LONG
+    return page.snapshot is not None or sum(len(entry.body) for entry in page.entries) > MIN_THREAD_BYTES

@@ -14,19 +14,19 @@ from typing import Any, Literal, cast
 from zlib import crc32
 
 from queuey.claims.acts import JobStanding
-from queuey.claims.drafts import MOST_IDS, EntryDraft
+from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
 from queuey.claims.entries import Entry
-from queuey.claims.order import MOST_WAITING
+from queuey.claims.order import MAX_WAITING
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
+from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, State
 from queuey.deadletters import queue_for
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.messages import Backoff, Message, Queue
-from queuey.service.claims.follow_ups import most_deliveries
+from queuey.service.claims.follow_ups import delivery_limit
 
 Kind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
-Given = tuple[Message, int, ClaimReceipt, int]
+Claimed = tuple[Message, int, ClaimReceipt, int]
 """A claimed message: the message, its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
 
@@ -86,7 +86,7 @@ class Request:
 
 
 class PollRequest(Request):
-    """A poll for messages. It fails if a request ``beside`` it fails. The result is a list of :data:`Given`."""
+    """A poll for messages. It fails if a request ``beside`` it fails. The result is a list of :data:`Claimed`."""
 
     __slots__ = ("beside", "poll")
 
@@ -96,6 +96,7 @@ class PollRequest(Request):
         self.beside = beside
 
     def enter(self) -> bool:
+        """Discards messages of an earlier attempt, and fails the poll if a request beside it has failed."""
         self.poll.given = []
         for request in self.beside:
             future = request.future
@@ -103,8 +104,9 @@ class PollRequest(Request):
                 self.answer(None, cast("Exception", error))
         return super().enter()
 
-    def gets(self, state: State, partition: int, number: int) -> list[Given]:
-        claimed: list[Given] = []
+    def gets(self, state: State, partition: int, number: int) -> list[Claimed]:
+        """Returns the messages that entry ``number`` has claimed for the poll, or all of them if its TTL is 0."""
+        claimed: list[Claimed] = []
         for message in self.poll.given:
             ticks, low = position = message.ticks, message.low
             claim = state.outstanding.get(position)
@@ -164,7 +166,7 @@ class SettleRequest(Request):
             self.settled = draft.release(self.receipts, partial(delay_after_failure, self.queue))
         elif self.kind == "give_up":
             target = queue_for(self.queue.name, self.queue.dead_letter)
-            self.settled = draft.give_up(self.receipts, target)
+            self.settled = draft.dead_letter_claimed(self.receipts, target)
         elif self.kind == "verify":
             self.settled = draft.verify(self.receipts)
 
@@ -177,7 +179,7 @@ class SettleRequest(Request):
 
 def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) -> float:
     """Returns the seconds until a failed message is delivered again; 0 after the last delivery, for a dead letter."""
-    max_deliveries = most_deliveries(queue)
+    max_deliveries = delivery_limit(queue)
     if max_deliveries and deliveries >= max_deliveries:
         return 0.0
     # Random enough, and the same value if the entry is decided again.
@@ -285,7 +287,7 @@ class RequestQueue:
         taken: list[Request] = []
         weight = 0
         self.load -= self._answering
-        while self._waiting and (not taken or weight + self._waiting[0].weight <= MOST_IDS):
+        while self._waiting and (not taken or weight + self._waiting[0].weight <= MAX_ENTRY_IDS):
             request = self._waiting.popleft()
             if request.future.done():
                 self.load -= request.weight
@@ -308,7 +310,7 @@ class RequestQueue:
         while self._waiting:
             request = self._waiting[0]
             settles = isinstance(request, SettleRequest) and request.newest <= number
-            is_full = self._answering + request.weight > MOST_IDS
+            is_full = self._answering + request.weight > MAX_ENTRY_IDS
             if is_full or not (settles or (polls and isinstance(request, PollRequest))):
                 return
             taken.append(self._waiting.popleft())
@@ -333,12 +335,13 @@ def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
     return [request for request in requests if isinstance(request, PollRequest) and not request.future.done()]
 
 
-def leave(requests: Iterable[Request]) -> None:
+def mark_unsent(requests: Iterable[Request]) -> None:
+    """Marks requests as certainly not done, unless they may have been done before they came here."""
     for request in requests:
         request.sent = request.doubtful
 
 
-def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
+def release_request(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
     """Returns a request that releases claims whose caller never learned of them. If it fails, they expire."""
     return SettleRequest(queue, "release", receipts)
 
@@ -351,18 +354,18 @@ class ClaimUndecided(StoreUnavailable):
     """A claim got no message from a partition, but some may be free there. Nothing was changed."""
 
 
-def too_fast(partition: int) -> ClaimUndecided:
-    text = f"Partition {partition} was read up to its limit: {MOST_ABOVE} messages done within the read delay."
+def read_limit_error(partition: int) -> ClaimUndecided:
+    text = f"Partition {partition} was read up to its limit: {MAX_ABOVE} messages done within the read delay."
     return ClaimUndecided(f"{text} Claim again in a second, or spread the messages over more partitions.")
 
 
 def too_many_wait(partition: int) -> ClaimUndecided:
-    text = f"{MOST_WAITING} messages of partition {partition} wait until earlier messages of their keys are done"
-    return ClaimUndecided(f"{text}, or {MOST_ABOVE} are done behind one that waits. Acknowledge the earlier ones.")
+    text = f"{MAX_WAITING} messages of partition {partition} wait until earlier messages of their keys are done"
+    return ClaimUndecided(f"{text}, or {MAX_ABOVE} are done behind one that waits. Acknowledge the earlier ones.")
 
 
 def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:
-    text = f"Partition {partition} has {MOST_OUTSTANDING} claims, the maximum."
+    text = f"Partition {partition} has {MAX_OUTSTANDING} claims, the maximum."
     return TooManyClaims(f"{text} Acknowledge or release some.", outcome=outcome)
 
 
@@ -388,6 +391,7 @@ class ClaimTotals:
             self._counts["forwarded"] += 1
 
     def ended(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
+        """Counts settlements of a finished round, and its operations and deliveries if an entry was appended."""
         counts = self._counts
         with self._lock:
             for request in requests:

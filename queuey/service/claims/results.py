@@ -96,6 +96,7 @@ class Results:
         await self._write(queue, end, lambda row: end if is_new(row) else row)
 
     async def delivered_again(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
+        """Voids the result of earlier deliveries of a message, if it has one or gets one later."""
         end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", time)
         await self._write(queue, end, lambda row: end if row.number < end.number else row)
 
@@ -135,35 +136,35 @@ class Results:
 
     async def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
         """Returns the row of a message, or None if it is not to be shown at ``now`` (seconds since 1970)."""
-        row = _read(await self._ledger.entry(*_place(queue, partition, position)), partition, position)
-        if row is None or now > row.time + _shown_for(queue, row):
+        row = _decode_row(await self._ledger.entry(*_ledger_place(queue, partition, position)), partition, position)
+        if row is None or now > row.time + _shown_seconds(queue, row):
             return None
         return row
 
     async def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
-        work, piece = _place(queue, end.partition, end.position)
+        work, piece = _ledger_place(queue, end.partition, end.position)
         before, after = None, end
         for _ in range(_TRIES):
             value = _encode(after)
-            kept = _shown_for(queue, after) + GRACE
+            kept = _shown_seconds(queue, after) + GRACE
             present = await exchange(self._ledger, work, piece, value, expected=before, kept=kept)
             if present == value:
                 return
-            before, row = present, _read(present, end.partition, end.position)
+            before, row = present, _decode_row(present, end.partition, end.position)
             after = end if row is None else change(row)
             if after is row:
                 return
         raise StoreBusy("Too many processes write the end of one job. Try again.")
 
 
-def _shown_for(queue: Queue, end: JobEnd) -> float:
+def _shown_seconds(queue: Queue, end: JobEnd) -> float:
     return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
 
 
-def _place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
+def _ledger_place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
     return f"results {queue.qid:x}", piece_of(partition, position)
 
 
-def _read(value: bytes | None, partition: int, position: Position) -> JobEnd | None:
+def _decode_row(value: bytes | None, partition: int, position: Position) -> JobEnd | None:
     row = None if value is None else _decode(value)
     return row if row is not None and (row.partition, row.position) == (partition, position) else None

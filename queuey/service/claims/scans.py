@@ -16,11 +16,11 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims.covers import MOST_UNCONFIRMED, ScanDuplicates
-from queuey.claims.drafts import MOST_IDS
+from queuey.claims.covers import MAX_UNCONFIRMED, ScanDuplicates
+from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.expiry import EndedMessages
-from queuey.claims.order import MOST_WAITING, Waiting
-from queuey.claims.state import MOST_ABOVE, State
+from queuey.claims.order import MAX_WAITING, Waiting
+from queuey.claims.state import MAX_ABOVE, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
 from queuey.service.limits import Limits
@@ -33,15 +33,15 @@ CHAIN_EVERY = 1.0
 """Interval in seconds between chains of reads from the cursor, while the front is above it."""
 CHAIN_SOON = 0.1
 """Interval in seconds until the next chain after one that was cut short."""
-CHAIN = 2000
+MAX_CHAIN = 2000
 """Max known messages in a chain before reads above the front, because polls wait for it."""
 PAGE = 1000
 """Max messages of one read."""
-MOST_COPIES = 2000
+MAX_COPIES = 2000
 """Max copies remembered of one scan."""
 WAITING_WEIGHT = 300
 """Cost of a waiting message in bytes of memory, approximately."""
-MOST_PAGES = 64
+MAX_SCAN_PAGES = 64
 """Max pages of one scan. The next scan continues from there."""
 
 Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
@@ -65,7 +65,7 @@ class ContiguousRead(msgspec.Struct):
     seen: list[Position] = []
     horizon: Position | None = None
 
-    def saw(self, page: Page, positions: Sequence[Position], end: Position) -> None:
+    def add_page(self, page: Page, positions: Sequence[Position], end: Position) -> None:
         self.horizon = self.horizon or (page.horizon, LOW_MIN)
         self.seen += positions
         self.bound = min(self.horizon, end)
@@ -172,7 +172,7 @@ class Scanner:
         self._read = read
         self._front: Position = FIRST
         self._chain_at = 0.0
-        self._looked_back = 0.0
+        self._looked_back_at = 0.0
         self.horizon: Position = FIRST
         self.split: SplitDuplicates | None = None
         self.split_ended: SplitEnded | None = None
@@ -180,29 +180,29 @@ class Scanner:
     def live(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
         return messages if self.split_ended is None else self.split_ended(messages, ended)
 
-    async def scan(self, state: State, now: int, wanted: int, max_bytes: int) -> ScanResult:
+    async def scan(self, state: State, now: int, max_messages: int, max_bytes: int) -> ScanResult:
         """Reads messages until there are enough.
 
         Args:
             state: May grow during the scan.
             now: Milliseconds since 1970.
-            wanted: Number of messages that is enough.
+            max_messages: Number of messages that is enough.
             max_bytes: Max bytes of the messages together, not counting the last one.
         """
-        result = ScanResult(wanted, max_bytes)
+        result = ScanResult(max_messages, max_bytes)
         first = ids.following(state.cursor)
         front = max(self._front, first)
         if self.horizon == FIRST and (front > first or state.above):
             # The log was just read, perhaps again: search messages below the front at once.
-            await self.look()
+            await self.read_horizon()
         unread: Slice | None = None
         boot = self._boottime() if front > first else 0.0
-        full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
+        full = len(state.above) >= MAX_ABOVE or len(state.covers.unconfirmed) >= MAX_UNCONFIRMED
         if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps)):
             past = Slice(self._partition, first, certain, ahead=True)
             # If much is remembered, the cursor must move, even if polls wait for it.
-            max_known = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
-            unread = await self._look_again(state, result, past, max_known)
+            max_known = MAX_CHAIN if len(state.above) < MAX_ABOVE // 2 else math.inf
+            unread = await self._read_chain(state, result, past, max_known)
             if result.chain.bound >= certain and not result.fresh:
                 self._chain_at = boot + CHAIN_EVERY
             # Ended messages block the cursor: more is delivered once some of them are dead letters.
@@ -211,13 +211,13 @@ class Scanner:
             if result.has_enough or result.full:
                 return result
         lower = front
-        if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
-            self._looked_back = boot
+        if front > first and boot - self._looked_back_at >= LOOK_BACK_EVERY:
+            self._looked_back_at = boot
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
         upper = self.horizon if full else ids.LAST
         # Above the front most messages are new. The limit of bytes is no tighter, because a store may request only as
         # many rows as fit if each has the max length.
-        limit = min(PAGE, wanted - len(result.fresh)) if lower == front else PAGE
+        limit = min(PAGE, max_messages - len(result.fresh)) if lower == front else PAGE
         forward_slice = Slice(
             self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True
         )
@@ -230,87 +230,88 @@ class Scanner:
         if unread is not None and result.has_enough:
             self._chain_at = boot + CHAIN_SOON
         elif unread is not None:
-            await self._look_again(state, result, unread)
+            await self._read_chain(state, result, unread)
             result.fresh.sort(key=lambda message: message.position)
         return result
 
-    async def look(self) -> None:
+    async def read_horizon(self) -> None:
         page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
-    async def _look_again(self, state: State, found: ScanResult, part: Slice, most: float = math.inf) -> Slice | None:
+    async def _read_chain(self, state: State, result: ScanResult, part: Slice, most: float = math.inf) -> Slice | None:
         """Reads ids for a chain up to the first new message, and messages from there.
 
         Stops after ``most`` known messages and returns the unread slice; returns None if nothing is left.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_SCAN_PAGES):
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
             new = state.unknown(positions)
             if new and self.split is None and self.split_ended is not None:
                 unknown = [message for message in page.messages if message.position in new]
-                new = {message.position for message in self.split_ended(unknown, found.ended)}
+                new = {message.position for message in self.split_ended(unknown, result.ended)}
             end = min(new, default=page.next or part.lower)
-            found.chain.saw(page, positions[: bisect_left(positions, end)], end)
+            result.chain.add_page(page, positions[: bisect_left(positions, end)], end)
             part = replace(part, lower=end)
             if new:
                 # Late messages, or copies, of which there may be more.
-                await self._follow(state, found, replace(part, bodies=True), forward=False, chained=True)
+                await self._follow(state, result, replace(part, bodies=True), forward=False, chained=True)
                 return None
             if not page.more:
                 return None
-            if len(found.chain.seen) >= most or found.ended.are_many:
-                found.stopped = found.ended.are_many
+            if len(result.chain.seen) >= most or result.ended.are_many:
+                result.stopped = result.ended.are_many
                 break
         return part
 
-    async def _follow(self, state: State, found: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
+    async def _follow(self, state: State, result: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
         """Reads pages of a slice one after another until there are enough messages.
 
         Args:
             state: May grow during the reads.
-            found: Receives the messages.
+            result: Receives the messages.
             part: The slice; its limit applies to the first page.
             forward: The slice is open at its upper end.
             chained: The slice begins at the cursor, or where the chain ended.
         """
-        found_positions = {message.position for message in found.fresh} if found.fresh else set()
-        for _ in range(MOST_PAGES):
+        found_positions = {message.position for message in result.fresh} if result.fresh else set()
+        for _ in range(MAX_SCAN_PAGES):
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [(message.ticks, message.low) for message in page.messages]
             unknown = state.unknown(positions) - found_positions
             end = page.next if page.next is not None else part.lower
             if chained:
-                found.chain.saw(page, positions, end)
+                result.chain.add_page(page, positions, end)
             if forward:
-                found.ahead += positions
-                found.end = end if page.more else None
+                result.ahead += positions
+                result.end = end if page.more else None
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in unknown]
             if self.split is not None:
-                fresh = await self.split(state, found.copies, fresh)
+                fresh = await self.split(state, result.copies, fresh)
             if self.split_ended is not None:
-                fresh = self.split_ended(fresh, found.ended)
-                found.ended.saw_live(fresh)
-            found.add(fresh)
-            if not page.more or found.has_enough:
+                fresh = self.split_ended(fresh, result.ended)
+                result.ended.saw_live(fresh)
+            result.add(fresh)
+            if not page.more or result.has_enough:
                 return
-            if len(found.copies.hidden) >= MOST_COPIES or found.ended.are_many:
-                found.stopped = True
+            if len(result.copies.hidden) >= MAX_COPIES or result.ended.are_many:
+                result.stopped = True
                 return
             part = replace(part, lower=end, limit=PAGE)
 
-    def passed(self, state: State, found: ScanResult) -> bool:
+    def passed(self, state: State, result: ScanResult) -> bool:
+        """Moves the front up to the first message of a scan that is still free; returns whether it has moved."""
         before = self._front
-        for position in found.ahead:
-            if not (state.is_known(position) or position in found.copies.hidden or position in found.ended.all):
+        for position in result.ahead:
+            if not (state.is_known(position) or position in result.copies.hidden or position in result.ended.all):
                 self._front = position
                 break
         else:
-            if found.ahead:
-                self._front = max(self._front, ids.following(found.ahead[-1]), found.end or FIRST)
+            if result.ahead:
+                self._front = max(self._front, ids.following(result.ahead[-1]), result.end or FIRST)
         return self._front > before
 
     def claimed(self, positions: Sequence[Position]) -> None:
@@ -318,7 +319,7 @@ class Scanner:
             self._front = max(self._front, ids.following(max(positions)))
 
 
-class Wish(msgspec.Struct, frozen=True):
+class ScanDemand(msgspec.Struct, frozen=True):
     """Messages that the polls of a round request.
 
     Attributes:
@@ -367,11 +368,11 @@ class OrderedScanner:
         return WAITING_WEIGHT * len(self.waiting)
 
     @property
-    def is_sure_of_nothing(self) -> bool:
+    def has_none_waiting(self) -> bool:
         """True if a freed key makes no message deliverable: messages were read, and none of them waits."""
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
-    async def scan(self, state: State, wish: Wish) -> ScanResult:
+    async def scan(self, state: State, wish: ScanDemand) -> ScanResult:
         scan, waiting = ScanResult(wish.messages, wish.max_bytes), self.waiting
         self.lags = not wish.exact
         front = waiting.front = self._begin(state)
@@ -399,11 +400,12 @@ class OrderedScanner:
                 break
         return ContiguousRead(self.waiting.front, seen)
 
-    async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish) -> None:
+    async def _fetch_free(self, state: State, scan: ScanResult, wish: ScanDemand) -> None:
+        """Adds waiting messages whose keys are free to the scan, and forgets messages that are gone."""
         fetched: set[Position] = set()
         limit, times = wish.messages, 1
         longest = self._limits.longest
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_SCAN_PAGES):
             chosen = self.waiting.choose(state, lambda key, times=times: times * wish.free(key), limit)  # type: ignore[misc]
             remaining = [position for position in chosen if position not in fetched]
             if not remaining or scan.has_enough:
@@ -418,15 +420,16 @@ class OrderedScanner:
             gone = [position for position in batch if position not in fetched]
             self.waiting.drop(gone)
             if gone or len(live) < len(messages):
-                limit, times = min(MOST_IDS, 2 * limit), 2 * times
+                limit, times = min(MAX_ENTRY_IDS, 2 * limit), 2 * times
         scan.stopped = True
 
-    async def _read_on(self, state: State, scan: ScanResult, wish: Wish) -> None:
+    async def _read_on(self, state: State, scan: ScanResult, wish: ScanDemand) -> None:
+        """Reads from the front up to the horizon, as far as messages may be remembered; moves the front."""
         waiting = self.waiting
-        if len(waiting) >= MOST_WAITING:
+        if len(waiting) >= MAX_WAITING:
             waiting.sweep(state)
         upper = await self._upper(wish)
-        if len(state.above) >= MOST_ABOVE:
+        if len(state.above) >= MAX_ABOVE:
             # Read no further than messages that the state knows already.
             scan.full = True
             upper = min(upper, ids.following(max(state.above)))
@@ -435,14 +438,16 @@ class OrderedScanner:
             self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True
         )
         picked = Counter(map(wish.key_of, scan.fresh))
-        for _ in range(MOST_PAGES):
-            scan.full = scan.full or len(waiting) >= MOST_WAITING
+        for _ in range(MAX_SCAN_PAGES):
+            scan.full = scan.full or len(waiting) >= MAX_WAITING
             scan.end = unread.lower if scan.full else None
-            if unread.lower >= unread.upper or len(waiting) >= MOST_WAITING:
+            if unread.lower >= unread.upper or len(waiting) >= MAX_WAITING:
                 return
             page = await self._read(unread)
             end = self._certain(page)
-            self._take(state, scan, wish, [message for message in page.messages if message.position < end], picked)
+            self._remember_page(
+                state, scan, wish, [message for message in page.messages if message.position < end], picked
+            )
             waiting.front = max(waiting.front, end)
             more = page.more and end == page.next
             scan.end = end if more or scan.full else None
@@ -450,10 +455,10 @@ class OrderedScanner:
                 return
             unread = replace(unread, lower=end, limit=PAGE)
 
-    async def _upper(self, wish: Wish) -> Position:
+    async def _upper(self, wish: ScanDemand) -> Position:
         if wish.exact:
             return ids.LAST
-        await self._scanner.look()
+        await self._scanner.read_horizon()
         return self._scanner.horizon
 
     def _certain(self, page: Page) -> Position:
@@ -461,9 +466,10 @@ class OrderedScanner:
         self._scanner.horizon = max(self._scanner.horizon, horizon)
         return min(page.next or ids.FIRST, horizon)
 
-    def _take(
-        self, state: State, scan: ScanResult, wish: Wish, messages: Sequence[Message], picked: Counter[int]
+    def _remember_page(
+        self, state: State, scan: ScanResult, wish: ScanDemand, messages: Sequence[Message], picked: Counter[int]
     ) -> None:
+        """Remembers unknown messages as waiting, and adds deliverable ones to the scan."""
         waiting = self.waiting
         self._scanner.live([message for message in messages if not state.is_known(message.position)], scan.ended)
         for message in messages:

@@ -40,7 +40,7 @@ MIN_RELIANCE, MAX_RELIANCE = 600, 86_400
 LEASE = 60
 """Seconds for which other processes do not take a step that one has begun."""
 MAX_SECONDS = 10.0
-"""Approximate max seconds of a step; the next step continues its search."""
+"""Max seconds of a step, approximately; the next step continues its search."""
 AT_ONCE = 8
 """Max partitions that are searched at the same time."""
 MAX_LATE = 60
@@ -149,7 +149,7 @@ class ExpiryRecords(DueWork):
                 except QueueChanged:
                     if not is_stored:
                         raise
-                    present = await self._present(queue.application, queue.name, queue.qid)
+                    present = await self._read_present(queue.application, queue.name, queue.qid)
         except QueueyError as error:
             if is_stored:
                 raise in_doubt(error) from error
@@ -171,17 +171,18 @@ class ExpiryRecords(DueWork):
         """Creates or changes the record of a queue. Concurrent posts of the process share one change."""
         change = self._changes.get(queue.qid)
         if change is None:
-            change = self._changes[queue.qid] = asyncio.ensure_future(self._make(queue, ttl))
-            change.add_done_callback(partial(self._changed, queue.qid))
+            change = self._changes[queue.qid] = asyncio.ensure_future(self._make_record(queue, ttl))
+            change.add_done_callback(partial(self._forget_change, queue.qid))
         await asyncio.shield(change)
 
-    def _changed(self, qid: int, change: asyncio.Task[None]) -> None:
+    def _forget_change(self, qid: int, change: asyncio.Task[None]) -> None:
         del self._changes[qid]
         if not change.cancelled():
             change.exception()  # Retrieved here because its callers may have given up.
 
-    async def _make(self, queue: Queue, ttl: int) -> None:
-        name = _name_of(queue.qid)
+    async def _make_record(self, queue: Queue, ttl: int) -> None:
+        """Creates or extends a queue's record unless it is sufficient; before, marks the claim logs if needed."""
+        name = _record_name(queue.qid)
         for _ in range(_TRIES):
             record = await self._store.records.record(KIND, queue.application, name)
             before = None if record is None else _decode(record.value)
@@ -226,13 +227,15 @@ class ExpiryRecords(DueWork):
         pass
 
     async def step(self, record: Record) -> NextStep | None:
+        # Searches a queue for expired messages and sets the next due time. Removes the record if the queue is gone,
+        # or if all is done and no post relies on the record.
         value = _decode(record.value)
-        queue = await self._present(record.application, value.queue, int(record.name, 16))
+        queue = await self._read_present(record.application, value.queue, int(record.name, 16))
         if queue is None:
             await self._remove(record)
             return None
         now, began = self._now(), self._core.boottime()
-        record = await self._set(replace(record, due=now + LEASE * TICKS_PER_SECOND))
+        record = await self._save(replace(record, due=now + LEASE * TICKS_PER_SECOND))
         result = await self._search(queue, began + MAX_SECONDS)
         if self._store.messages.exact_horizon:  # The horizon is the last id, which may be old.
             result.horizon = max(result.horizon, now)
@@ -240,7 +243,7 @@ class ExpiryRecords(DueWork):
             await self._remove(record)
             return None
         due = self._next(value, result, self._core.boottime() - began)
-        record = await self._set(replace(record, due=due))
+        record = await self._save(replace(record, due=due))
         return NextStep(record.version, record.due)
 
     def _may_remove(self, value: ExpiryRecord, began: int) -> bool:
@@ -285,14 +288,14 @@ class ExpiryRecords(DueWork):
                 return
             start = turn.next
 
-    async def _set(self, record: Record) -> Record:
+    async def _save(self, record: Record) -> Record:
         changed: Record = await self._store.records.set_record(record)
         return changed
 
     async def _remove(self, record: Record) -> None:
         await self._store.records.remove_record(record)
 
-    async def _present(self, application: str, name: str, qid: int) -> Queue | None:
+    async def _read_present(self, application: str, name: str, qid: int) -> Queue | None:
         """Returns the queue's present row, or None if the queue was purged or deleted."""
         try:
             queue: Queue = await self._store.catalogue.queue(application, name, fresh=True)
@@ -301,5 +304,5 @@ class ExpiryRecords(DueWork):
         return queue if queue.qid == qid else None
 
 
-def _name_of(qid: int) -> str:
+def _record_name(qid: int) -> str:
     return f"{qid:x}"

@@ -44,7 +44,7 @@ MAX_GIVEN_BACK = 1000
 """Max partitions that a heartbeat may give back."""
 SWEEP = 1.0
 """Min seconds between two searches for groups that can be dropped from memory."""
-NEWS = Topic(21, tuple[str, str], bool)
+GROUP_CHANGED = Topic(21, tuple[str, str], bool)
 """Tells other workers of the service the application and name of a group that this worker has changed."""
 
 
@@ -75,22 +75,23 @@ class GroupUseCases:
     def share(self, workers: Workers) -> None:
         """Wakes members at other workers when this worker changes a group. Without it, their polls find the change."""
         self._workers = workers
-        workers.handle(NEWS, self._receive_report)
+        workers.handle(GROUP_CHANGED, self._receive_report)
 
     def _announce(self, key: tuple[str, str]) -> None:
         for number in range(1, self._workers.identity.total + 1):
             if number != self._workers.identity.number:
-                self._workers.ask(number, NEWS, key, lambda _answer: None)
+                self._workers.ask(number, GROUP_CHANGED, key, lambda _answer: None)
 
     def _receive_report(self, key: tuple[str, str], answer: Answer[bool]) -> None:
-        self._core.calls(self._refresh, key)
+        self._core.calls(self._follow_now, key)
         answer(True)  # noqa: FBT003 - received
 
-    def _refresh(self, key: tuple[str, str]) -> None:
+    def _follow_now(self, key: tuple[str, str]) -> None:
         if (served := self.served.get(key)) is not None:
             served.follow_now()
 
-    def _local(self, application: str, group: str) -> LocalGroup:
+    def _get_local(self, application: str, group: str) -> LocalGroup:
+        """Returns a group of this process, created if needed; now and then drops groups without use."""
         require_group_name(group)
         served = self.served.get((application, group))
         now = self._core.boottime()
@@ -117,7 +118,7 @@ class GroupUseCases:
             Conflict: The store does not support groups as it is configured.
         """
         clock = self._store.groups.sample_clock()
-        local = self._local(application, group)
+        local = self._get_local(application, group)
         if (refusal := self._store.groups.groups_refusal()) is not None:
             raise Conflict(refusal)
         if not (await local.cache.refresh()).head.version:
@@ -163,7 +164,7 @@ class GroupUseCases:
         for field, partitions, limit in limits:
             if sum(max(1, len(epochs)) for epochs in partitions.values()) > limit:
                 raise InvalidRequest({field: f"Names more than {limit} partitions"})
-        return await self._local(application, group).heartbeat(member, credential, beat, waiter, last=last)
+        return await self._get_local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
     async def leave(
         self, application: str, group: str, member: str, credential: Credential, *, returns: bool, said: bool = True
@@ -175,7 +176,7 @@ class GroupUseCases:
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
         """
-        await self._local(application, group).leave(member, credential, returns=returns, said=said)
+        await self._get_local(application, group).leave(member, credential, returns=returns, said=said)
 
     async def commit(
         self,
@@ -193,7 +194,7 @@ class GroupUseCases:
             NotOwner: The member does not own some partitions. These are unchanged, all others are recorded.
             MemberGone, OffsetConflict, InvalidRequest, StoreUnavailable.
         """
-        local = self._local(access.queue.application, group)
+        local = self._get_local(access.queue.application, group)
         joined = await local.member(member, credential)
         await local.require_session(joined)
         fence = MemberCommit(joined.number, dict(epochs), dict(notes))
@@ -219,7 +220,7 @@ class GroupUseCases:
         Raises:
             GroupActive: A member has a live session.
         """
-        local = self._local(application, group)
+        local = self._get_local(application, group)
         state = await local.cache.refresh()
         if state.members:
             local.cache.require_here()
@@ -256,7 +257,7 @@ class GroupUseCases:
         Raises:
             GroupNotFound: The group does not exist.
         """
-        local = self._local(application, group)
+        local = self._get_local(application, group)
         state = await local.cache.refresh()
         if not state.head.version:
             raise _not_found(group)

@@ -94,7 +94,7 @@ def answer_heartbeat(
                 within = min(max(0, ends - now), member.revoke) / 1000
                 answer.give_back.setdefault(name, {})[number] = ToGiveBack(row.epoch, within)
             elif row.owner == member.number and not is_known:
-                answer.take.setdefault(name, {})[number] = _taken(row)
+                answer.take.setdefault(name, {})[number] = _make_taken(row)
             elif is_known:
                 continue
             count += 1
@@ -108,6 +108,6 @@ def to_give_back(answer: HeartbeatAnswer) -> frozenset[tuple[str, int, int]]:
     return frozenset((name, n, give.epoch) for name, numbers in answer.give_back.items() for n, give in numbers.items())
 
 
-def _taken(row: OwnedOffset) -> Taken:
+def _make_taken(row: OwnedOffset) -> Taken:
     offset = None if row.position is None else ids.to_hex(row.position)
     return Taken(row.epoch, offset, row.came, None if row.note is None else b64encode(row.note).decode())

@@ -24,7 +24,7 @@ AT_ONCE = 8
 MAX_KEPT = 1000
 """Max queues whose rows are kept in memory."""
 
-Words = Mapping[int, tuple[int, int]]
+GiveBacks = Mapping[int, tuple[int, int]]
 """By partition, the member that gives it back and the epoch of its ownership."""
 
 
@@ -54,11 +54,11 @@ class HandOvers:
         self._store, self._core, (self._application, self._group) = context[:3]
         self._counts = context.counts
         self._cache = cache
-        self._to_tell = to_tell
+        self._needed_notes = to_tell
         self._needs_plan = needs_plan
         self._moved = moved
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._words: dict[str, dict[int, tuple[int, int]]] = {}
+        self._give_backs: dict[str, dict[int, tuple[int, int]]] = {}
         self.rows: dict[str, tuple[int, Rows]] = {}
         self.leavers: set[int] = set()
 
@@ -67,13 +67,13 @@ class HandOvers:
         read, rows = self.rows.get(name, (-1, {}))
         return rows if read >= since else None
 
-    async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, Words] | None = None) -> None:
+    async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, GiveBacks] | None = None) -> None:
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
             batch = waiting[first : first + AT_ONCE]
             await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in batch))
 
-    async def settle(self, name: str, since: int, words: Words) -> None:
+    async def settle(self, name: str, since: int, words: GiveBacks) -> None:
         """Hands over the partitions of a queue that are free or given back; its rows are then as of ``since`` or later.
 
         Give-backs that arrive during another hand-over of the queue share the next one.
@@ -81,14 +81,14 @@ class HandOvers:
         Raises:
             StoreUnavailable: The hand-over may have been done.
         """
-        waiting = self._words.setdefault(name, {})
+        waiting = self._give_backs.setdefault(name, {})
         for number, word in words.items():
             waiting[number] = max(word, waiting.get(number, word), key=itemgetter(1))
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
-            waiting = self._words.get(name, {})
+            waiting = self._give_backs.get(name, {})
             if self.rows_since(name, since) is not None and not waiting:
                 return
             began = self._cache.tick()
@@ -97,8 +97,8 @@ class HandOvers:
             if len(self.rows) >= MAX_KEPT:
                 del self.rows[next(iter(self.rows))]
             self.rows[name] = began, rows
-            if not self._words.get(name, True):
-                del self._words[name]
+            if not self._give_backs.get(name, True):
+                del self._give_backs[name]
 
     async def _hand_over(self, name: str) -> Rows:
         """Hands over free partitions of a queue; returns its rows afterwards, empty if the queue is gone."""
@@ -107,10 +107,10 @@ class HandOvers:
             began = self._core.boottime()
             queue = await self._queue(name, fresh=is_fresh)
             if queue is None:
-                self._words.pop(name, None)
+                self._give_backs.pop(name, None)
                 return {}
             recorded, state = await self._read(queue)
-            words = dict(self._words.get(name, {}))
+            words = dict(self._give_backs.get(name, {}))
             leaving = {
                 number: (row.owner, row.epoch)
                 for number, row in recorded.rows.items()
@@ -131,7 +131,7 @@ class HandOvers:
                 return recorded.rows
             if is_written:
                 self._counts.update(row.came for row in decided.owners if row.owner)
-                waiting = self._words.get(name, {})
+                waiting = self._give_backs.get(name, {})
                 for number, word in words.items():
                     if waiting.get(number) == word:
                         del waiting[number]
@@ -142,13 +142,14 @@ class HandOvers:
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 
     async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:
+        """Reads the rows of a queue with the notes that members here need, and a state at least as new."""
         while True:
-            needed_notes = self._to_tell(queue.name)
+            needed_notes = self._needed_notes(queue.name)
             recorded = await self._store.offsets.owned_offsets(queue, self._group, needed_notes)
             state = await self._cache.refresh(STATE_AGE)
             if any(row.epoch > state.head.epoch for row in recorded.rows.values()):
                 state = await self._cache.refresh()
-            if self._to_tell(queue.name) <= needed_notes:  # Otherwise a new plan needs more notes.
+            if self._needed_notes(queue.name) <= needed_notes:  # Otherwise a new plan needs more notes.
                 return recorded, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:

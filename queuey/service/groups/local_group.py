@@ -32,7 +32,7 @@ SEARCH = 15.0
 """Interval in seconds between searches for queues, by all processes together."""
 RIGHTS = 1.0
 """Interval in seconds between checks of the members' rights."""
-OVERDUE = 500
+PLAN_OVERDUE_MS = 500
 """Timeout in milliseconds after which this process makes a plan that another process should have made."""
 MAX_IDLE, MAX_IDLE_EMPTY = 60.0, 2.0
 """Seconds for which a group without heartbeats here is kept in memory, and a group that does not exist."""
@@ -86,7 +86,9 @@ class LocalGroup:
         self._counts, self._announce = context.counts, context.announce
         self.cache = StateCache(context, self._wake_all)
         self.changes = StateChanges(context, self.cache)
-        self.owners = HandOvers(context, self.cache, self._to_tell, self.changes.need_plan, self._wake_owners)
+        self.owners = HandOvers(
+            context, self.cache, self._unconfirmed_partitions, self.changes.request_plan, self._wake_owners
+        )
         self._targets = self.cache.targets
         self.used = self._core.boottime()
         self._beats: dict[int, _Beat] = {}
@@ -132,7 +134,7 @@ class LocalGroup:
         self.cache.require_here()
         raise MemberGone
 
-    def _seen(self, member: Member) -> int:
+    def _last_seen(self, member: Member) -> int:
         """Returns when a member was last seen, as far as this process knows (ms)."""
         seen = self.changes.sessions.members.get(member.number)
         moved = self.cache.state.head.moved
@@ -154,13 +156,17 @@ class LocalGroup:
         with suppress(StoreUnavailable):  # A commit needs no clock: the store decides.
             if self._core.boottime() - self.changes.sessions_read > STATE_AGE:
                 await self.changes.read_sessions()
-            end = self._seen(member) + member.session + clock_slack(self._store)
+            end = self._last_seen(member) + member.session + clock_slack(self._store)
             if self.changes.sessions.clock > end:
                 raise MemberGone
 
     async def heartbeat(
         self, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
     ) -> HeartbeatAnswer | None:
+        """Renews a member's session; returns its partitions to take and give back, or None if it may wait for news.
+
+        A later heartbeat of the member takes the place of one that waits. With ``last``, it is always answered.
+        """
         clock, now, arrived = self._store.groups.sample_clock(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
@@ -192,23 +198,28 @@ class LocalGroup:
         return answer
 
     async def _renew(self, member: Member, beat: _Beat, credential: Credential) -> Member:
+        """Renews the session once a third is over, unless the member is late in giving back; updates its state.
+
+        Removes the member if its credential has another caller now. Raises ``MemberGone`` then, or if its session is
+        over.
+        """
         number = member.number
         subscription = self.cache.state.subscriptions[member.subscription]
         if subscription.credential.caller != credential.caller:
             await self.changes.apply(partial(GroupDraft.remove, number=number))
             raise MemberGone
         now = self._store.claim_logs.claim_now()
-        if now >= self._seen(member) + member.session:
+        if now >= self._last_seen(member) + member.session:
             await self.changes.read_sessions()
-            if now >= self._seen(member) + member.session:
+            if now >= self._last_seen(member) + member.session:
                 raise MemberGone
-        if now - self._seen(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
+        if now - self._last_seen(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
             renewed = await self._store.groups.renew_session(*self._key, number, member.session)
             self._renewed[number] = max(renewed, self._renewed.get(number, 0))
         if beat.content.leaving and member.state in {"new", "present"}:
             await self.changes.apply(partial(GroupDraft.drain, number=number))
         elif member.state == "new":
-            await self.changes.apply(partial(GroupDraft.be_present, number=number))
+            await self.changes.apply(partial(GroupDraft.make_present, number=number))
         present = self.cache.state.members.get(number)
         if present is None:
             raise MemberGone
@@ -217,26 +228,27 @@ class LocalGroup:
     def _is_overdue(self, member: Member, beat: _Beat, now: int) -> bool:
         """Returns whether a member is late in giving back partitions that it names, or owns and was asked for."""
         held = {name: dict(epochs) for name, epochs in beat.content.owned.items()}
-        for name in self._asked_of(member.number):
+        for name in self._requested_queues(member.number):
             for partition, row in (self.owners.rows_since(name) or {}).items():
                 if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
         return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
 
-    def _asked_of(self, number: int) -> set[str]:
+    def _requested_queues(self, number: int) -> set[str]:
         """Returns queues with partitions that other members wait for and that a member may own without knowing."""
         seen = self.changes.sessions.members.get(number)
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
     async def _answer(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
+        """Settles given back partitions, then reads the owners of partitions that concern the member."""
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
             await self.owners.settle_all(words, beat.arrived, words)
         for _ in range(ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
-            named_queues = targets.foreign(number, owned) | self._asked_of(number) | given_back.keys()
+            named_queues = targets.foreign(number, owned) | self._requested_queues(number) | given_back.keys()
             missing = targets.missing(number, owned).keys() - named_queues
             for names in (named_queues, missing):  # Others are read in turns while it waits, or for its next heartbeat.
                 unread = sorted(name for name in names if self.owners.rows_since(name, since) is None)
@@ -246,9 +258,13 @@ class LocalGroup:
                 break
         rows_by_name = {name: self.owners.rows_since(name, since) for name in sorted(named_queues | missing)}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
-        return answer_heartbeat(targets, member, beat.content, rows, seen=self._seen(member), now=beat.clock.now)
+        return answer_heartbeat(targets, member, beat.content, rows, seen=self._last_seen(member), now=beat.clock.now)
 
     async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
+        """Removes a member; if it ``said`` so itself, its partitions count as given back.
+
+        With ``returns``, its targets are kept until its instance joins again.
+        """
         member = await self.member(text, credential)
         number = member.number
         beat = self._beats.pop(number, None)
@@ -263,7 +279,8 @@ class LocalGroup:
         finally:
             self.owners.leavers.discard(number)
 
-    def _to_tell(self, name: str) -> set[int]:
+    def _unconfirmed_partitions(self, name: str) -> set[int]:
+        """Returns partitions of a queue that are planned for members here and that these do not name yet."""
         planned = self.cache.targets.queues.get(name)
         return {
             number
@@ -275,6 +292,7 @@ class LocalGroup:
     # Periodic work
 
     def _wake_all(self) -> None:
+        """Wakes members that are gone or whose partitions move by a new plan; announces plans of this process."""
         members, targets = self.cache.state.members, self.cache.targets
         is_planned, self._targets = targets is not self._targets, targets
         if self.cache.is_own and is_planned:
@@ -338,7 +356,9 @@ class LocalGroup:
         pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
         due = self.cache.state.head.due
         if due is not None:  # The process that requested the plan makes it first.
-            remaining = (due + (0 if self.cache.is_own else OVERDUE) - self._store.claim_logs.claim_now()) / 1000
+            remaining = (
+                due + (0 if self.cache.is_own else PLAN_OVERDUE_MS) - self._store.claim_logs.claim_now()
+            ) / 1000
             pause = min(pause, max(remaining, 0.0))
             if remaining <= 0:
                 await self.changes.apply(GroupDraft.is_plan_due)
@@ -367,7 +387,7 @@ class LocalGroup:
             await self.owners.settle_all(batch, self.cache.tick())
             for number, missing in waiting.items():
                 for name in missing.keys() & set(batch):
-                    await self._tell_or_ask(number, name, missing[name])
+                    await self._wake_or_request(number, name, missing[name])
         return bool(names) or any(beat.waits and beat.requested for beat in self._beats.values())
 
     def _unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
@@ -378,7 +398,8 @@ class LocalGroup:
                 unowned[name] = remaining
         return unowned
 
-    async def _tell_or_ask(self, number: int, name: str, numbers: set[int]) -> None:
+    async def _wake_or_request(self, number: int, name: str, numbers: set[int]) -> None:
+        """Wakes a member that owns one of the partitions by now; asks other owners if the plan is old enough."""
         state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
         if number not in state.members or beat is None or planned is None:
             return
@@ -389,9 +410,10 @@ class LocalGroup:
             if owner is not None and owner.number == number:
                 _wake(beat)
             elif owner is not None and planned.targets[partition].epoch < latest:
-                await self._ask(owner, planned.uid)
+                await self._ask_owner(owner, planned.uid)
 
-    async def _ask(self, owner: Member, uid: int) -> None:
+    async def _ask_owner(self, owner: Member, uid: int) -> None:
+        """Asks a member to give back partitions of a queue, at most once in a third of its session."""
         now = self._core.boottime()
         self._requests = {key: when for key, when in self._requests.items() if now - when < owner.session / 3000}
         if (owner.number, uid) not in self._requests:

@@ -35,7 +35,7 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
     queues: dict[str, Queue] = {}
     fixed_parts = [_SPECIAL.split(pattern, maxsplit=1)[0] for s in subscriptions for pattern in s.patterns]
     for prefix in prefixes(fixed_parts):
-        async for queue in _listed(store, application, prefix):
+        async for queue in _list_by_prefix(store, application, prefix):
             if any(matches(queue.name) for matches in matchers):
                 queues[queue.name] = queue
             if len(queues) > MAX_PARTITIONS:
@@ -55,7 +55,7 @@ async def planned_queues(store: Store, application: str, state: GroupState, limi
     return queues
 
 
-async def _listed(store: Store, application: str, prefix: str) -> AsyncIterator[Queue]:
+async def _list_by_prefix(store: Store, application: str, prefix: str) -> AsyncIterator[Queue]:
     start = prefix
     for _ in range(MAX_LISTED // PAGE):
         page = await store.catalogue.list_queues(application, start=start, limit=PAGE)

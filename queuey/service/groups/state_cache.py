@@ -60,11 +60,11 @@ class StateCache:
         self._store, self._core, self._key = context[:3]
         self._changed = changed
         self._reading = asyncio.Lock()
-        self._serial = -math.inf
+        self._read_serially_at = -math.inf
         """Boot time of the last serial read."""
         self.state = GroupState()
         self.targets = Targets(self.state)
-        self._checked = -math.inf
+        self._checked_at = -math.inf
         """Boot time at which the state was read or its head compared."""
         self._ticks = self._began = self.planned = 0
         self.is_own = False
@@ -90,48 +90,49 @@ class StateCache:
             serial_age: Max seconds since the head was read serially, if the store has data centres.
         """
         now = self._core.boottime()
-        is_serial = bool(self._store.groups.centre) and now - self._serial > serial_age
-        if is_serial or not max_age or now - self._checked > max_age:
+        is_serial = bool(self._store.groups.centre) and now - self._read_serially_at > serial_age
+        if is_serial or not max_age or now - self._checked_at > max_age:
             wanted_since = self.tick()
             async with self._reading:
-                while self._began < wanted_since or (is_serial and self._serial < now):
+                while self._began < wanted_since or (is_serial and self._read_serially_at < now):
                     await self._read(is_serial=is_serial)
         return self.state
 
     async def _read(self, *, is_serial: bool) -> None:
+        """Reads the head of the group, and the whole state only if its version has changed."""
         before, began, now = self.state, self.tick(), self._core.boottime()
         head = await self._store.groups.group_head(*self._key, serial=is_serial)
         state = before
         if head is None:
-            state = self._none(before)
+            state = self._make_empty(before)
         elif head.version != before.head.version:
             stored_state = await self._read_all()
-            state = self._none(before) if stored_state is None else stored_state
+            state = self._make_empty(before) if stored_state is None else stored_state
         if head is not None and state.head.centre != head.centre:  # Only the head is read in all data centres.
             state = replace(state, head=replace(state.head, centre=head.centre))
         if self.state is before:  # Otherwise this process has changed it meanwhile, and this read may be older.
             self._began = began
             self.adopt(state, now)
         if is_serial:
-            self._serial = now
+            self._read_serially_at = now
 
     async def _read_all(self) -> GroupState | None:
         stored = await self._store.groups.group_state(*self._key)
         return None if stored is None else await self._core.in_thread(partial(read_state, stored))
 
-    def _none(self, before: GroupState) -> GroupState:
+    def _make_empty(self, before: GroupState) -> GroupState:
         empty = GroupState(head=Head(centre=self._store.groups.centre))
         return before if before == empty else empty
 
     def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
         """Sets a state that was current at boot time ``checked`` or later."""
-        self._checked = checked
+        self._checked_at = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
                 self.targets, self.planned = Targets(state), self.tick()
             self.state, self.is_own = state, is_own
             self._changed()
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Forces a read before the next use: another process changed the state, or a change is in doubt."""
-        self._checked = -math.inf
+        self._checked_at = -math.inf

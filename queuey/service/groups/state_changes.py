@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import GroupSessions
-from queuey.groups.planning import planned
+from queuey.groups.planning import make_plan
 from queuey.groups.state import GroupState
 from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import GroupContext, StateCache
@@ -62,25 +62,25 @@ class StateChanges:
         done.add_done_callback(lambda done: done.cancelled() or done.exception())  # Callers need not await it.
         self._acts.append((act, done))
         if self.task is None or self.task.done():
-            self.task = self._core.spawn(self._change())
+            self.task = self._core.spawn(self._apply_waiting())
         return done
 
-    def need_plan(self) -> None:
+    def request_plan(self) -> None:
         if self._cache.state.head.due is None:
-            self.apply(GroupDraft.ask_for_plan)
+            self.apply(GroupDraft.request_plan)
 
-    async def _change(self) -> None:
+    async def _apply_waiting(self) -> None:
         while self._acts:
             acts, self._acts = self._acts, []
             try:
                 results = await self._transact([act for act, _ in acts])
             except asyncio.CancelledError:
                 acts += self._acts
-                _settle(acts, [StoreClosed("The service is ending.")] * len(acts))
+                _settle_futures(acts, [StoreClosed("The service is ending.")] * len(acts))
                 raise
             except Exception as error:  # noqa: BLE001 - passed on to the waiting callers
                 results = [error] * len(acts)
-            _settle(acts, results)
+            _settle_futures(acts, results)
 
     async def _transact(self, acts: list[Act]) -> list[Any]:
         """Applies acts in one transaction; returns the result or the error of each."""
@@ -118,7 +118,7 @@ class StateChanges:
                     self._counts["plans"] += 1
                     self.unassigned = draft.unassigned
                 return results
-            self._cache.doubt()
+            self._cache.invalidate()
             await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
         text = f"Group {self._key[1]!r} is being changed by others. Try again."
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
@@ -132,6 +132,7 @@ class StateChanges:
         return sessions
 
     async def check_rights(self, state: GroupState) -> None:
+        """Removes members whose credentials have other rights now than in the state."""
         used = {member.subscription for member in state.members.values()}
         credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = await self._core.in_thread(
@@ -143,13 +144,14 @@ class StateChanges:
                 self.apply(partial(GroupDraft.remove, number=member.number))
 
     async def search(self, state: GroupState) -> None:
-        await self._store.groups.note_search(*self._key, self.sessions.clock)
+        """Records a search for queues, and requests a plan if they are not the planned ones."""
+        await self._store.groups.record_search(*self._key, self.sessions.clock)
         self.sessions = replace(self.sessions, searched=self.sessions.clock)
         async with self._searching:
             queues = await find_queues(self._store, self._key[0], state)
-            plan = await self._core.in_thread(partial(planned, state, queues))
+            plan = await self._core.in_thread(partial(make_plan, state, queues))
         if plan.queues != state.plan:
-            self.need_plan()
+            self.request_plan()
 
 
 def clock_slack(store: Store) -> int:
@@ -176,7 +178,7 @@ def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - depends on th
         return error
 
 
-def _settle(acts: Iterable[tuple[Act, asyncio.Future[Any]]], results: Iterable[Any]) -> None:
+def _settle_futures(acts: Iterable[tuple[Act, asyncio.Future[Any]]], results: Iterable[Any]) -> None:
     for (_, future), result in zip(acts, results, strict=True):
         if future.done():
             continue

@@ -49,12 +49,12 @@ async def show(
         ),
         hidden_queues=len(queues) - len(shown),
         unassigned=max(0, sum(queue.partitions for queue in queues) - targets),
-        queues={queue.name: await _partitions(store, group, state, queue, lag=lag) for queue in page[:limit]},
+        queues={queue.name: await _read_partitions(store, group, state, queue, lag=lag) for queue in page[:limit]},
         next=page[limit].name if len(page) > limit else None,
     )
 
 
-async def _partitions(
+async def _read_partitions(
     store: Store, group: str, state: GroupState, queue: Queue, *, lag: bool
 ) -> dict[int, OwnedPartition]:
     rows = (await store.offsets.owned_offsets(queue, group)).rows
@@ -69,12 +69,12 @@ async def _partitions(
             await store.catalogue.queue(queue.application, queue.name, fresh=True)
     targets = state.plan[queue.uid].targets if queue.uid in state.plan else {}
     return {
-        number: _partition(row, state, targets[number].member if number in targets else None, lags.get(number))
+        number: _describe_partition(row, state, targets[number].member if number in targets else None, lags.get(number))
         for number, row in offsets.items()
     }
 
 
-def _partition(row: OwnedOffset, state: GroupState, target: int | None, lag: Lag | None) -> OwnedPartition:
+def _describe_partition(row: OwnedOffset, state: GroupState, target: int | None, lag: Lag | None) -> OwnedPartition:
     is_owned = row.owner > 0 and is_owner(state, row)
     return OwnedPartition(
         owner=row.owner if is_owned else None,

@@ -32,9 +32,9 @@ from queuey.storage import Store, bridge
 
 M = TypeVar("M", bound=Move)
 T = TypeVar("T")
-MOST_HERE = 8
+MAX_ACTIVE = 8
 """Max moves that one process works on at a time."""
-REST, LONGEST_REST = 0.25, 0.1
+REST_RATIO, MAX_REST = 0.25, 0.1
 """Pause after a chunk, for other requests: its ratio to the time of the chunk, and its max in seconds."""
 
 
@@ -103,10 +103,10 @@ class MoveUseCases:
         self._claims.check(source.queue)
         record, is_new = bridge.run(self._records.begin(source.queue, target.queue))
         if is_new:
-            self._runner.know(record)
+            self._runner.plan(record)
         else:
             self._runner.watch()
-        return _report(MoveState, decode(record.value))
+        return _make_report(MoveState, decode(record.value))
 
     def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:
         """Returns the state of a move; ``may_see`` returns whether the caller may see a queue, by its name.
@@ -117,12 +117,12 @@ class MoveUseCases:
         record = bridge.run(self._records.find(application, name))
         if not _is_seen(record, may_see):
             raise MoveNotFound(name)
-        return _report(MoveState, record)
+        return _make_report(MoveState, record)
 
     def list(self, application: str, may_see: Callable[[str], bool]) -> list[Move]:
         """Returns moves, the newest first: those under way, and the last ones that have ended."""
         return [
-            _report(Move, record)
+            _make_report(Move, record)
             for record in bridge.run(self._records.listed(application))
             if _is_seen(record, may_see)
         ]
@@ -142,14 +142,14 @@ class MoveUseCases:
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
         is_over = record.progress.state in OVER
-        return _report(MoveState, record if is_over else bridge.run(self._records.cancel(record.move)))
+        return _make_report(MoveState, record if is_over else bridge.run(self._records.cancel(record.move)))
 
 
 def _is_seen(record: MoveRecord, may_see: Callable[[str], bool]) -> bool:
     return may_see(record.move.source) or may_see(record.move.target)
 
 
-def _report(kind: type[M], record: MoveRecord) -> M:
+def _make_report(kind: type[M], record: MoveRecord) -> M:
     move, progress = record.move, record.progress
     return kind(
         id=move.id,
@@ -214,13 +214,14 @@ class MoveCarrier(DueWork):
         self._work.pop(name, None)
 
     async def step(self, record: Record) -> NextStep | None:
+        # Moves one chunk of a move that this process runs or takes over. Raises if another process runs it.
         progress = decode(record.value).progress
         work = self._work.get(record.name)
         if work is None or progress.runner != self._token:
-            is_put_off = self._store.claim_logs.claim_time() < record.due <= self._in(self._timing.stale)
+            is_put_off = self._store.claim_logs.claim_time() < record.due <= self._ticks_in(self._timing.stale)
             if is_put_off and progress.runner not in {0, self._token}:
                 raise RecordChanged(record.name)  # Another process works on it.
-            if len(self._work) >= MOST_HERE:
+            if len(self._work) >= MAX_ACTIVE:
                 return NextStep(record.version, 0, self._timing.stale)
             work = await self._take_over(record, progress)
         else:
@@ -231,17 +232,18 @@ class MoveCarrier(DueWork):
         if not active.over and active.due <= began:
             await active.run()
         if active.over:
-            await self._end(work)
+            await self._record_end(work)
             return None
         now = self._clock()
         if now - work.saved >= self._timing.beat or active.progress.error != error:
-            work = await self._save(work, active.counted(), self._in(self._timing.stale))
-        rest = max(active.due - now, min(LONGEST_REST, REST * (now - began)))
+            work = await self._save(work, active.counted(), self._ticks_in(self._timing.stale))
+        rest = max(active.due - now, min(MAX_REST, REST_RATIO * (now - began)))
         return NextStep(work.record.version, 0, min(rest, self._timing.beat))
 
     async def _take_over(self, record: Record, before: Progress) -> _Work:
+        """Records this process as the runner of a move, and estimates the move's total if it is missing."""
         own_progress = replace(before, runner=self._token)
-        due = self._in(self._timing.stale)
+        due = self._ticks_in(self._timing.stale)
         record = await self._records.save(record, own_progress, due)
         active = ActiveMove(decode(record.value).move, own_progress, self._store, self._claims, self._clock)
         if own_progress.total < 0:
@@ -265,7 +267,7 @@ class MoveCarrier(DueWork):
         work = self._work[record.name] = _Work(active, saved, self._clock())
         return work
 
-    async def _end(self, work: _Work) -> None:
+    async def _record_end(self, work: _Work) -> None:
         record, counted = work.record, work.active.counted()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:
@@ -306,5 +308,5 @@ class MoveCarrier(DueWork):
             except QueueyError:
                 return
 
-    def _in(self, seconds: float) -> int:
+    def _ticks_in(self, seconds: float) -> int:
         return self._store.claim_logs.claim_time() + round(seconds * TICKS_PER_SECOND)

@@ -45,22 +45,22 @@ from queuey.errors import (
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.move_turns import FETCHED, MoveOrder, MoveTurn
+from queuey.service.claims.move_turns import FETCH_BATCH, MoveOrder, MoveTurn
 from queuey.service.moves.records import Move, Progress
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
-KEPT = 7 * 86_400
+KEY_TTL = 7 * 86_400
 """Number of seconds for which the key of a chunk is remembered. A move that stands still for longer may post a chunk
 twice."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""First and longest pause, in seconds, before a failed step is repeated."""
+FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0
+"""Min and max pause in seconds before a failed step is repeated."""
 COUNTED = 1000
 """Max messages counted when a move starts; more are estimated."""
 
 ATTEMPTS = 3
 """Max attempts when a row turns out to be outdated."""
-WAIT = 0.2
+TURN_INTERVAL = 0.2
 """Interval in seconds between turns at a partition whose last messages are not certain yet."""
 
 logger = logging.getLogger(__name__)
@@ -150,11 +150,11 @@ class _Partition(PartitionMove):
     def advanced(self, now: float) -> None:
         """Schedules the next step: at once, or after a pause if there was nothing to move."""
         self._pause = FIRST_PAUSE
-        self.due = now if self.turn is None or self.turn.chunk else now + WAIT
+        self.due = now if self.turn is None or self.turn.chunk else now + TURN_INTERVAL
 
     def failed(self, now: float) -> None:
         self.due = now + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, MAX_PAUSE)
 
     def give_back(self) -> None:
         self.is_given_back = True
@@ -166,9 +166,9 @@ class _Partition(PartitionMove):
     async def fetch(self, places: list[Position]) -> list[Message]:
         async def fetch(queue: Queue) -> list[Message]:
             locations = [(self.number, place) for place in places]
-            steps = range(0, len(locations), FETCHED)
+            steps = range(0, len(locations), FETCH_BATCH)
             fetch = partial(self._move.store.messages.fetch, queue, kept=queue.on_expiry == "dead-letter")
-            return [message for i in steps for message in await fetch(locations[i : i + FETCHED])]
+            return [message for i in steps for message in await fetch(locations[i : i + FETCH_BATCH])]
 
         return await self._move.in_source(fetch)
 
@@ -176,6 +176,7 @@ class _Partition(PartitionMove):
         return await self._move.publish(self.number, chunk, messages, after)
 
     async def delete(self, places: list[Position]) -> None:
+        # Deletes messages from the source, after recording the end of their jobs.
         locations = [(self.number, place) for place in places]
         await self._move.record_moved(locations)
         await self._move.in_source(lambda queue: self._move.store.messages.delete(queue, locations))
@@ -212,6 +213,7 @@ class ActiveMove:
         return min((partition.due for partition in self._partitions), default=0.0)
 
     def counted(self) -> Progress:
+        """Returns the progress by the turns taken here; ``left`` only once all partitions have had one."""
         moved = sum(turn.moved for turn in self._turns.values())
         left = sum(turn.left for turn in self._turns.values())
         all_known = len(self._turns) == self.move.partitions
@@ -222,12 +224,13 @@ class ActiveMove:
     async def estimate(self) -> None:
         """Sets the total, unless the source cannot be read."""
         with suppress(QueueyError, SourceGone):
-            access = QueueAccess(self.core, self.store, await self._source(), lambda _: None)
+            access = QueueAccess(self.core, self.store, await self._read_source(), lambda _: None)
             size = await self.core.in_thread(partial(self._claims.size, access, COUNTED))
             self.progress = replace(self.progress, total=size.size)
 
     async def run(self) -> None:
-        partition = self._next()
+        """Takes one step of a partition that is due. Other errors than that of a closed store are handled here."""
+        partition = self._choose_next()
         try:
             await partition.advance()
         except (SourceGone, TargetGone, ClaimsRefused, MoveBlocked) as error:
@@ -242,7 +245,8 @@ class ActiveMove:
             if partition.over:
                 self._partitions.remove(partition)
 
-    def _next(self) -> _Partition:
+    def _choose_next(self) -> _Partition:
+        """Rotates the partitions until the first one is due, and returns it; if none is due, any."""
         now = self._clock()
         for _ in range(len(self._partitions)):
             if self._partitions[0].due <= now:
@@ -251,6 +255,7 @@ class ActiveMove:
         return self._partitions[0]
 
     def _give_up(self, error: Exception) -> None:
+        """Records an error that ends the move. If the target is gone, partitions first give their chunks back."""
         source, target = self.move.source, self.move.target
         match error:
             case SourceGone():
@@ -284,29 +289,30 @@ class ActiveMove:
             stop=bool(self.progress.error) or self.progress.state == "cancelling",
             give_back=give_back,
         )
-        queue = await self._source()
+        queue = await self._read_source()
         for _ in range(ATTEMPTS):
             try:
                 turn = self._turns[partition] = await self._claims.turn(queue, partition, order)
             except QueueChanged:
-                queue = await self._source(fresh=True)
+                queue = await self._read_source(fresh=True)
             else:
                 return turn
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def record_moved(self, places: list[Location]) -> None:
-        queue = await self._source()
+        queue = await self._read_source()
         if queue.result_ttl:
-            queue = await self._source(fresh=True)
+            queue = await self._read_source(fresh=True)
             await self._claims.jobs.record_moved(queue, places)
 
     async def in_source(self, call: Callable[[Queue], Awaitable[T]]) -> T:
-        queue = await self._source()
+        """Calls a function with the source's row, and again with a newer one while that is outdated."""
+        queue = await self._read_source()
         for _ in range(ATTEMPTS):
             try:
                 return await call(queue)
             except QueueChanged:
-                queue = await self._source(fresh=True)
+                queue = await self._read_source(fresh=True)
         return await call(queue)
 
     async def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
@@ -316,9 +322,9 @@ class ActiveMove:
         ones. Then they are posted, and the target decides.
         """
         now = await self.store.ledger.now()
-        source = await self._row(self.move.source, self.move.source_qid, fresh=False)
+        source = await self._read_row(self.move.source, self.move.source_qid, fresh=False)
         takes_all = source is not None and source.on_expiry == "dead-letter"
-        to = await self._target()
+        to = await self._read_target()
         keeps = to.on_expiry == "dead-letter"
         items = [
             NewMessage(
@@ -335,36 +341,37 @@ class ActiveMove:
             return after
         # Callers cannot choose a key with this control character.
         name = f"\x01move {self.move.source_qid:x} {partition} {chunk}"
-        key = PostKey(name, name.encode(), KEPT)
+        key = PostKey(name, name.encode(), KEY_TTL)
         for _ in range(ATTEMPTS):
-            target = await self._target()
+            target = await self._read_target()
             try:
-                await self._rely(target, items, is_stored=False)
+                await self._rely_on_expiry(target, items, is_stored=False)
                 above = after if after > ids.FIRST else None
                 posted = await self.store.keyed_posts.append_once(target, items, key, after=above)
-                await self._rely(target, items, is_stored=True)
+                await self._rely_on_expiry(target, items, is_stored=True)
                 return max(position for _, position in posted.locations)
             except QueueChanged:
-                await self._target(fresh=True)
+                await self._read_target(fresh=True)
         raise StoreBusy(f"Queue {self.move.target!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
-    async def _rely(self, target: Queue, items: Sequence[NewMessage], *, is_stored: bool) -> None:
+    async def _rely_on_expiry(self, target: Queue, items: Sequence[NewMessage], *, is_stored: bool) -> None:
         if items[0].kept:
             await self._claims.rely(target, items, is_stored=is_stored)
 
-    async def _target(self, *, fresh: bool = False) -> Queue:
-        queue = await self._row(self.move.target, self.move.target_qid, fresh=fresh)
+    async def _read_target(self, *, fresh: bool = False) -> Queue:
+        queue = await self._read_row(self.move.target, self.move.target_qid, fresh=fresh)
         if queue is None:
             raise TargetGone
         return queue
 
-    async def _source(self, *, fresh: bool = False) -> Queue:
-        queue = await self._row(self.move.source, self.move.source_qid, fresh=fresh)
+    async def _read_source(self, *, fresh: bool = False) -> Queue:
+        queue = await self._read_row(self.move.source, self.move.source_qid, fresh=fresh)
         if queue is None:
             raise SourceGone
         return queue
 
-    async def _row(self, name: str, qid: int, *, fresh: bool) -> Queue | None:
+    async def _read_row(self, name: str, qid: int, *, fresh: bool) -> Queue | None:
+        """Returns a queue's row if it still has the qid; None if the queue was purged or deleted."""
         for is_fresh in (fresh, True):
             try:
                 queue = await self.store.catalogue.queue(self.move.application, name, fresh=is_fresh)

@@ -23,11 +23,11 @@ KIND = "move"
 """Kind of the records of running moves."""
 _ENDED = "ended move"
 """Kind of the records of ended moves."""
-MOST_RUNNING = 10
+MAX_RUNNING = 10
 """Max running moves of one application; a few more if several start at the same moment."""
-MOST_OF_ALL = 100
+MAX_RUNNING_TOTAL = 100
 """Max running moves of all applications; likewise."""
-MOST_LISTED = 100
+MAX_LISTED = 100
 """Max moves of an application that are kept after their end, the latest ones."""
 _DIRECTORY, _OLD_RECORD = "moves under way", "move"
 """Entries of the ledger in which version 0.1.0 kept moves."""
@@ -113,7 +113,7 @@ class MoveRecords:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen: dict[int, bytes | None] = {}
+        self._seen_progress: dict[int, bytes | None] = {}
         """Progress of moves of version 0.1.0, as of the last call of ``adopt``."""
 
     async def begin(self, source: Queue, target: Queue) -> tuple[Record, bool]:
@@ -124,23 +124,25 @@ class MoveRecords:
             TooManyMoves: Too many moves of the application, or of all applications, are running.
             StoreBusy: Moves of the source start and end too fast.
         """
-        directory = await self._directory()
+        directory = await self._read_directory()
         for move in directory.moves:
             if move.source_qid == source.qid:
                 await self._adopt(move)
         for _ in range(_TRIES):
-            record = await self._store.records.record(KIND, source.application, _name_of(source.qid))
+            record = await self._store.records.record(KIND, source.application, _record_name(source.qid))
             if record is not None:
                 running = decode(record.value)
                 if running.progress.state != "running" or running.move.target_qid != target.qid:
                     raise MoveUnderWay(source.name, running.move.target, running.move.id)
                 return record, False
             await self._require_room(source.application)
-            last = max((value.move.number for value in await self._listed(source.application)), default=directory.last)
+            last = max(
+                (value.move.number for value in await self._list_all(source.application)), default=directory.last
+            )
             # Above all earlier numbers, and unlike that of another source's move that starts at the same moment.
             number = max(max(directory.last, last) + randbelow(1000) + 1, await self._store.ledger.now())
             move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
-            new = _recorded(move, Progress(), self._store.claim_logs.claim_time())
+            new = _make_record(move, Progress(), self._store.claim_logs.claim_time())
             try:
                 return await self._store.records.set_record(new), True
             except RecordChanged:
@@ -179,8 +181,8 @@ class MoveRecords:
             await self._store.records.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
         await self._store.records.remove_record(record)
         await self._end_old(move, progress)
-        ended = await self._store.records.records(_ENDED, move.application, limit=2 * MOST_LISTED)
-        for old in ended[:-MOST_LISTED]:
+        ended = await self._store.records.records(_ENDED, move.application, limit=2 * MAX_LISTED)
+        for old in ended[:-MAX_LISTED]:
             with suppress(RecordChanged):
                 await self._store.records.remove_record(old)
 
@@ -191,7 +193,7 @@ class MoveRecords:
             MoveNotFound: The application has no move with that id.
         """
         if _ID.fullmatch(name) is not None:
-            under_way = await self._under_way(
+            under_way = await self._list_running(
                 application
             )  # Before the ended ones, so that a move that ends meanwhile is found.
             if (record := await self._store.records.record(_ENDED, application, name)) is not None:
@@ -199,7 +201,7 @@ class MoveRecords:
             for value in under_way:
                 if value.move.id == name:
                     return value
-            old = await self._old(int(name, 16))
+            old = await self._find_old(int(name, 16))
             if old is not None and old.move.application == application:
                 return old
         raise MoveNotFound(name)
@@ -207,16 +209,17 @@ class MoveRecords:
     async def listed(self, application: str) -> list[MoveRecord]:
         """Returns an application's moves, the newest first: running ones, and the last ones that have ended."""
         moves = {
-            value.move.number: value for value in (*await self._old_ones(application), *await self._listed(application))
+            value.move.number: value
+            for value in (*await self._list_old(application), *await self._list_all(application))
         }
-        return [moves[number] for number in sorted(moves, reverse=True)[:MOST_LISTED]]
+        return [moves[number] for number in sorted(moves, reverse=True)[:MAX_LISTED]]
 
     async def cancel(self, move: Move) -> MoveRecord:
         """Requests the end of a move, unless it is over; returns its record."""
-        if move in (await self._directory()).moves:
+        if move in (await self._read_directory()).moves:
             await self._adopt(move)
         for _ in range(_TRIES):
-            record = await self._store.records.record(KIND, move.application, _name_of(move.source_qid))
+            record = await self._store.records.record(KIND, move.application, _record_name(move.source_qid))
             if record is None or (current := decode(record.value)).move != move:
                 return await self.find(move.application, move.id)
             if current.progress.state != "running":
@@ -230,23 +233,24 @@ class MoveRecords:
 
     async def adopt(self) -> None:
         """Continues moves of version 0.1.0 whose progress has not changed since the last call."""
-        before, self._seen = self._seen, {}
-        for move in (await self._directory()).moves:
-            raw = self._seen[move.number] = await self._store.ledger.entry(_OLD_RECORD, move.number)
+        before, self._seen_progress = self._seen_progress, {}
+        for move in (await self._read_directory()).moves:
+            raw = self._seen_progress[move.number] = await self._store.ledger.entry(_OLD_RECORD, move.number)
             if move.number in before and before[move.number] == raw:
                 await self._adopt(move)
 
     async def _adopt(self, move: Move) -> None:
+        """Creates the record of a move of version 0.1.0, unless the move is over or has a record already."""
         old = await self._store.ledger.entry(_OLD_RECORD, move.number)
         progress = Progress() if old is None else decode(old).progress
         if progress.state in OVER or (await self._store.records.record(_ENDED, move.application, move.id)) is not None:
             return
         with suppress(RecordChanged):  # Another process was faster.
-            await self._store.records.set_record(_recorded(move, progress, self._store.claim_logs.claim_time()))
+            await self._store.records.set_record(_make_record(move, progress, self._store.claim_logs.claim_time()))
 
     async def _end_old(self, move: Move, progress: Progress) -> None:
         """Records the end of a move of version 0.1.0 where that version looks, so that it is not adopted again."""
-        while move in (await self._directory()).moves:
+        while move in (await self._read_directory()).moves:
             old = await self._store.ledger.entry(_OLD_RECORD, move.number)
             if old is not None and decode(old).progress.state in OVER:
                 return
@@ -255,45 +259,46 @@ class MoveRecords:
                     _OLD_RECORD, move.number, _encode(MoveRecord(move, progress)), expected=old
                 )
 
-    async def _directory(self) -> _Directory:
+    async def _read_directory(self) -> _Directory:
         raw = await self._store.ledger.entry(_DIRECTORY, 0)
         return _Directory() if raw is None else _decode_directory(raw)
 
-    async def _under_way(self, application: str) -> list[MoveRecord]:
+    async def _list_running(self, application: str) -> list[MoveRecord]:
         return [
-            decode(record.value) for record in await self._store.records.records(KIND, application, limit=MOST_OF_ALL)
+            decode(record.value)
+            for record in await self._store.records.records(KIND, application, limit=MAX_RUNNING_TOTAL)
         ]
 
-    async def _listed(self, application: str) -> list[MoveRecord]:
-        under_way = await self._under_way(application)  # First, so that a move that ends meanwhile is found.
+    async def _list_all(self, application: str) -> list[MoveRecord]:
+        under_way = await self._list_running(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)
-            for record in await self._store.records.records(_ENDED, application, limit=2 * MOST_LISTED)
+            for record in await self._store.records.records(_ENDED, application, limit=2 * MAX_LISTED)
         ]
         return under_way + ended
 
-    async def _old_ones(self, application: str) -> list[MoveRecord]:
+    async def _list_old(self, application: str) -> list[MoveRecord]:
         raw = await self._store.ledger.entry(f"moves of {application}", 0)
-        moves = [await self._old(number) for number in ([] if raw is None else _decode_numbers(raw))]
+        moves = [await self._find_old(number) for number in ([] if raw is None else _decode_numbers(raw))]
         return [move for move in moves if move is not None]
 
-    async def _old(self, number: int) -> MoveRecord | None:
+    async def _find_old(self, number: int) -> MoveRecord | None:
         if (raw := await self._store.ledger.entry(_OLD_RECORD, number)) is not None:
             return decode(raw)
-        begun = (move for move in (await self._directory()).moves if move.number == number)
+        begun = (move for move in (await self._read_directory()).moves if move.number == number)
         return next((MoveRecord(move, Progress()) for move in begun), None)
 
     async def _require_room(self, application: str) -> None:
         running = await self._store.records.due_records(KIND, ids.TICKS_MAX)
         own_count = sum(record.application == application for record in running)
-        if own_count >= MOST_RUNNING or len(running) >= MOST_OF_ALL:
+        if own_count >= MAX_RUNNING or len(running) >= MAX_RUNNING_TOTAL:
             raise TooManyMoves(f"{own_count} moves of the application are under way. Wait until one has ended.")
 
 
-def _name_of(source_qid: int) -> str:
+def _record_name(source_qid: int) -> str:
     return f"{source_qid:x}"
 
 
-def _recorded(move: Move, progress: Progress, due: int) -> Record:
+def _make_record(move: Move, progress: Progress, due: int) -> Record:
     value = _encode(MoveRecord(move, progress))
-    return Record(KIND, move.application, _name_of(move.source_qid), value, due)
+    return Record(KIND, move.application, _record_name(move.source_qid), value, due)

@@ -26,7 +26,7 @@ from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
 from queuey.storage import Store, bridge
 
-KEPT = 366 * 86_400
+ENTRY_TTL = 366 * 86_400
 """Seconds for which an entry is kept."""
 PAGE = 100
 """Max entries of a page."""
@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Sent(msgspec.Struct, frozen=True, array_like=True):
+class SubmittedForm(msgspec.Struct, frozen=True, array_like=True):
     """A submitted form.
 
     Attributes:
@@ -92,7 +92,7 @@ class Page(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Entry).decode
 _encode_sent = msgspec.msgpack.Encoder().encode
-_decode_sent = msgspec.msgpack.Decoder(Sent).decode
+_decode_sent = msgspec.msgpack.Decoder(SubmittedForm).decode
 
 
 class AuditLog:
@@ -112,13 +112,13 @@ class AuditLog:
         self._core = core
         self._clock = clock
 
-    def sent(self, application: str, form: str) -> Sent | None:
-        entry = bridge.run(self._store.ledger.entry(_work(application, form), 0))
+    def sent(self, application: str, form: str) -> SubmittedForm | None:
+        entry = bridge.run(self._store.ledger.entry(_work_name(application, form), 0))
         return None if entry is None else _decode_sent(entry)
 
     def begin(
         self, application: str, form: str, *, content: bytes, act: str, who: str, queue: str, details: dict[str, str]
-    ) -> tuple[Entry, Sent, bool]:
+    ) -> tuple[Entry, SubmittedForm, bool]:
         """Records an act before it is carried out, once for each form. ``content`` is a hash of the form.
 
         Returns the entry, the record of the form, and whether the record refers to this entry. If not, the form was
@@ -128,11 +128,11 @@ class AuditLog:
             StoreUnavailable: The act was not recorded, so it must not be carried out.
         """
         entry = Entry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
-        access, draft = self._access(application, create=True), Draft(_encode(entry).decode(), meta=_JSON)
+        access, draft = self._open_log(application, create=True), Draft(_encode(entry).decode(), meta=_JSON)
         posted = self._core.run(access.apply(partial(self._messages.post, drafts=[draft])))
-        sent = Sent(content, *posted.locations[0])
+        sent = SubmittedForm(content, *posted.locations[0])
         value = _encode_sent(sent)
-        present = bridge.run(self._store.ledger.enter(_work(application, form), 0, value, expected=None))
+        present = bridge.run(self._store.ledger.enter(_work_name(application, form), 0, value, expected=None))
         if present != value:
             self._messages.delete(access, [sent.entry])
         return entry, _decode_sent(present), present == value
@@ -140,11 +140,11 @@ class AuditLog:
     def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON)
-        self._messages.put(self._access(application, create=True), [place], draft)
+        self._messages.put(self._open_log(application, create=True), [place], draft)
 
     def find(self, application: str, place: Location) -> Entry | None:
         try:
-            messages = self._messages.fetch(self._access(application), [place], charted=False)
+            messages = self._messages.fetch(self._open_log(application), [place], charted=False)
         except (ApplicationNotFound, QueueNotFound):
             return None
         return _decode(messages[0].body) if messages else None
@@ -160,7 +160,7 @@ class AuditLog:
         """
         since = parse_bound(cursor)
         try:
-            access = self._access(application)
+            access = self._open_log(application)
         except (ApplicationNotFound, QueueNotFound):
             return Page([], "")
         seen: list[tuple[Location, Entry]] = []
@@ -177,7 +177,7 @@ class AuditLog:
             since = parse_bound(reading.cursor)
         return Page(seen[:PAGE], ids.to_hex(seen[PAGE][0][1]) if len(seen) > PAGE else "")
 
-    def _access(self, application: str, *, create: bool = False) -> QueueAccess:
+    def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
         try:
             queue = bridge.run(find_queue(self._store, AUDITS, application))
         except (ApplicationNotFound, QueueNotFound):
@@ -185,9 +185,9 @@ class AuditLog:
                 raise
             with suppress(ApplicationExists):
                 bridge.run(self._store.applications.create_application(AUDITS))
-            queue, _ = bridge.run(self._store.catalogue.create_queue(AUDITS, application, QueueSpec(ttl=KEPT)))
+            queue, _ = bridge.run(self._store.catalogue.create_queue(AUDITS, application, QueueSpec(ttl=ENTRY_TTL)))
         return QueueAccess(self._core, self._store, queue, lambda _: None)
 
 
-def _work(application: str, form: str) -> str:
+def _work_name(application: str, form: str) -> str:
     return f"console form {application} {form}"

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
-from queuey.access import Caller, may_hand_on
+from queuey.access import Caller, may_create_key
 from queuey.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
 from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, Store, bridge, exchange
@@ -56,7 +56,7 @@ class Keys:
             NotAllowed: The key would not have fewer rights than the caller.
             InvalidRequest: The key would live too long, or the note is not valid.
         """
-        if not may_hand_on(caller, application, scope):
+        if not may_create_key(caller, application, scope):
             raise NotAllowed(
                 "A key must have fewer rights than your own, and you need the right admin for its queues. Choose fewer "
                 "verbs or fewer queues."
@@ -99,7 +99,7 @@ class Keys:
 
 
 def _is_fewer(key: Key, caller: Caller) -> bool:
-    return key.application != OPERATORS and key.scope is not None and may_hand_on(caller, key.application, key.scope)
+    return key.application != OPERATORS and key.scope is not None and may_create_key(caller, key.application, key.scope)
 
 
 class UserLogin(msgspec.Struct, frozen=True, array_like=True):
@@ -142,14 +142,14 @@ class Sessions:
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + SESSION_SECONDS
         session = Session(holder, expires if until is None else min(expires, until))
-        bridge.run(self._store.ledger.enter(_work(token), _FIRST, _encode(session), expected=None))
+        bridge.run(self._store.ledger.enter(_session_work(token), _FIRST, _encode(session), expected=None))
         return token, session
 
     def offer(self, holder: bytes) -> str:
         """Returns the token of a link that logs in once, within ``LINK_SECONDS``, with the key of this digest."""
         token = secrets.token_urlsafe(LINK_BYTES)
         link = _encode(Session(holder, self._clock() + LINK_SECONDS))
-        bridge.run(self._store.ledger.enter(_link(token), _FIRST, link, expected=None))
+        bridge.run(self._store.ledger.enter(_link_work(token), _FIRST, link, expected=None))
         return token
 
     def redeem(self, token: str) -> bytes:
@@ -158,12 +158,12 @@ class Sessions:
         Raises:
             NotAuthenticated: The link does not exist, was used, or has expired.
         """
-        entry = bridge.run(self._store.ledger.entry(_link(token), _FIRST))
+        entry = bridge.run(self._store.ledger.entry(_link_work(token), _FIRST))
         link = None if entry is None else _decode(entry)
         if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
             # Random bytes, so that a caller can tell its own value from another caller's.
             spent = _encode(Session(secrets.token_bytes(LINK_BYTES), 0.0))
-            if bridge.run(exchange(self._store.ledger, _link(token), _FIRST, spent, expected=entry)) == spent:
+            if bridge.run(exchange(self._store.ledger, _link_work(token), _FIRST, spent, expected=entry)) == spent:
                 return link.holder
         raise NotAuthenticated("This link was used before, or has expired.")
 
@@ -173,7 +173,7 @@ class Sessions:
         Raises:
             NotAuthenticated: The token has no session, or the session has ended.
         """
-        entry = bridge.run(self._store.ledger.entry(_work(token), _FIRST))
+        entry = bridge.run(self._store.ledger.entry(_session_work(token), _FIRST))
         session = None if entry is None else _decode(entry)
         if session is None or session.expires <= self._clock():
             raise NotAuthenticated("The session has ended. Log in again.")
@@ -181,7 +181,7 @@ class Sessions:
 
     def end(self, token: str) -> None:
         """Ends the session of a token, if it has one. Other processes refuse the token within seconds."""
-        work = _work(token)
+        work = _session_work(token)
         entry = bridge.run(self._store.ledger.entry(work, _FIRST))
         if entry is None:
             return
@@ -191,9 +191,9 @@ class Sessions:
             return
 
 
-def _work(token: str) -> str:
+def _session_work(token: str) -> str:
     return f"console session {sha256(token.encode()).hexdigest()}"
 
 
-def _link(token: str) -> str:
+def _link_work(token: str) -> str:
     return f"console link {sha256(token.encode('utf-8', 'replace')).hexdigest()}"

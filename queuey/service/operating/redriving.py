@@ -33,7 +33,7 @@ Enter = Callable[[str], QueueAccess]
 """Opens the queue of a name for sending. Raises NotFound and NotAllowed."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects dead letters of a queue. A field that is None selects all.
 
     Attributes:
@@ -45,13 +45,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     reason: tuple[str, str, str] | None = None
     place: Location | None = None
 
-    def takes(self, one: DeadLetter) -> bool:
+    def matches_reason(self, one: DeadLetter) -> bool:
+        """Returns whether the reason matches. The caller compares ``place``."""
         cause = one.cause
         shape = shape_of(cause.text[:MAX_SHAPED])
         return self.reason in {None, (one.queue, cause.error[:MAX_SHAPED], shape[:MAX_SHAPED])}
 
 
-class Found(msgspec.Struct, frozen=True):
+class DeadLetterPage(msgspec.Struct, frozen=True):
     """A page of a dead-letter queue, the oldest first.
 
     Attributes:
@@ -89,7 +90,7 @@ class Redriving:
         self._reader = reader
         self._core = core
 
-    def find(self, access: QueueAccess, wanted: Wanted, cursor: str = "") -> Found:
+    def find(self, access: QueueAccess, wanted: DeadLetterFilter, cursor: str = "") -> DeadLetterPage:
         """Reads a page of a dead-letter queue, for a caller that may read it.
 
         Raises:
@@ -103,14 +104,16 @@ class Redriving:
             reading = self._reader.read(access, page)
             messages, following = reading.messages, short_cursor(reading, nearest=min)
         letters = (stored_dead_letter(message, access.queue.name) for message in messages)
-        return Found([letter for letter in letters if letter and wanted.takes(letter)], len(messages), following)
+        return DeadLetterPage(
+            [letter for letter in letters if letter and wanted.matches_reason(letter)], len(messages), following
+        )
 
     def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:
         """Appends dead letters of one page to the partitions that they came from, and removes them.
 
         The caller must be allowed to delete in the dead-letter queue; ``enter`` checks its rights to the other queues.
         """
-        accesses, refusals = _entered({letter.queue for letter in letters}, enter)
+        accesses, refusals = _enter_all({letter.queue for letter in letters}, enter)
         rows = {name: (target.queue.partitions, target.queue.dead_letter) for name, target in accesses.items()}
         allowed = [letter for letter in letters if letter.queue in accesses]
         reasons = Counter(refusals[letter.queue] for letter in letters if letter.queue in refusals)
@@ -133,6 +136,12 @@ class Redriving:
         return SentBack(+sent, before, reasons + Counter(staying.left), failure)
 
     async def _post(self, uid: int, letters: Sequence[DeadLetter], queue: Queue) -> list[bool | QueueyError]:
+        """Posts dead letters to their queue.
+
+        Returns:
+            For each letter True if an earlier call had sent it, False if this call sent it, or its error.
+        """
+
         async def post(one: DeadLetter) -> bool | QueueyError:
             draft = _draft(one, queue)
             content = blake2b(msgspec.msgpack.encode(one), digest_size=16).hexdigest()
@@ -148,7 +157,7 @@ class Redriving:
         return results
 
 
-def _entered(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
+def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
     accesses: dict[str, QueueAccess] = {}
     refusals: dict[str, str] = {}
     for name in names:

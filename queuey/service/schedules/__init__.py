@@ -54,8 +54,8 @@ _TRIES = 20
 """Max attempts at a change that conflicts with concurrent ones."""
 _PAUSE = 0.1
 """Interval in seconds between attempts to fire while another process is posting."""
-GONE = "the queue was purged or created again while the message was being posted"
-TOO_OLD = f"the message could not be posted within {states.MAX_FIRING} seconds; it may have been stored"
+QUEUE_GONE_TEXT = "the queue was purged or created again while the message was being posted"
+FIRING_TOO_OLD_TEXT = f"the message could not be posted within {states.MAX_FIRING} seconds; it may have been stored"
 
 logger = logging.getLogger(__name__)
 MaySee = Callable[[str], bool]
@@ -133,17 +133,17 @@ class ScheduleUseCases:
                 if not may_see(before.plan.queue):
                     raise NotAllowed(f"Schedule {name!r} belongs to a queue that the credential may not manage.")
                 schedule = replace(before, changed=now, plan=change(before.plan, now))
-            schedule = self._rescheduled(None if record is None else before, schedule, now)
+            schedule = self._reschedule_if_changed(None if record is None else before, schedule, now)
             new = record or Record(states.KIND, application, name, b"", 0)
             try:
-                saved = self._save(new, schedule)
+                saved = self._save_and_plan(new, schedule)
             except RecordChanged:
                 continue
-            return _report(saved), record is None
+            return _make_report(saved), record is None
         raise RecordChanged(name)
 
     @staticmethod
-    def _rescheduled(before: Schedule | None, schedule: Schedule, now: float) -> Schedule:
+    def _reschedule_if_changed(before: Schedule | None, schedule: Schedule, now: float) -> Schedule:
         old, new = None if before is None else before.plan, schedule.plan
         if old is not None and old.timetable == new.timetable and old.paused == new.paused:
             return schedule
@@ -156,13 +156,13 @@ class ScheduleUseCases:
         if len(schedules) >= MAX_SCHEDULES:
             raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules, the maximum. Remove unused ones.")
 
-    def _save(self, record: Record, schedule: Schedule) -> Record:
+    def _save_and_plan(self, record: Record, schedule: Schedule) -> Record:
         saved = bridge.run(self._store.records.set_record(states.recorded(record, schedule)))
-        self._runner.know(saved)
+        self._runner.plan(saved)
         return saved
 
     def show(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
-        return _report(self._find(application, name, may_see))
+        return _make_report(self._find_managed(application, name, may_see))
 
     def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
         """Lists schedules that the caller may manage, by name from ``start`` on.
@@ -172,7 +172,7 @@ class ScheduleUseCases:
         records = bridge.run(self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1))
         following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
         seen = (record for record in records[:MAX_LISTED] if may_see(states.decode(record.value).plan.queue))
-        return [_report(record) for record in seen], following
+        return [_make_report(record) for record in seen], following
 
     def remove(self, application: str, name: str, may_see: MaySee) -> None:
         """Removes a schedule. A message that is being posted may still be stored.
@@ -182,7 +182,7 @@ class ScheduleUseCases:
             RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_TRIES):
-            record = self._find(application, name, may_see)
+            record = self._find_managed(application, name, may_see)
             try:
                 bridge.run(self._store.records.remove_record(record))
             except RecordChanged:
@@ -199,10 +199,10 @@ class ScheduleUseCases:
             StoreUnavailable: The store failed. If firing had begun, any process continues it.
         """
         for _ in range(_TRIES):
-            record = await self._core.in_thread(partial(self._find, application, name, may_see))
+            record = await self._core.in_thread(partial(self._find_managed, application, name, may_see))
             try:
                 if states.decode(record.value).firing is not None:
-                    await self._firing.go_on(record)
+                    await self._firing.take_step(record)
                     continue
                 record = await self._firing.fire_now(record)
             except RecordChanged:
@@ -212,18 +212,18 @@ class ScheduleUseCases:
                 continue
             finally:
                 self._runner.watch()
-            self._runner.know(record)
-            return _report(record)
+            self._runner.plan(record)
+            return _make_report(record)
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
-    def _find(self, application: str, name: str, may_see: MaySee) -> Record:
+    def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
         record = bridge.run(self._store.records.record(states.KIND, application, name))
         if record is None or not may_see(states.decode(record.value).plan.queue):
             raise ScheduleNotFound(name)
         return record
 
 
-def _report(record: Record) -> ScheduleReport:
+def _make_report(record: Record) -> ScheduleReport:
     schedule = states.decode(record.value)
     firing = None if schedule.firing is None else schedule.firing.instant
     following = states.coming(schedule, MAX_COMING)
@@ -255,10 +255,10 @@ class FireUseCases(DueWork):
             self._clock.passed()
 
     async def step(self, record: Record) -> NextStep:
-        record = await self.go_on(record)
+        record = await self.take_step(record)
         return NextStep(record.version, record.due)
 
-    async def go_on(self, record: Record) -> Record:
+    async def take_step(self, record: Record) -> Record:
         """Takes the next step of a schedule. Returns its new record, or the same record if no step is due.
 
         Raises:
@@ -281,15 +281,16 @@ class FireUseCases(DueWork):
         return record
 
     async def fire_now(self, record: Record) -> Record:
-        """Fires a waiting schedule regardless of its timetable. Raises as :meth:`go_on`."""
+        """Fires a waiting schedule regardless of its timetable. Raises as :meth:`take_step`."""
         now = self.now()
         return await self._fire(record, states.decode(record.value), ids.ticks_to_seconds(now), now)
 
     async def _fire(self, record: Record, schedule: Schedule, instant: float, now: int) -> Record:
+        """Records that firing has begun, and finishes it. If the queue does not exist, records a failure."""
         try:
             queue = await find_queue(self._store, record.application, schedule.plan.queue, fresh=True)
         except NotFound as error:
-            return await self._end(record, schedule, instant, "failed", error=str(error))
+            return await self._record_outcome(record, schedule, instant, "failed", error=str(error))
         schedule = states.begin(schedule, instant, queue.qid, now)
         record = await self.save(record, schedule)
         assert schedule.firing is not None  # noqa: S101 - it has begun
@@ -302,10 +303,11 @@ class FireUseCases(DueWork):
             raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
-        ended = partial(self._end, record, schedule, firing.instant)
+        """Posts the message and records the outcome; posts nothing if firing began too long ago."""
+        ended = partial(self._record_outcome, record, schedule, firing.instant)
         for _ in range(ATTEMPTS):
             if abs(self.now() - firing.began) > states.MAX_FIRING * TICKS_PER_SECOND:
-                return await ended("unknown", error=TOO_OLD)
+                return await ended("unknown", error=FIRING_TOO_OLD_TEXT)
             try:
                 posted = await self._post(record.application, firing)
             except QueueChanged:
@@ -313,7 +315,7 @@ class FireUseCases(DueWork):
             except (InvalidRequest, NotFound) as error:
                 return await ended("failed", error=str(error))
             if posted is None:
-                return await ended("unknown", error=GONE)
+                return await ended("unknown", error=QUEUE_GONE_TEXT)
             [(partition, position)] = posted.locations
             return await ended("published", partition=partition, message_id=ids.to_hex(position))
         raise StoreBusy(f"Queue {firing.queue!r} changed {ATTEMPTS} times while this request ran. Try again.")
@@ -327,7 +329,7 @@ class FireUseCases(DueWork):
         key = PostKey(firing.key, content_of(drafts), states.KEY_SECONDS)
         return await self._messages.post(queue, drafts, key=key)
 
-    async def _end(
+    async def _record_outcome(
         self,
         record: Record,
         schedule: Schedule,

@@ -182,15 +182,19 @@ def recorded(record: Record, schedule: Schedule) -> Record:
 
 
 def choose(schedule: Schedule, now: float) -> Ticks:
+    """Returns what to do at a time: a tick is fired if it is recent, or, with ``catch_up``, the first missed one.
+
+    Otherwise the due ticks count as skipped.
+    """
     first, timetable = upcoming(schedule, now), schedule.plan.timetable
     if first is None or first > now:
         return Ticks(None, first)
     if schedule.plan.missed == "catch_up":
         begin = max(first, int(now) - INTERVAL_CAUGHT_UP) if now - first > MAX_LATE else first
-        [*missed] = deque(_between(timetable, begin - 1, now), MAX_CAUGHT_UP)
+        [*missed] = deque(_instants_between(timetable, begin - 1, now), MAX_CAUGHT_UP)
         instant = missed[0] if missed else None
         return Ticks(instant, next_instant(timetable, now if instant is None else instant))
-    [*recent] = deque(_between(timetable, max(first, int(now) - MAX_LATE) - 1, now), 1)
+    [*recent] = deque(_instants_between(timetable, max(first, int(now) - MAX_LATE) - 1, now), 1)
     if recent:
         return Ticks(recent[0], next_instant(timetable, now))
     return Ticks(None, next_instant(timetable, now), skipped=first)
@@ -208,7 +212,7 @@ def _was_ahead(schedule: Schedule, now: float) -> bool:
     return max(schedule.fired, schedule.changed, last) > now + MAX_AHEAD
 
 
-def _between(timetable: Timetable, after: float, until: float) -> Iterator[int]:
+def _instants_between(timetable: Timetable, after: float, until: float) -> Iterator[int]:
     return takewhile(lambda instant: instant <= until, instants(timetable, after))
 
 

@@ -29,7 +29,7 @@ _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")
 _MAX_ZONE = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS = 50
-"""Years to search for the next instant; an expression without one counts as never."""
+"""Number of years to search for the next instant; an expression without one counts as never."""
 
 
 class Timetable(msgspec.Struct, frozen=True, array_like=True):
@@ -89,11 +89,11 @@ def instants(timetable: Timetable, after: float) -> Iterator[int]:
 
 def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
     """Yields the moments of the cron expression in order. Some may be equal, or earlier than ``begin``."""
-    zone = _zone(timetable.zone)
+    zone = _get_zone(timetable.zone)
     counts_real_hours = timetable.cron.split()[1].startswith("*")
     wall = (_EPOCH + timedelta(seconds=begin)).astimezone(zone)
     # In the first of two equal hours, the second one still has earlier wall times. Start before those.
-    until_shown_again = timedelta(seconds=_seconds(wall.replace(fold=1)) - begin)
+    until_shown_again = timedelta(seconds=_to_seconds(wall.replace(fold=1)) - begin)
     repeated: deque[int] = deque()
     for time in CronSim(timetable.cron, wall.replace(tzinfo=None) - until_shown_again):
         first, second = _first_and_second(time, zone)
@@ -113,14 +113,14 @@ def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
 
 def _first_and_second(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
     """Returns both moments at which the wall clock shows a time. The first is later if the time is skipped."""
-    return _seconds(wall.replace(tzinfo=zone)), _seconds(wall.replace(tzinfo=zone, fold=1))
+    return _to_seconds(wall.replace(tzinfo=zone)), _to_seconds(wall.replace(tzinfo=zone, fold=1))
 
 
-def _seconds(moment: datetime) -> int:
+def _to_seconds(moment: datetime) -> int:
     return int((moment - _EPOCH).total_seconds())
 
 
-def _zone(name: str) -> ZoneInfo:
+def _get_zone(name: str) -> ZoneInfo:
     try:
         return _load_zone(name)
     except KeyError as error:

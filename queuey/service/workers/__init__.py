@@ -34,11 +34,11 @@ QUIET_SECONDS = 1.0
 """Seconds of silence after which a worker that owes an answer gets a keep-alive question."""
 LOST_SECONDS = 2.5
 """Seconds of silence after which a worker that owes an answer counts as gone."""
-AGAIN_SECONDS = 1.0
+RECONNECT_SECONDS = 1.0
 """Interval in seconds between attempts to connect."""
-SENT_ALONE = 4 << 10
+MIN_DIRECT_BYTES = 4 << 10
 """Min bytes of a frame that is sent at once instead of joined with others, which would only copy it."""
-MOST_UNSENT = 64 << 20
+MAX_UNSENT_BYTES = 64 << 20
 """Max unsent bytes of a connection; with more, the connection is closed."""
 MOST_BYTES = 256 << 20
 """Max bytes of a question or answer; a longer frame closes the connection."""
@@ -112,7 +112,7 @@ class Workers:
         self.identity = WorkerIdentity("", 1)
         self._handlers: dict[int, Handler[bytes, bytes]] = {}
         self._others: dict[int, _Other] = {}
-        self._asking: set[_Asking] = set()
+        self._askers: set[_Asker] = set()
         self._thread: threading.Thread | None = None
         self._has_left = False
 
@@ -168,6 +168,7 @@ class Workers:
         return answers.copy()
 
     def leave(self, seconds: float) -> None:
+        """Waits up to ``seconds`` for open answers, then closes all connections. Later questions get None."""
         if self._thread is not None and not self._has_left:
             self._has_left = True
             self._calls(self._leaving.set_result, seconds)
@@ -180,6 +181,7 @@ class Workers:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
+        """Accepts and checks connections until this worker leaves; then waits for its open answers, and closes all."""
         loop, address, server = asyncio.get_running_loop(), self.identity.address(self.identity.number), None
         while not self._leaving.done():
             if server is None:
@@ -193,18 +195,18 @@ class Workers:
             server.close()
         for other in self._others.values():
             other.close()
-        for asking in self._asking:
+        for asking in self._askers:
             asking.send(_LEAVING, 0, b"")
-        while time.monotonic() < until and any(asking.is_busy for asking in self._asking):  # noqa: ASYNC110 - threads answer
+        while time.monotonic() < until and any(asking.is_busy for asking in self._askers):  # noqa: ASYNC110 - threads answer
             await asyncio.sleep(0.005)
-        while self._asking or any(other.is_connected for other in self._others.values()):
-            for asking in self._asking:
+        while self._askers or any(other.is_connected for other in self._others.values()):
+            for asking in self._askers:
                 asking.abort()
             await asyncio.sleep(0)
 
-    def _accept(self) -> _Asking:
-        asking = _Asking(self._calls, self._handlers, self._asking.discard)
-        self._asking.add(asking)
+    def _accept(self) -> _Asker:
+        asking = _Asker(self._calls, self._handlers, self._askers.discard)
+        self._askers.add(asking)
         return asking
 
 
@@ -239,16 +241,16 @@ class _End(asyncio.Protocol):
             if len(self._unread) - begin < length:
                 break
             end = begin + length
-            self.took(kind, number, bytes(self._unread[begin:end]))
+            self.frame_received(kind, number, bytes(self._unread[begin:end]))
         del self._unread[:end]
 
-    def took(self, kind: int, number: int, content: bytes) -> None:
+    def frame_received(self, kind: int, number: int, content: bytes) -> None:
         raise NotImplementedError
 
     def send(self, kind: int, number: int, content: bytes) -> None:
         """Sends a frame in the next turn of the loop, together with others, or once connected."""
         self._unsent.append(_FRAME.pack(len(content), kind, number) + content)
-        if len(content) >= SENT_ALONE:
+        if len(content) >= MIN_DIRECT_BYTES:
             self._flush()
         elif len(self._unsent) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -257,7 +259,7 @@ class _End(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._unsent))
             self._unsent = []
-            if self._transport.get_write_buffer_size() > MOST_UNSENT:
+            if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 self.abort()
 
     def abort(self) -> None:
@@ -265,42 +267,43 @@ class _End(asyncio.Protocol):
             self._transport.abort()
 
 
-class _Asking(_End):
+class _Asker(_End):
     """A connection on which another worker asks."""
 
     def __init__(
-        self, calls: LoopCalls, handlers: dict[int, Handler[bytes, bytes]], forget: Callable[[_Asking], None]
+        self, calls: LoopCalls, handlers: dict[int, Handler[bytes, bytes]], forget: Callable[[_Asker], None]
     ) -> None:
         super().__init__()
         self._calls = calls
         self._handlers = handlers
         self._forget = forget
-        self._under_way: dict[int, GiveUp | None] = {}
+        self._open_questions: dict[int, GiveUp | None] = {}
 
     @property
     def is_busy(self) -> bool:
         unsent = self._unsent or (self._transport is not None and self._transport.get_write_buffer_size())
-        return bool(self._under_way or unsent)
+        return bool(self._open_questions or unsent)
 
-    def took(self, kind: int, number: int, content: bytes) -> None:
+    def frame_received(self, kind: int, number: int, content: bytes) -> None:
+        """Answers a keep-alive question at once, and others by their handlers; an error of a handler is a failure."""
         if kind == _ALIVE:
             self.send(_ANSWER, number, b"")
             return
-        self._under_way[number] = None
+        self._open_questions[number] = None
         try:
-            self._under_way[number] = self._handlers[kind](content, partial(self._calls, self._answer, number))
+            self._open_questions[number] = self._handlers[kind](content, partial(self._calls, self._answer, number))
         except Exception:
             log.exception("Answering a question of another worker failed")
             self._answer(number, None)
 
     def _answer(self, number: int, answer: bytes | None) -> None:
-        if number in self._under_way:
-            del self._under_way[number]
+        if number in self._open_questions:
+            del self._open_questions[number]
             self.send(_FAILURE if answer is None else _ANSWER, number, answer or b"")
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._forget(self)
-        for give_up in filter(None, self._under_way.values()):
+        for give_up in filter(None, self._open_questions.values()):
             give_up()
 
 
@@ -315,9 +318,9 @@ class _Other(_End):
         super().__init__()
         self._loop = loop
         self._address = address
-        self._asked: dict[int, Answer[bytes]] = {}
+        self._open_answers: dict[int, Answer[bytes]] = {}
         self._numbers = itertools.count(1)
-        self._heard = 0.0
+        self._last_heard = 0.0
         self._connecting: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._is_leaving = False
@@ -343,30 +346,32 @@ class _Other(_End):
         super().connection_made(transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
+        """Answers open questions with None; the next attempt to connect comes after ``RECONNECT_SECONDS``."""
         self._transport, self._unsent = None, []
         self._unread.clear()
         self.is_up = self._is_leaving = False
-        self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
-        unanswered, self._asked = self._asked, {}
+        self._not_before = max(self._not_before, time.monotonic() + RECONNECT_SECONDS)
+        unanswered, self._open_answers = self._open_answers, {}
         for answer in unanswered.values():
             answer(None)
 
     def ask(self, kind: int, question: bytes, answer: Answer[bytes]) -> None:
+        """Sends a question, if needed once connected; answers None if no attempt to connect may begin yet."""
         if not self.connect():
             answer(None)
             return
-        if not self._asked:
-            self._heard = self._loop.time()
+        if not self._open_answers:
+            self._last_heard = self._loop.time()
         number = next(self._numbers)
-        self._asked[number] = answer
+        self._open_answers[number] = answer
         self.send(kind, number, question)
 
     def check(self) -> None:
         """Checks a worker that owes answers: sends a keep-alive question, or closes the connection."""
-        quiet = self._loop.time() - self._heard
-        if self._asked and quiet > LOST_SECONDS:
+        quiet = self._loop.time() - self._last_heard
+        if self._open_answers and quiet > LOST_SECONDS:
             self.abort()
-        elif self._asked and quiet >= QUIET_SECONDS / 2:
+        elif self._open_answers and quiet >= QUIET_SECONDS / 2:
             self.send(_ALIVE, 0, b"")
 
     def close(self) -> None:
@@ -376,10 +381,11 @@ class _Other(_End):
             self.connection_lost(None)
         self.abort()
 
-    def took(self, kind: int, number: int, content: bytes) -> None:
-        self._heard = self._loop.time()
+    def frame_received(self, kind: int, number: int, content: bytes) -> None:
+        """Answers the frame's question, if any. A worker counts as up after any frame, until it says it leaves."""
+        self._last_heard = self._loop.time()
         self._is_leaving = self._is_leaving or kind == _LEAVING
         self.is_up = not self._is_leaving
-        answer = self._asked.pop(number, None)
+        answer = self._open_answers.pop(number, None)
         if answer is not None:
             answer(content if kind == _ANSWER else None)

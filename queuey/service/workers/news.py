@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from queuey.service.workers import AGAIN_SECONDS, Answer, GiveUp, Topic, Workers
+from queuey.service.workers import RECONNECT_SECONDS, Answer, GiveUp, Topic, Workers
 from queuey.storage import Store
 
 PAUSE_SECONDS = 0.002
@@ -59,14 +59,15 @@ class News:
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
         if self._listeners:
-            self._store.messages.share_news(self._stored, self._wanted)
+            self._store.messages.share_news(self._announce_stored, self._answer_all)
 
     def close(self) -> None:
         """Answers all questions from now on, even if no request waits. Call it before this worker leaves."""
         self._is_closed = True
-        self._wanted()
+        self._answer_all()
 
-    def _stored(self, moment: int, partitions: Iterable[int]) -> None:
+    def _announce_stored(self, moment: int, partitions: Iterable[int]) -> None:
+        """Collects partitions for each listener, and sends them to listeners without an open question."""
         now = time.monotonic()
         with self._lock:
             self._moment = max(self._moment, moment)
@@ -85,29 +86,30 @@ class News:
             listener.is_asked = True
             stored, listener.stored = listener.stored, set()
             question = [f"{number:x}" for number in (self._moment, *stored)]
-        self._workers.ask(number, NEWS, question, partial(self._answered, number))
+        self._workers.ask(number, NEWS, question, partial(self._receive_answer, number))
 
-    def _answered(self, number: int, answer: bytes | None) -> None:
+    def _receive_answer(self, number: int, answer: bytes | None) -> None:
         listener = self._listeners[number]
         with self._lock:
             listener.is_asked = False
             if answer is None:
-                listener.not_before = time.monotonic() + AGAIN_SECONDS
+                listener.not_before = time.monotonic() + RECONNECT_SECONDS
         if answer is not None:
             self._ask(number)
 
     # Questions of others
 
     def _heard(self, question: list[str], answer: Answer[bytes]) -> GiveUp:
+        """Tells requests here about stored messages. The question is answered when a request waits here."""
         moment, *partitions = (int(number, 16) for number in question)
         with self._lock:
             self._asking.append(answer)
         # After the append: a request that begins to wait in between then answers this question, too.
         if self._store.messages.hear_news(moment, partitions) or self._is_closed:
-            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._wanted)
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._answer_all)
         return partial(self._forget, answer)
 
-    def _wanted(self) -> None:
+    def _answer_all(self) -> None:
         with self._lock:
             asking, self._asking = self._asking, []
         for answer in asking:

@@ -41,7 +41,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
 """Column of a write -> allowed types."""
 _ALIASES = {"body": "value", "topic": "queue"}
 _NAMES = {name.lower(): name for name in TYPES} | _ALIASES
-_SAID_BY_ID = ("position", "timestamp")
+_IMPLIED_BY_ID = ("position", "timestamp")
 """Columns of a read that follow from the id."""
 _NEVER_TOGETHER = (("id", "sequence"), ("ttl", "expires"))
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -90,13 +90,13 @@ def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
         types[name] = kind = re.sub(r"^(var)?char\(\d+\)$", "string", field.dataType.simpleString())
         if kind not in TYPES[name]:
             raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
-    _check(types, queue)
+    _check_types(types, queue)
     # As with Kafka, the option overrides the column: it names the target when rows of another queue are copied.
-    unused = _SAID_BY_ID if queue is None else (*_SAID_BY_ID, "queue")
+    unused = _IMPLIED_BY_ID if queue is None else (*_IMPLIED_BY_ID, "queue")
     return ColumnLayout(tuple("" if name in unused else name for name in types), types["value"] == "string")
 
 
-def _check(types: Mapping[str, str], queue: str | None) -> None:
+def _check_types(types: Mapping[str, str], queue: str | None) -> None:
     if "value" not in types:
         raise OptionError("A write needs a column value, with the bodies of messages.")
     if "queue" not in types and queue is None:
@@ -104,7 +104,7 @@ def _check(types: Mapping[str, str], queue: str | None) -> None:
     for first, second in _NEVER_TOGETHER:
         if first in types and second in types:
             raise OptionError(f"The columns {first} and {second} exclude each other: leave one of them out.")
-    for name in _SAID_BY_ID:
+    for name in _IMPLIED_BY_ID:
         if name in types and "id" not in types:
             raise OptionError(f"The column {name} needs a column id: without it, the write makes new ids.")
 
@@ -183,10 +183,10 @@ def chunks(
             count, used = count + taken, int(ends[taken - 1])
             batch = batch.slice(taken)
             if count == rows or used >= size:
-                yield _chunk(held, layout, number, first)
+                yield _make_chunk(held, layout, number, first)
                 held, number, first, count, used = [], number + 1, first + count, 0, 0
     if held:
-        yield _chunk(held, layout, number, first)
+        yield _make_chunk(held, layout, number, first)
 
 
 def _lengths(column: pa.Array) -> Integers:
@@ -194,13 +194,13 @@ def _lengths(column: pa.Array) -> Integers:
     return lengths
 
 
-def _chunk(held: list[pa.RecordBatch], layout: ColumnLayout, number: int, first: int) -> RowChunk:
-    table = pa.Table.from_batches(held)
-    columns = {name: _column(table.column(place), name) for place, name in enumerate(layout.columns) if name}
+def _make_chunk(batches: list[pa.RecordBatch], layout: ColumnLayout, number: int, first: int) -> RowChunk:
+    table = pa.Table.from_batches(batches)
+    columns = {name: _normalize_column(table.column(place), name) for place, name in enumerate(layout.columns) if name}
     return RowChunk(number, first, table.num_rows, columns)
 
 
-def _column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
+def _normalize_column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
     kind = chunked.type
     if pa.types.is_timestamp(kind):
         chunked = chunked.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
@@ -217,7 +217,7 @@ def _column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
     return chunked.combine_chunks()
 
 
-def refuse(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:
+def row_error(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:
     """Returns the error for one row of a chunk, with the number of the row in the task."""
     return OptionError(
         f"Row {chunk.first + index + 1} of this task, column {column}: {text}. Its chunk is not written."

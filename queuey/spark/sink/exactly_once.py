@@ -198,14 +198,14 @@ class Reserver:
         """The last piece with reserved ids, and the lowest base above them."""
 
     def begun(self, piece: int) -> bool:
-        return self._found(piece) is not None
+        """Returns whether the ledger has an entry of this micro-batch, or a later one, for a chunk."""
+        return self._read_entry(piece) is not None
 
-    def left(self, piece: int, indexes: Integers) -> int:
-        """Returns the number of these rows of a chunk that are not recorded as done."""
-        entry = self._found(piece)
+    def count_undone(self, piece: int, indexes: Integers) -> int:
+        entry = self._read_entry(piece)
         return len(indexes) if entry is None else int((~members(entry.done, indexes)).sum())
 
-    def _found(self, piece: int) -> ChunkEntry | None:
+    def _read_entry(self, piece: int) -> ChunkEntry | None:
         raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
         entry = None if raw is None else decode(raw)
         return entry if entry is not None and entry.batch >= self._batch else None
@@ -221,11 +221,11 @@ class Reserver:
             NotRepeatable: An earlier attempt had other rows here, or a later micro-batch has begun.
             QueueChanged, StoreUnavailable: Some rows may be written. It is safe to try again.
         """
-        raw, entry = self._entered(piece, rows)
+        raw, entry = self._enter_chunk(piece, rows)
         done = members(entry.done, rows.indexes)
         skipped = int(done.sum())
         if not (done.all() and entry.content == rows.content and entry.span == rows.span):
-            self._compare(piece, entry, rows)
+            self._check_same_rows(piece, entry, rows)
         written = expired = 0
         while not (done := members(entry.done, rows.indexes)).all():
             if entry.moves(rows.indexes[~done]) >= MAX_MOVES:
@@ -234,7 +234,7 @@ class Reserver:
                 )
             attempt = _ChunkAttempt(self._target, entry, rows)
             attempt.write(~done)
-            raw, entry = self._set(piece, raw, self._next(entry, attempt))
+            raw, entry = self._set_entry(piece, raw, self._next_entry(entry, attempt))
             written, expired = written + attempt.written, expired + attempt.expired
             if attempt.late.any() and members(entry.done, rows.indexes[attempt.late]).all():
                 log.warning(
@@ -250,7 +250,8 @@ class Reserver:
             expired=expired,
         )
 
-    def _entered(self, piece: int, rows: ReservableRows) -> tuple[bytes, ChunkEntry]:
+    def _enter_chunk(self, piece: int, rows: ReservableRows) -> tuple[bytes, ChunkEntry]:
+        """Returns the chunk's ledger entry, encoded and decoded; the first attempt reserves ids in it."""
         raw: bytes | None = None
         lowest_base, lead = 0, self._lead
         if self._numbered:
@@ -260,19 +261,19 @@ class Reserver:
                 if entry.batch == self._batch:
                     return raw, entry
                 lowest_base = entry.end
-            lowest_base, lead = max(lowest_base, self._in_order(piece, rows.span)), 0.0
+            lowest_base, lead = max(lowest_base, self._reserve_in_order(piece, rows.span)), 0.0
         else:
             lowest_base = self._lowest_base(piece)
         while True:
             first = ReservedIds(self._base(lowest_base, lead), ids.random_low())
             mine = ChunkEntry(FORMAT, self._batch, rows.span, rows.order, rows.content, (first,))
-            raw, entry = self._set(piece, raw, mine)
+            raw, entry = self._set_entry(piece, raw, mine)
             if entry.batch == self._batch:
                 self._last = piece, entry.end
                 return raw, entry
             lowest_base = max(lowest_base, entry.end)
 
-    def _in_order(self, piece: int, span: int) -> int:
+    def _reserve_in_order(self, piece: int, span: int) -> int:
         """Reserves ids for a piece of numbered rows, in the order of pieces; returns their base."""
         work = f"{self._work}/order"
         raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(work, 0)))
@@ -280,7 +281,7 @@ class Reserver:
         while True:
             order = PieceOrder(self._batch) if raw is None else _decode_order(raw)
             if order.batch > self._batch:
-                raise self._overtaken(order.batch)
+                raise self._overtaken_error(order.batch)
             if order.batch < self._batch:
                 order = order.following(self._batch, span)
             now = self._target.patiently(lambda: bridge.run(self._store.ledger.now()))
@@ -289,11 +290,11 @@ class Reserver:
             if changed == order:
                 return base
             value = msgspec.msgpack.encode(changed)
-            raw = self._target.patiently(partial(self._enter, work, value, raw))
+            raw = self._target.patiently(partial(self._exchange_order, work, value, raw))
             if raw == value:
                 return base
 
-    def _enter(self, work: str, value: bytes, expected: bytes | None) -> bytes:
+    def _exchange_order(self, work: str, value: bytes, expected: bytes | None) -> bytes:
         return bridge.run(self._store.ledger.enter(work, 0, value, expected=expected))
 
     def _lowest_base(self, piece: int) -> int:
@@ -309,23 +310,27 @@ class Reserver:
             self._target.patiently(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
         )
 
-    def _set(self, piece: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
+    def _set_entry(self, piece: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
+        """Replaces the chunk's entry ``raw``; returns the entry that is then recorded, perhaps of another attempt.
+
+        Raises NotRepeatable if that is of a later micro-batch.
+        """
         value = encode(entry)
         stored = self._target.patiently(
             lambda: bridge.run(self._store.ledger.enter(self._work, piece, value, expected=raw))
         )
         result = entry if stored == value else decode(stored)
         if result.batch > self._batch:
-            raise self._overtaken(result.batch)
+            raise self._overtaken_error(result.batch)
         return stored, result
 
-    def _overtaken(self, batch: int) -> NotRepeatable:
+    def _overtaken_error(self, batch: int) -> NotRepeatable:
         return NotRepeatable(
             f"Micro-batch {self._batch} is repeated, but micro-batch {batch} of the same query has "
             "begun to write: the checkpoint is an old copy, or this attempt is outdated. Nothing more is written."
         )
 
-    def _compare(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
+    def _check_same_rows(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
         if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(
@@ -334,7 +339,8 @@ class Reserver:
             "rows within their partitions, or number them in a column sequence, and write under another name."
         )
 
-    def _next(self, entry: ChunkEntry, attempt: _ChunkAttempt) -> ChunkEntry:
+    def _next_entry(self, entry: ChunkEntry, attempt: _ChunkAttempt) -> ChunkEntry:
+        """Returns the entry after an attempt: done rows are added, and rows to move get ids with a doubled lead."""
         generations, indexes = entry.generations, attempt.rows.indexes
         if attempt.moving.any():
             moving = indexes[attempt.moving]
@@ -370,17 +376,19 @@ class _ChunkAttempt:
         self.expired = 0
 
     def write(self, wanted: Mask) -> None:
+        """Writes rows with their newest ids, after deleting the messages with their older ids."""
         newest = self._entry.newest(self.rows.indexes)
         for number in np.unique(newest[wanted]).tolist():
             chosen = wanted & (newest == number)
             for place, older in enumerate(self._entry.generations[:number]):
                 moved_there = members(older.rows, self.rows.indexes) if place else True
-                places = self._messages(older, chosen & moved_there).places
+                places = self._make_messages(older, chosen & moved_there).places
                 self._target.use(lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places)))  # type: ignore[misc]
-            self._write(self._entry.generations[number], chosen)
+            self._write_generation(self._entry.generations[number], chosen)
 
-    def _write(self, generation: ReservedIds, chosen: Mask) -> None:
-        messages = self._messages(generation, chosen)
+    def _write_generation(self, generation: ReservedIds, chosen: Mask) -> None:
+        """Writes rows with ids of one generation; if that is too late, marks rows that have to move."""
+        messages = self._make_messages(generation, chosen)
         # A message that expires before the instant of its id would never be visible.
         lasting = messages.where(messages.expires > messages.ticks)
         try:
@@ -390,13 +398,13 @@ class _ChunkAttempt:
                 self.late |= chosen
                 self.moving |= chosen
             else:
-                self._settle(messages.places, chosen)
+                self._find_written(messages.places, chosen)
             return
         self.done |= chosen
         self.written += written
         self.expired += len(messages) - written
 
-    def _settle(self, places: list[Location], chosen: Mask) -> None:
+    def _find_written(self, places: list[Location], chosen: Mask) -> None:
         """Finds rows that another attempt, perhaps a killed one, has written before it was too late.
 
         Waits for pending writes of that attempt first, so that each row is found or will never be written.
@@ -412,5 +420,5 @@ class _ChunkAttempt:
         self.done |= stored_mask
         self.moving |= chosen & ~stored_mask
 
-    def _messages(self, generation: ReservedIds, chosen: Mask) -> MessageColumns:
+    def _make_messages(self, generation: ReservedIds, chosen: Mask) -> MessageColumns:
         return self.rows.messages(generation.base, generation.low).where(chosen)

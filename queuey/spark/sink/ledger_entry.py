@@ -67,6 +67,7 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
         return max(one.base for one in self.generations) + self.span
 
     def newest(self, indexes: Integers) -> Integers:
+        """Returns for each index the number of the newest generation that has it."""
         newest = np.zeros(len(indexes), np.int64)
         for number, generation in enumerate(self.generations[1:], 1):
             newest[members(generation.rows, indexes)] = number

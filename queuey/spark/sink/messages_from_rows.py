@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from queuey import ids
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Meta
-from queuey.partitions import MOST_RUNS, by_key
-from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, refuse
+from queuey.partitions import MAX_RUNS, by_key
+from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, row_error
 from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes_of, meta_of
 
 T = TypeVar("T")
@@ -85,7 +85,6 @@ class MessageBuilder(msgspec.Struct):
         return len(self.indexes)
 
     def messages(self, base: int, low: int) -> MessageColumns:
-        """Returns the messages with ids from ``base`` (ticks) on, all with the low half ``low``."""
         ticks = self.indexes % self.span + base
         return self._messages(ticks, np.full(len(ticks), low), ticks)
 
@@ -128,11 +127,11 @@ def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[s
     """
     if "queue" not in layout:
         return {queue or "": np.arange(chunk.count)}
-    names, codes = _coded(chunk.columns["queue"])
+    names, codes = _encode_distinct(chunk.columns["queue"])
     for code, name in enumerate(names):
         if not name and (codes == code).any():
             index = int(np.argmax(codes == code))
-            raise refuse(chunk, index, "queue", "no queue is named, neither here nor by the option queue")
+            raise row_error(chunk, index, "queue", "no queue is named, neither here nor by the option queue")
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     parts = np.split(np.argsort(codes, kind="stable"), ends[:-1])
     return {name: part for name, part in zip(names, parts, strict=True) if len(part)}
@@ -150,9 +149,9 @@ def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rul
     Raises:
         OptionError: A row is not valid; the message names its number and column. Do not write any row then.
     """
-    work = _Work(chunk, layout, which, rules)
+    work = _RowConverter(chunk, layout, which, rules)
     named = "id" in layout or "sequence" in layout
-    order, content = (b"", b"") if named else _digests(chunk, layout, which)
+    order, content = (b"", b"") if named else _digest_rows(chunk, layout, which)
     ends, relative = work.ends()
     return MessageBuilder(
         indexes=which,
@@ -176,12 +175,12 @@ def sequences(chunk: RowChunk, which: Integers) -> Integers:
     """
     numbers = _integers(chunk.values("sequence", which), -1)
     if len(bad := np.flatnonzero(numbers < 0)):
-        raise refuse(chunk, int(which[bad[0]]), "sequence", "every row needs a number from 0 on")
+        raise row_error(chunk, int(which[bad[0]]), "sequence", "every row needs a number from 0 on")
     return numbers
 
 
-def _digests(chunk: RowChunk, layout: ColumnLayout, which: Integers) -> tuple[bytes, bytes]:
-    rows = chunk.encoded(which)
+def _digest_rows(chunk: RowChunk, layout: ColumnLayout, indexes: Integers) -> tuple[bytes, bytes]:
+    rows = chunk.encoded(indexes)
     digest = sha256(repr((sorted(chunk.columns), layout.text)).encode())
     order, content = digest.copy(), digest
     order.update(rows.buffers()[2].slice(0, pc.sum(pc.binary_length(rows)).as_py()))
@@ -189,7 +188,7 @@ def _digests(chunk: RowChunk, layout: ColumnLayout, which: Integers) -> tuple[by
     return order.digest()[:16], content.digest()[:16]
 
 
-def _coded(column: pa.Array) -> tuple[list[Any], Integers]:
+def _encode_distinct(column: pa.Array) -> tuple[list[Any], Integers]:
     """Returns the distinct values of a column, followed by None, and for each row the index of its value."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
@@ -201,7 +200,7 @@ def _integers(column: pa.Array, null: int) -> Integers:
     return values
 
 
-class _Work:
+class _RowConverter:
     """Validates and converts the columns of some rows of a chunk."""
 
     def __init__(self, chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rules) -> None:
@@ -224,13 +223,13 @@ class _Work:
         """
         if wrong.any():
             place = int(np.argmax(wrong))
-            raise refuse(self._chunk, int(self._which[place]), name, say(place))
+            raise row_error(self._chunk, int(self._which[place]), name, say(place))
 
-    def _read(self, place: int, name: str, reader: Callable[[Any], T], value: object) -> T:
+    def _parse_cell(self, index: int, name: str, reader: Callable[[Any], T], value: object) -> T:
         try:
             return reader(value)
         except (ValueError, TypeError) as error:
-            raise refuse(self._chunk, int(self._which[place]), name, str(error)) from error
+            raise row_error(self._chunk, int(self._which[index]), name, str(error)) from error
 
     def bodies(self) -> pa.Array:
         most = self._rules.most
@@ -250,9 +249,9 @@ class _Work:
 
     def metas(self) -> pa.Array:
         """Returns the encoded metadata; checks that bodies of the types text and JSON are valid."""
-        text, json = self._kinds()
-        types, type_codes = self._types()
-        headers, header_codes = self._headers()
+        text, json = self._body_kinds()
+        types, type_codes = self._content_types()
+        headers, header_codes = self._distinct_headers()
         codes = ((header_codes * len(types) + type_codes) << 2) | text << 1 | json
         distinct, places = np.unique(codes, return_inverse=True)
         metas = []
@@ -262,13 +261,13 @@ class _Work:
             metas.append(meta_of(meta, text=bool(code & 2)))
         return pa.array(metas, pa.binary()).take(pa.array(places))
 
-    def _kinds(self) -> tuple[Mask, Mask]:
+    def _body_kinds(self) -> tuple[Mask, Mask]:
         """Returns masks of text bodies, including JSON, and of JSON bodies."""
         column = self._column("valueType")
         count = len(self._which)
         if column is None:
             return np.full(count, self._layout.text), np.zeros(count, bool)
-        kinds, codes = _coded(column)
+        kinds, codes = _encode_distinct(column)
         allowed = np.array([kind is None or kind in _KINDS for kind in kinds])
         self._refuse(
             ~allowed[codes], "valueType", lambda place: f"{kinds[codes[place]]!r} is not one of {', '.join(_KINDS)}"
@@ -283,26 +282,26 @@ class _Work:
             self._bodies.take(pa.array(texts)).cast(pa.string())
         except pa.ArrowInvalid:  # Arrow does not say which one it is.
             for place in texts.tolist():
-                self._read(place, "value", _as_text, self._bodies[place].as_py())
+                self._parse_cell(place, "value", _as_text, self._bodies[place].as_py())
         for place, body in zip(jsons.tolist(), bytes_of(self._bodies.take(pa.array(jsons))), strict=True):
-            self._read(place, "value", _check_json, body.decode())
+            self._parse_cell(place, "value", _check_json, body.decode())
 
-    def _types(self) -> tuple[list[str | None], Integers]:
+    def _content_types(self) -> tuple[list[str | None], Integers]:
         column = self._column("contentType")
         if column is None:
             return [None], np.zeros(len(self._which), np.int64)
-        types, codes = _coded(column)
+        types, codes = _encode_distinct(column)
         bad = np.array([bool(kind and _CONTROL.search(kind)) for kind in types])
         self._refuse(bad[codes], "contentType", lambda _: "a content type cannot have control characters")
         return [kind or None for kind in types], codes
 
-    def _headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
+    def _distinct_headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
         column = self._column("headers")
         codes = np.zeros(len(self._which), np.int64)
         distinct: dict[tuple[tuple[str, str], ...], int] = {(): 0}
         if column is not None:
             for place in np.flatnonzero(_integers(pc.list_value_length(column), 0)).tolist():
-                pairs = self._read(place, "headers", _headers, column[place].as_py())
+                pairs = self._parse_cell(place, "headers", _parse_headers, column[place].as_py())
                 codes[place] = distinct.setdefault(pairs, len(distinct))
         return list(distinct), codes
 
@@ -321,29 +320,30 @@ class _Work:
         if keys is not None:
             keyed = keys.is_valid().to_numpy(zero_copy_only=False)
             keyed_places = np.flatnonzero(keyed & ~assigned)
-            partitions[keyed_places] = self._by_keys(keys, keyed_places)
+            partitions[keyed_places] = self._partitions_by_key(keys, keyed_places)
             assigned = assigned | keyed
         if not assigned.all():
-            partitions[~assigned] = self._chosen()[~assigned]
+            partitions[~assigned] = self._choose_partitions()[~assigned]
         return partitions
 
-    def _by_keys(self, keys: pa.Array, places: Integers) -> Integers:
-        values, codes = _coded(keys.take(pa.array(places)))
+    def _partitions_by_key(self, keys: pa.Array, places: Integers) -> Integers:
+        values, codes = _encode_distinct(keys.take(pa.array(places)))
         firsts = places[np.unique(codes, return_index=True)[1]].tolist()
         partitions = [
-            by_key(self._read(first, "key", _as_text, key), self._rules.partitions)
+            by_key(self._parse_cell(first, "key", _as_text, key), self._rules.partitions)
             for first, key in zip(firsts, values[:-1], strict=True)
         ]
         return np.array(partitions, np.int64)[codes]
 
-    def _chosen(self) -> Integers:
+    def _choose_partitions(self) -> Integers:
+        """Returns partitions for rows that name none: by id, by sequence, or in runs of consecutive rows."""
         rules, count = self._rules, len(self._which)
         if (own := self._column("id")) is not None:
             return np.array([by_key(str(value), rules.partitions) for value in own.to_pylist()])
         if (numbers := self._column("sequence")) is not None:
             return _integers(numbers, 0) % rules.partitions + 1
         # The same as ``queuey.partitions.spread``.
-        runs = min(MOST_RUNS, rules.partitions, count)
+        runs = min(MAX_RUNS, rules.partitions, count)
         return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
 
     def lifetimes(self) -> Integers:
@@ -372,12 +372,12 @@ class _Work:
 
     def positions(self) -> tuple[Integers, Integers]:
         texts = self._chunk.values("id", self._which).to_pylist()
-        parsed = [self._read(place, "id", _id, text) for place, text in enumerate(texts)]
+        parsed = [self._parse_cell(place, "id", _parse_id, text) for place, text in enumerate(texts)]
         ticks, low = np.array(parsed, np.int64).reshape(-1, 2).T
         return np.ascontiguousarray(ticks), np.ascontiguousarray(low)
 
 
-def _id(text: str | None) -> Position:
+def _parse_id(text: str | None) -> Position:
     if text is None:
         raise ValueError("null: either all rows have an id or none")
     return ids.parse_id(text)
@@ -387,7 +387,7 @@ def _as_text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
 
 
-def _headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:
+def _parse_headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:
     headers = []
     for pair in pairs or ():
         name, value = (None, None) if pair is None else (pair["key"], pair["value"])

@@ -93,11 +93,11 @@ def reserved(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceOrder,
     if above:
         ceiling = above[0].base - (above[0].first - piece) * timing.span
         base = min(base, ceiling) if ceiling >= max(lowest, timing.latest) else soonest
-    stretches = _joined([*below, Stretch(piece, piece, base, base), *above])
+    stretches = _join_adjacent([*below, Stretch(piece, piece, base, base), *above])
     return msgspec.structs.replace(order, stretches=stretches), base
 
 
-def _joined(stretches: list[Stretch]) -> tuple[Stretch, ...]:
+def _join_adjacent(stretches: list[Stretch]) -> tuple[Stretch, ...]:
     result = stretches[:1]
     for stretch in stretches[1:]:
         if stretch.first == result[-1].last + 1:

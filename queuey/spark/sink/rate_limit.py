@@ -31,6 +31,7 @@ class RateLimit:
         return most if not self._rate else max(1, min(most, int(self._rate)))
 
     def wait(self, count: int) -> None:
+        """Reserves time for a number of messages behind the reservations of all tasks, and sleeps until it begins."""
         if not self._rate:
             return
         span = round(count / self._rate * TICKS_PER_SECOND)

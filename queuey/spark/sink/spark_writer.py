@@ -61,30 +61,32 @@ class QueueyWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
-        self._layout = _layout(options, schema, overwrite=overwrite)
-        _check_queue(options)
-        self._name = ("once", secrets.token_hex(16)) if options.run is None else ("run", options.run)
+        self._layout = _make_layout(options, schema, overwrite=overwrite)
+        _prepare_queue(options)
+        self._writer_name = ("once", secrets.token_hex(16)) if options.run is None else ("run", options.run)
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
-        return _write(iterator, self._options, self._layout, self._name)
+        return _write(iterator, self._options, self._layout, self._writer_name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Records the counts of a run. The messages themselves need no commit."""
-        counts = _total(messages)
+        counts = _sum_counts(messages)
         if self._options.run is not None:
             store = open_stores.opened(self._options.store)
             application = open_stores.application(store, self._options.store)
             identity = TaskIdentity.of("run", application, self._options.run)
             for uid in sorted({uid for task in messages if isinstance(task, TaskCommit) for uid in task.uids}):
                 bridge.run(store.ledger.enter(identity.finished(uid), 0, b"finished", expected=None))
-            write_reports.note(store.ledger, application, self._options.run, counts)
-        _tell(counts, self._options)
+            write_reports.record(store.ledger, application, self._options.run, counts)
+        _log_counts(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Logs the number of written rows. They stay, and a run with the same name does not write them again."""
-        counts = _total(messages)
+        counts = _sum_counts(messages)
         log.warning(
-            "A write to %s has failed. %d of its messages were written and stay.", _where(self._options), counts.rows
+            "A write to %s has failed. %d of its messages were written and stay.",
+            _target_text(self._options),
+            counts.rows,
         )
 
 
@@ -93,10 +95,10 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
-        self._layout = _layout(options, schema, overwrite=overwrite, streaming=True)
+        self._layout = _make_layout(options, schema, overwrite=overwrite, streaming=True)
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
-        context = _context()
+        context = _task_context()
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise OptionError("Spark does not name the micro-batch, so it cannot be written exactly once.")
@@ -104,32 +106,33 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
         return TaskCommit(done.counts, done.uids, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        counts = _total(messages)
+        """Records the counts of a micro-batch, and logs them. A failure to record is only logged."""
+        counts = _sum_counts(messages)
         query = next((one.query for one in messages if isinstance(one, TaskCommit)), None)
         if query is not None:
             try:
                 store = open_stores.opened(self._options.store)
                 application = open_stores.application(store, self._options.store)
-                write_reports.note_batch(store.ledger, application, query, batchId, counts)
+                write_reports.record_batch(store.ledger, application, query, batchId, counts)
             except QueueyError as error:
                 # The messages are stored, so a micro-batch does not fail because of its report.
                 log.warning("The counts of micro-batch %d could not be recorded: %s", batchId, error)
         if counts.moved or counts.kept:
             log.warning("Micro-batch %d:", batchId)
-        _tell(counts, self._options)
+        _log_counts(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Does nothing: written messages stay, and Spark repeats the micro-batch."""
 
 
-def _layout(options: SinkOptions, schema: StructType, *, overwrite: bool, streaming: bool = False) -> ColumnLayout:
+def _make_layout(options: SinkOptions, schema: StructType, *, overwrite: bool, streaming: bool = False) -> ColumnLayout:
     if overwrite:
         mode = "the output mode complete" if streaming else "the mode overwrite"
         raise OptionError(f"Queues can only be appended to: {mode} is not possible, append is.")
     return layout_of(schema, queue=options.queue)
 
 
-def _check_queue(options: SinkOptions) -> None:
+def _prepare_queue(options: SinkOptions) -> None:
     if options.queue is None:
         return
     store = open_stores.opened(options.store)
@@ -158,44 +161,44 @@ def _write(
     application = open_stores.application(store, options.store)
     settings = open_stores.settings_of(options.store)
     kind, called = name
-    identity = TaskIdentity.of(kind, application, called, batch=batch, task=_context().partitionId())
+    identity = TaskIdentity.of(kind, application, called, batch=batch, task=_task_context().partitionId())
     limits = WriteLimits(settings.max_body, settings.default_ttl)
     writer = TaskWriter(store, application, options, layout, identity, limits)
     return TaskCommit(writer.write(iterator), writer.uids)
 
 
-def _context() -> TaskContext:
+def _task_context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
         raise QueueyError("a write can only run in a Spark task")
     return context
 
 
-def _total(messages: Sequence[WriterCommitMessage | None]) -> WriteCounts:
+def _sum_counts(messages: Sequence[WriterCommitMessage | None]) -> WriteCounts:
     return sum((one.counts for one in messages if isinstance(one, TaskCommit)), WriteCounts())
 
 
-def _where(options: SinkOptions) -> str:
+def _target_text(options: SinkOptions) -> str:
     return "queues" if options.queue is None else f"queue {options.queue}"
 
 
-def _tell(counts: WriteCounts, options: SinkOptions) -> None:
-    log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _where(options), counts.written)
+def _log_counts(counts: WriteCounts, options: SinkOptions) -> None:
+    log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _target_text(options), counts.written)
     if counts.expired:
         log.warning(
             "%d rows for %s were left out: they have expired, or expire before a reader can get them.",
             counts.expired,
-            _where(options),
+            _target_text(options),
         )
     if counts.moved:
         log.warning(
             "%d messages for %s got later ids: the attempt was late, and readers may have passed the first ids.",
             counts.moved,
-            _where(options),
+            _target_text(options),
         )
     if counts.kept:
         log.warning(
             "%d messages for %s were written by attempts that ended before they could record it; they stay.",
             counts.kept,
-            _where(options),
+            _target_text(options),
         )

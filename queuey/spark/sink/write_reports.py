@@ -23,9 +23,9 @@ class StreamCounts(msgspec.Struct, frozen=True):
     total: WriteCounts
 
 
-def note(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
+def record(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
     """Records the counts of a run; the last call wins."""
-    work, value = _work("run", application, run), msgspec.msgpack.encode(counts)
+    work, value = _ledger_name("run", application, run), msgspec.msgpack.encode(counts)
     stored = bridge.run(ledger.entry(work, 0))
     while (stored := bridge.run(exchange(ledger, work, 0, value, expected=stored))) != value:
         pass
@@ -33,13 +33,13 @@ def note(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> Non
 
 def report(store: Store, application: str, run: str) -> WriteCounts | None:
     """Returns the counts of a run at its last commit, or None if it never committed."""
-    raw = bridge.run(store.ledger.entry(_work("run", application, run), 0))
+    raw = bridge.run(store.ledger.entry(_ledger_name("run", application, run), 0))
     return None if raw is None else msgspec.msgpack.decode(raw, type=WriteCounts)
 
 
-def note_batch(ledger: Ledger, application: str, query: str, batch: int, counts: WriteCounts) -> None:
+def record_batch(ledger: Ledger, application: str, query: str, batch: int, counts: WriteCounts) -> None:
     """Records the counts of a micro-batch; the first call wins, because a repetition finds its rows already written."""
-    work = _work("stream", application, query)
+    work = _ledger_name("stream", application, query)
     stored = bridge.run(ledger.entry(work, 0))
     while True:
         before = None if stored is None else msgspec.msgpack.decode(stored, type=StreamCounts)
@@ -60,9 +60,9 @@ def stream_report(store: Store, application: str, query: str) -> StreamCounts | 
         application: The application that owns the target queues.
         query: Id of the query, which stays the same across restarts from its checkpoint.
     """
-    raw = bridge.run(store.ledger.entry(_work("stream", application, query), 0))
+    raw = bridge.run(store.ledger.entry(_ledger_name("stream", application, query), 0))
     return None if raw is None else msgspec.msgpack.decode(raw, type=StreamCounts)
 
 
-def _work(kind: str, application: str, name: str) -> str:
+def _ledger_name(kind: str, application: str, name: str) -> str:
     return TaskIdentity.of(kind, application, name).work("report")

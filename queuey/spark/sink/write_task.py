@@ -138,16 +138,16 @@ class TaskWriter:
             return total
         self._rows = self._chunk_rows()
         for chunk in chunks(chain([first], filled), self._layout, rows=self._rows):
-            parts = [(target, self._drafts(chunk, target.queue, which)) for target, which in self._divided(chunk)]
-            total = sum(self._written(chunk, parts), total)
+            parts = [(target, self._convert(chunk, target.queue, which)) for target, which in self._divide_rows(chunk)]
+            total = sum(self._write_parts(chunk, parts), total)
         return total
 
-    def _written(self, chunk: RowChunk, parts: list[tuple[TargetQueue, MessageBuilder]]) -> Iterable[WriteCounts]:
+    def _write_parts(self, chunk: RowChunk, parts: list[tuple[TargetQueue, MessageBuilder]]) -> Iterable[WriteCounts]:
         if len(parts) == 1:
             [(target, drafts)] = parts
-            return [self._write(chunk, target, drafts)]
+            return [self._write_rows(chunk, target, drafts)]
         with ThreadPoolExecutor(min(QUEUES_AT_ONCE, len(parts))) as pool:
-            writing = [pool.submit(self._write, chunk, target, drafts) for target, drafts in parts]
+            writing = [pool.submit(self._write_rows, chunk, target, drafts) for target, drafts in parts]
         return [future.result() for future in writing]
 
     def _chunk_rows(self) -> int:
@@ -156,13 +156,13 @@ class TaskWriter:
         Numbered rows are divided into pieces of that size, the same for all tasks. Ids of a piece are reserved
         together, so writing a piece must not take long.
         """
-        return self._agreed(self._named("rows"), self._pace.chunk(CHUNK_ROWS))
+        return self._agree_on(self._ledger_name("rows"), self._pace.chunk(CHUNK_ROWS))
 
-    def _named(self, part: str) -> str:
+    def _ledger_name(self, part: str) -> str:
         """Returns the ledger name of work, which all tasks share if rows are numbered."""
         return self._identity.work(part) if "sequence" in self._layout else self._identity.own(part)
 
-    def _agreed(self, work: str, number: int) -> int:
+    def _agree_on(self, work: str, number: int) -> int:
         """Returns the number that the first attempt of this micro-batch has recorded; the first one records ``number``.
 
         Raises:
@@ -178,18 +178,22 @@ class TaskWriter:
             raise NotRepeatable(f"Micro-batch {batch} is repeated, but micro-batch {newest} has begun to write.")
         return agreed
 
-    def _divided(self, chunk: RowChunk) -> list[tuple[TargetQueue, Integers]]:
+    def _divide_rows(self, chunk: RowChunk) -> list[tuple[TargetQueue, Integers]]:
         """Returns the queues of a chunk and the rows for each. Looks up all queues before anything is written."""
         rows_by_queue = by_queue(chunk, self._layout, self._options.queue)
-        return [(self._target(name), which) for name, which in rows_by_queue.items()]
+        return [(self._get_target(name), which) for name, which in rows_by_queue.items()]
 
-    def _target(self, name: str) -> TargetQueue:
+    def _get_target(self, name: str) -> TargetQueue:
         target = self._targets.get(name)
         if target is None:
-            target = self._targets[name] = TargetQueue(self._store, self._queue(name), sleep=self._sleep)
+            target = self._targets[name] = TargetQueue(self._store, self._look_up_queue(name), sleep=self._sleep)
         return target
 
-    def _queue(self, name: str) -> Queue:
+    def _look_up_queue(self, name: str) -> Queue:
+        """Returns a queue; creates the options' queue if ``create`` is set.
+
+        Refuses queues to which Spark cannot write.
+        """
         try:
             queue = bridge.run(self._store.catalogue.queue(self._application, name, fresh=True))
         except QueueNotFound as error:
@@ -205,36 +209,37 @@ class TaskWriter:
             raise OptionError(f"{text}. POST the messages instead, or write to another queue.")
         return queue
 
-    def _drafts(self, chunk: RowChunk, queue: Queue, which: Integers) -> MessageBuilder:
+    def _convert(self, chunk: RowChunk, queue: Queue, row_indexes: Integers) -> MessageBuilder:
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
-        partitions = self._divided_among(chunk, queue)
+        partitions = self._initial_partitions(chunk, queue)
         first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
         rules = Rules(
             partitions, queue.partitions, first, ttl, self._limits.max_body, bridge.run(self._store.ledger.now())
         )
-        return drafts_of(chunk, self._layout, which, rules)
+        return drafts_of(chunk, self._layout, row_indexes, rules)
 
-    def _divided_among(self, chunk: RowChunk, queue: Queue) -> int:
+    def _initial_partitions(self, chunk: RowChunk, queue: Queue) -> int:
         """Returns the number of partitions for rows without a partition: the queue's at the first attempt."""
         if "partition" in self._layout and not chunk.columns["partition"].null_count:
             return queue.partitions
         if queue.uid not in self._partitions:
-            work = self._named(f"{queue.uid:x}/partitions")
-            self._partitions[queue.uid] = self._agreed(work, queue.partitions)
+            work = self._ledger_name(f"{queue.uid:x}/partitions")
+            self._partitions[queue.uid] = self._agree_on(work, queue.partitions)
         return self._partitions[queue.uid]
 
-    def _write(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+    def _write_rows(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
         if drafts.positions is not None:
-            return self._load(target, drafts)
-        work = self._named(f"{target.queue.uid:x}")
+            return self._bulk_load(target, drafts)
+        work = self._ledger_name(f"{target.queue.uid:x}")
         if "sequence" not in self._layout:
-            return self._reserve(work, chunk.number, target, drafts)
+            return self._write_piece(work, chunk.number, target, drafts)
         total = WriteCounts()
-        for piece, rows in _by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
-            total += self._reserve(work, piece, target, rows)
+        for piece, rows in _divide_by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
+            total += self._write_piece(work, piece, target, rows)
         return total
 
-    def _reserve(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+    def _write_piece(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Writes rows with reserved ids, at the set rate. Refuses a new piece if the run is finished."""
         reserver = self._reservers.get(work)
         if reserver is None:
             reserver = self._reservers[work] = Reserver(
@@ -250,25 +255,27 @@ class TaskWriter:
                 "were added, or are divided into other tasks now. They are not written. Divide them as before, or "
                 "number them in a column sequence, and write under another name."
             )
-        if self._options.rate and (remaining := reserver.left(piece, drafts.indexes)):
+        if self._options.rate and (remaining := reserver.count_undone(piece, drafts.indexes)):
             self._pace.wait(remaining)
         return reserver.write(piece, drafts)
 
     def _is_finished(self, uid: int) -> bool:
+        """Returns whether the run has already written all its rows for a queue; always False if rows are numbered."""
         if self._options.run is None or "sequence" in self._layout:
             return False
         if uid not in self._finished:
             self._finished[uid] = bridge.run(self._store.ledger.entry(self._identity.finished(uid), 0)) is not None
         return self._finished[uid]
 
-    def _load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+    def _bulk_load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Stores rows with ids of their own, at the set rate. Expired rows are counted and dropped."""
         self._pace.wait(len(drafts))
         messages = drafts.own(bridge.run(self._store.ledger.now()))
         written = target.use(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))
         return WriteCounts(rows=len(messages), written=written, expired=len(messages) - written)
 
 
-def _by_sequence(drafts: MessageBuilder, numbers: Integers, size: int) -> Iterator[tuple[int, MessageBuilder]]:
+def _divide_by_sequence(drafts: MessageBuilder, numbers: Integers, size: int) -> Iterator[tuple[int, MessageBuilder]]:
     """Divides numbered rows into pieces; yields each piece's number, ascending, and its rows.
 
     Raises:

@@ -63,7 +63,7 @@ class QueueyReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks. Raises OptionError, and the errors of opening the store and looking up queues."""
         parts = planned(self._options)
-        return [InputPartition(group) for group in shared_out(parts, _most_tasks(self._options, parts), weight)]
+        return [InputPartition(group) for group in shared_out(parts, _max_tasks(self._options, parts), weight)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Without partitions, Spark makes one up.
@@ -84,22 +84,24 @@ def planned(options: SourceOptions, *, most: int = MAX_PLANNED) -> list[QueueSli
         QueueNotFound: A named queue does not exist.
     """
     queues = open_stores.selected(options.store, options.selection)
-    ranges_of = _wanted(options, queues)
+    ranges_of = _range_finder(options, queues)
     store = open_stores.opened(options.store)
     divide = len(queues) <= most
 
     def parts(queue: Queue) -> list[QueueSlice]:
         ranges = ranges_of(queue)
-        slices = _divided(store, queue, options, ranges, len(queues)) if divide else _whole(store, queue, ranges)
+        slices = (
+            _divide_queue(store, queue, options, ranges, len(queues)) if divide else _slice_whole(store, queue, ranges)
+        )
         return [
             QueueSlice(queue.name, part.partition, part.lower, part.upper, queue.uid, queue.qid, weight)
             for part, weight in slices
         ]
 
-    return [part for queue in queues for part in _steadily(store, options, queue, parts)]
+    return [part for queue in queues for part in _plan_steadily(store, options, queue, parts)]
 
 
-def _steadily(
+def _plan_steadily(
     store: Store, options: SourceOptions, queue: Queue, parts: Callable[[Queue], list[QueueSlice]]
 ) -> Sequence[QueueSlice]:
     """Plans a queue with its present row; skips a deleted queue if a pattern has selected it.
@@ -124,7 +126,7 @@ def weight(part: QueueSlice) -> float:
     return part.weight
 
 
-def _most_tasks(options: SourceOptions, parts: list[QueueSlice]) -> int:
+def _max_tasks(options: SourceOptions, parts: list[QueueSlice]) -> int:
     needed = math.ceil(sum(part.weight for part in parts) / options.max_records) if options.max_records else 0
     return max(DEFAULT_TASKS, options.min_partitions or 0, needed)
 
@@ -133,7 +135,8 @@ Ranges = dict[int, tuple[Position, Position]]
 """Partition -> positions in ``[lower, upper)``."""
 
 
-def _wanted(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
+def _range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
+    """Checks partitions in the options; returns a function that finds the ranges to read of a queue."""
     counts = {queue.name: queue.partitions for queue in queues}
     assigned: Mapping[str, Iterable[int]] = {}
     if isinstance(options.selection, Assign):
@@ -149,8 +152,8 @@ def _wanted(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ra
     def wanted(queue: Queue) -> Ranges:
         return {
             number: (
-                _place(options.starting.of(queue.name, number)),
-                _place(options.ending.of(queue.name, number)),
+                _bound_position(options.starting.of(queue.name, number)),
+                _bound_position(options.ending.of(queue.name, number)),
             )
             for number in assigned.get(queue.name, range(1, queue.partitions + 1))
         }
@@ -158,23 +161,26 @@ def _wanted(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ra
     return wanted
 
 
-def _place(bound: Bound) -> Position:
+def _bound_position(bound: Bound) -> Position:
     if isinstance(bound, At):
         return bound.position
     return FIRST if bound == EARLIEST else LAST
 
 
-def _divided(
+def _divide_queue(
     store: Store, queue: Queue, options: SourceOptions, ranges: Ranges, queues: int
 ) -> Iterator[tuple[Slice, float]]:
+    """Yields slices with estimated numbers of messages: narrow ranges as they are, others cut by time."""
     if not ranges:
         return
-    few = None if options.min_partitions or options.max_records else _few(store, queue, ranges)
+    few = None if options.min_partitions or options.max_records else _count_narrow(store, queue, ranges)
     if few is not None:
         yield from few
         return
     horizon, partitions = bridge.run(store.messages.inspect(queue, rough=True))
-    infos = [_within(info, ranges[info.partition]) for info in partitions if info.partition in ranges and info.count]
+    infos = [
+        _estimate_within(info, ranges[info.partition]) for info in partitions if info.partition in ranges and info.count
+    ]
     counts = {info.partition: info.count for info in infos}
     total = sum(counts.values())
     rows = min(max(ROWS_PER_TASK, total / DEFAULT_TASKS), options.max_records or math.inf)
@@ -184,13 +190,13 @@ def _divided(
     pieces = math.ceil(min_pieces / filled) * filled
     lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
     slices = divided(infos, lower, min(upper, (horizon, LOW_MIN)), pieces=pieces)
-    clipped = [inside for whole in slices if (inside := _clipped(whole, ranges)) is not None]
+    clipped = [inside for whole in slices if (inside := _clip(whole, ranges)) is not None]
     for number, group in groupby(clipped, key=lambda part: part.partition):
         parts = list(group)
         yield from ((part, max(1.0, counts[number] / len(parts))) for part in parts)
 
 
-def _within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
+def _estimate_within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
     """Estimates the info of a range of a partition, assuming that its messages are evenly distributed over time."""
     if info.oldest is None or info.newest is None:
         return info
@@ -199,7 +205,7 @@ def _within(info: PartitionInfo, bounds: tuple[Position, Position]) -> Partition
     return msgspec.structs.replace(info, count=max(1, round(info.count * share)))
 
 
-def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]] | None:
+def _count_narrow(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]] | None:
     """Returns narrow ranges as slices with their numbers of messages, or None if they are not narrow or hold many.
 
     The cost depends only on the messages in the ranges, not on the size of the queue.
@@ -207,7 +213,7 @@ def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]
     if any(bounds == (FIRST, LAST) for bounds in ranges.values()):
         return None
     counted = []
-    for narrow, _ in _whole(store, queue, ranges):
+    for narrow, _ in _slice_whole(store, queue, ranges):
         count, _ = bridge.run(store.bulk.extent(queue, msgspec.structs.replace(narrow, limit=MAX_COUNTED)))
         if count == MAX_COUNTED:
             return None
@@ -216,7 +222,7 @@ def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]
     return counted
 
 
-def _whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
+def _slice_whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
     horizon = bridge.run(store.bulk.horizon(queue))
     for number, (lower, upper) in ranges.items():
         end = min(upper, (horizon, LOW_MIN))
@@ -224,7 +230,7 @@ def _whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, 
             yield Slice(number, lower, end), 1.0
 
 
-def _clipped(part: Slice, ranges: Ranges) -> Slice | None:
+def _clip(part: Slice, ranges: Ranges) -> Slice | None:
     if part.partition not in ranges:
         return None
     lower, upper = ranges[part.partition]

@@ -110,7 +110,7 @@ def rows_of(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Schema
     """
     count = batch.num_rows
     result: dict[str, Any] = {}
-    ticks, low = _integers(batch, "ticks"), _integers(batch, "low")
+    ticks, low = _column_integers(batch, "ticks"), _column_integers(batch, "low")
     for field in schema:
         match field.name:
             case "value":
@@ -123,12 +123,12 @@ def rows_of(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Schema
             case "position":
                 result[field.name] = position_texts(ticks, low)
             case "timestamp":
-                result[field.name] = _instants(ticks, field.type)
+                result[field.name] = _to_timestamps(ticks, field.type)
             case "expires":
-                result[field.name] = _instants(_integers(batch, "expires"), field.type)
+                result[field.name] = _to_timestamps(_column_integers(batch, "expires"), field.type)
     rest = [field for field in schema if field.name not in result]
     if rest:
-        result |= _travelling(batch.column("meta"), rest)
+        result |= _metadata_columns(batch.column("meta"), rest)
     return pa.RecordBatch.from_arrays([result[field.name] for field in schema], schema=schema)
 
 
@@ -165,11 +165,11 @@ def position_from(text: str) -> Position:
     return int(text[:16], 16), int(text[16:], 16) + LOW_MIN
 
 
-def _integers(batch: pa.RecordBatch, name: str) -> Integers:
+def _column_integers(batch: pa.RecordBatch, name: str) -> Integers:
     return cast("Integers", batch.column(name).to_numpy())
 
 
-def _instants(ticks: Integers, kind: pa.DataType) -> pa.Array:
+def _to_timestamps(ticks: Integers, kind: pa.DataType) -> pa.Array:
     return pa.array((ticks - EPOCH_TICKS) // TICKS_PER_MICROSECOND, pa.int64()).view(kind)
 
 
@@ -182,10 +182,10 @@ def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
 
-def _travelling(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
+def _metadata_columns(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
     if meta.null_count == len(meta):
         return {
-            field.name: pa.repeat(pa.scalar(_value(field.name, text=True, meta=Meta()), field.type), len(meta))
+            field.name: pa.repeat(pa.scalar(_meta_value(field.name, text=True, meta=Meta()), field.type), len(meta))
             for field in fields
         }
     encoded = meta.dictionary_encode()
@@ -193,14 +193,14 @@ def _travelling(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
     decoded = [meta_from(value) for value in (*encoded.dictionary.to_pylist(), None)]
     places = encoded.indices.fill_null(len(decoded) - 1)
     return {
-        field.name: pa.array([_value(field.name, text=text, meta=one) for text, one in decoded], field.type).take(
+        field.name: pa.array([_meta_value(field.name, text=text, meta=one) for text, one in decoded], field.type).take(
             places
         )
         for field in fields
     }
 
 
-def _value(name: str, *, text: bool, meta: Meta) -> object:
+def _meta_value(name: str, *, text: bool, meta: Meta) -> object:
     if name == "valueType":
         return "json" if meta.json else "text" if text else "bytes"
     if name == "contentType":

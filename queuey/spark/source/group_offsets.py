@@ -32,6 +32,7 @@ class GroupOffsets:
         self._recorded: dict[tuple[str, int], Position] = {}
 
     def record(self, done: StreamOffset) -> None:
+        """Records the end of a batch as offsets, where it has moved. Logs a warning if the store is unavailable."""
         moved: dict[str, dict[int, Position]] = {}
         for (queue, number), position in done.positions.items():
             if FIRST < position != self._recorded.get((queue, number)):
@@ -52,7 +53,7 @@ class GroupOffsets:
         for _ in range(TRIES):
             try:
                 queue = bridge.run(store.catalogue.queue(owner, name, fresh=True))
-                changes = self._changes(store, queue, positions)
+                changes = self._find_advances(store, queue, positions)
                 if changes:
                     bridge.run(store.offsets.set_offsets(queue, self._group, changes))
             except QueueNotFound:
@@ -63,7 +64,7 @@ class GroupOffsets:
                 log.warning("progress of group %s could not be recorded: %s", self._group, error)
             return
 
-    def _changes(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
+    def _find_advances(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
         try:
             present = {
                 offset.partition: offset.position

@@ -50,22 +50,22 @@ def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizo
     selection = options.selection
     if isinstance(selection, Pattern):
         queues = open_stores.selected(options.store, selection)
-        return [front for queue in queues if (front := _front(store, queue)) is not None]
+        return [front for queue in queues if (front := _read_horizon(store, queue)) is not None]
     names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
     horizons = []
     for name in sorted(names):
         try:
-            front = _front(store, bridge.run(store.catalogue.queue(owner, name, fresh=True)))
+            front = _read_horizon(store, bridge.run(store.catalogue.queue(owner, name, fresh=True)))
         except QueueNotFound:
             front = None
         if front is not None:
-            horizons.append(_restricted(front, selection, missing=missing))
+            horizons.append(_restrict(front, selection, missing=missing))
         elif not missing:
             raise QueueNotFound(name)
     return horizons
 
 
-def _front(store: Store, queue: Queue) -> QueueHorizon | None:
+def _read_horizon(store: Store, queue: Queue) -> QueueHorizon | None:
     for _ in range(TRIES):
         try:
             horizon = bridge.run(store.bulk.horizon(queue))
@@ -78,17 +78,17 @@ def _front(store: Store, queue: Queue) -> QueueHorizon | None:
     raise QueueChanged(f"queue {queue.name!r} changed {TRIES} times while it was read")
 
 
-def _restricted(front: QueueHorizon, selection: Selection, *, missing: bool) -> QueueHorizon:
+def _restrict(horizon: QueueHorizon, selection: Selection, *, missing: bool) -> QueueHorizon:
     """Returns the horizon with only the assigned partitions.
 
     Raises:
         OptionError: The queue does not have an assigned partition.
     """
     if not isinstance(selection, Assign):
-        return front
-    name, count = front.queue.name, front.queue.partitions
+        return horizon
+    name, count = horizon.queue.name, horizon.queue.partitions
     assigned = dict(selection.partitions)[name]
     beyond = [number for number in assigned if number > count]
     if beyond and not missing:
         raise OptionError(f"Option assign names partition {beyond[0]} of queue {name!r}, which has {count}.")
-    return front._replace(partitions=[number for number in assigned if number <= count])
+    return horizon._replace(partitions=[number for number in assigned if number <= count])

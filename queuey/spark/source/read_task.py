@@ -28,7 +28,7 @@ BATCH_BYTES = 8 << 20
 """Max bytes of the bodies in a record batch, approximately."""
 READ_TIMEOUT = 30.0
 """Timeout for an unavailable store, or for the horizon of a machine with a slow clock, in seconds."""
-LOOK_EVERY = 0.05
+POLL_INTERVAL = 0.05
 
 
 def scanned(
@@ -47,14 +47,14 @@ def scanned(
     gone: set[str] = set()
     for item in slices:
         try:
-            for batch in () if item.queue in gone else _scanned(store, owner, queues, item, rows=rows, bodies=bodies):
+            for batch in () if item.queue in gone else _scan_part(store, owner, queues, item, rows=rows, bodies=bodies):
                 yield columns.rows_of(batch, item.queue, item.partition, schema)
         except QueueNotFound:
             gone.add(item.queue)
-            lose(options, f"Queue {item.queue!r} was purged or deleted while it was being read.")
+            report_loss(options, f"Queue {item.queue!r} was purged or deleted while it was being read.")
 
 
-def lose(options: SourceOptions, what: str) -> None:
+def report_loss(options: SourceOptions, what: str) -> None:
     """Raises DataLoss if the option ``failOnDataLoss`` is true, else logs a warning.
 
     Raises:
@@ -65,7 +65,7 @@ def lose(options: SourceOptions, what: str) -> None:
     log.warning("%s The rest of it is skipped, because failOnDataLoss is false.", what)
 
 
-def _scanned(
+def _scan_part(
     store: Store, owner: str, queues: dict[str, Queue], one: QueueSlice, *, rows: int, bodies: bool
 ) -> Iterator[pa.RecordBatch]:
     """Scans a slice. If the queue changes, looks it up again and continues at the same position.
@@ -108,4 +108,4 @@ def await_horizon(store: Store, queue: Queue, upper: Position) -> None:
                 f"the read ends above the horizon of queue {queue.name!r} on this machine. Check whether its clock is "
                 "slow, or an older copy of the store was restored."
             )
-        time.sleep(LOOK_EVERY)
+        time.sleep(POLL_INTERVAL)

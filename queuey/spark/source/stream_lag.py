@@ -26,8 +26,8 @@ class StreamLag:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._asked: float | None = None
-        self._known = Lag(0, exact=True, seconds=0.0)
+        self._requested_at: float | None = None
+        self._last = Lag(0, exact=True, seconds=0.0)
 
     def after(self, store: Store, left: Mapping[Queue, Mapping[int, Position]]) -> dict[str, Any]:
         """Returns the number of remaining messages, whether it is exact, and the age of the oldest one in seconds.
@@ -38,19 +38,19 @@ class StreamLag:
         """
         now = self._clock()
         if not left:
-            self._asked, self._known = None, Lag(0, exact=True, seconds=0.0)
-        elif self._asked is None or now >= self._asked + REQUEST_INTERVAL:
-            self._asked = now
+            self._requested_at, self._last = None, Lag(0, exact=True, seconds=0.0)
+        elif self._requested_at is None or now >= self._requested_at + REQUEST_INTERVAL:
+            self._requested_at = now
             # If the queue has changed or the store does not answer, the next batch raises the error.
             with contextlib.suppress(QueueyError):
-                self._known = _total(store, left)
-        return {"messages": self._known.count, "exact": self._known.exact, "seconds": round(self._known.seconds, 3)}
+                self._last = _measure_total(store, left)
+        return {"messages": self._last.count, "exact": self._last.exact, "seconds": round(self._last.seconds, 3)}
 
 
-def _total(store: Store, left: Mapping[Queue, Mapping[int, Position]]) -> Lag:
+def _measure_total(store: Store, batch_ends: Mapping[Queue, Mapping[int, Position]]) -> Lag:
     lags = [
         lag
-        for queue, ends in left.items()
+        for queue, ends in batch_ends.items()
         for lag in bridge.run(
             store.messages.lag(
                 queue, [(number, None if end == FIRST else ids.preceding(end)) for number, end in ends.items()]

@@ -111,7 +111,7 @@ def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) ->
     pieces = ranges(start, end)
     if least is not None and 0 < len(pieces) < least:
         share = -(-least // len(pieces))
-        pieces = [piece for one in pieces for piece in _cut(one, share)]
+        pieces = [piece for one in pieces for piece in _cut_by_time(one, share)]
     return shared_out(pieces, max(DEFAULT_TASKS, least or 0))
 
 
@@ -126,18 +126,18 @@ def occupied(
     ends: dict[QueuePartition, Position] = {}
     empty: set[QueuePartition] = set()
     for queue_slice in waiting:
-        if _holds_any(queue_slice, extent):
+        if _has_messages(queue_slice, extent):
             ends[queue_slice.queue_partition] = queue_slice.upper
         else:
             empty.add(queue_slice.queue_partition)
     return ends, empty
 
 
-def _holds_any(one: QueueSlice, extent: ScanExtent) -> bool:
-    reached = extent(one, 1)
-    while not reached.found and one.lower < reached.position < one.upper:
-        one = msgspec.structs.replace(one, lower=reached.position)
-        reached = extent(one, 1)
+def _has_messages(part: QueueSlice, extent: ScanExtent) -> bool:
+    reached = extent(part, 1)
+    while not reached.found and part.lower < reached.position < part.upper:
+        part = msgspec.structs.replace(part, lower=reached.position)
+        reached = extent(part, 1)
     return reached.found > 0
 
 
@@ -179,10 +179,10 @@ def share(
     return ends, empty
 
 
-def _cut(one: QueueSlice, count: int) -> list[QueueSlice]:
-    if one.lower == FIRST:
-        return [one]
-    width = one.upper[0] - one.lower[0]
-    inner = [(one.lower[0] + width * number // count, LOW_MIN) for number in range(1, count)]
-    bounds = sorted({one.lower, one.upper, *(bound for bound in inner if one.lower < bound < one.upper)})
-    return [QueueSlice(*one.queue_partition, low, high) for low, high in pairwise(bounds)]
+def _cut_by_time(part: QueueSlice, count: int) -> list[QueueSlice]:
+    if part.lower == FIRST:
+        return [part]
+    width = part.upper[0] - part.lower[0]
+    inner = [(part.lower[0] + width * number // count, LOW_MIN) for number in range(1, count)]
+    bounds = sorted({part.lower, part.upper, *(bound for bound in inner if part.lower < bound < part.upper)})
+    return [QueueSlice(*part.queue_partition, low, high) for low, high in pairwise(bounds)]

@@ -41,7 +41,7 @@ from queuey.spark.source import columns, stream_offsets
 from queuey.spark.source.failing_reader import FailingReader
 from queuey.spark.source.group_offsets import GroupOffsets
 from queuey.spark.source.latest_offsets import TRIES, QueueHorizon, queue_horizons
-from queuey.spark.source.read_task import BATCH_ROWS, READ_TIMEOUT, lose, scanned
+from queuey.spark.source.read_task import BATCH_ROWS, READ_TIMEOUT, report_loss, scanned
 from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
@@ -87,19 +87,19 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = columns.arrow_schema(schema)
         self._idle_pause = idle_pause
         self._rows = rows
-        self._progress = None if options.group is None else GroupOffsets(options.store, options.group)
+        self._group_offsets = None if options.group is None else GroupOffsets(options.store, options.group)
         self._default_ttl: int | None = None
         self._initial: StreamOffset | None = None
         self._to_be_kept = False
         """The start is "latest", and no batch has written its position to the checkpoint yet."""
         self._targets: dict[QueuePartition, Position] | None = None
-        self._newest: StreamOffset | None = None
+        self._newest_horizons: StreamOffset | None = None
         self._lag = StreamLag()
-        self._left: dict[Queue, dict[int, Position]] = {}
+        self._remaining: dict[Queue, dict[int, Position]] = {}
         """The end of the last batch in partitions that may have more messages."""
-        self._given: dict[str, Any] | None = None
+        self._last_answer: dict[str, Any] | None = None
         """The last answer of ``latestOffset``."""
-        self._vacant: dict[QueuePartition, tuple[Position, Position]] = {}
+        self._empty_ranges: dict[QueuePartition, tuple[Position, Position]] = {}
         """Ranges known to be empty. New messages are above them."""
 
     def initialOffset(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: The options for the start do not match the queues.
         """
         if self._initial is None:
-            fronts = self._fronts(missing=False)
+            fronts = self._horizons(missing=False)
             starting = self._options.starting
             starting.check({front.queue.name: front.queue.partitions for front in fronts})
             queue_partitions = {
@@ -137,7 +137,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of this run: the present horizons of the existing partitions."""
         self._targets = {
-            queue_partition: front.horizon for front in self._fronts() for queue_partition in front.queue_partitions()
+            queue_partition: front.horizon for front in self._horizons() for queue_partition in front.queue_partitions()
         }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -150,23 +150,26 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = stream_offsets.parse(start)
         if self._to_be_kept and begin == self._initial:
             self._to_be_kept = False
-            self._given = start
+            self._last_answer = start
             return start
-        if self._progress is not None:
-            self._progress.record(begin)
-        end = opening.patiently(lambda: self._end(begin, limit), READ_TIMEOUT)
+        if self._group_offsets is not None:
+            self._group_offsets.record(begin)
+        end = opening.patiently(lambda: self._find_end(begin, limit), READ_TIMEOUT)
         if end == begin:
             time.sleep(self._idle_pause)
-            self._given = start
+            self._last_answer = start
         else:
-            self._given = end.to_json()
-        return self._given
+            self._last_answer = end.to_json()
+        return self._last_answer
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Returns the horizons at the last call of ``latestOffset``, and the lag, for the query's progress."""
-        if self._newest is None:
+        if self._newest_horizons is None:
             return None
-        return {**self._newest.to_json(), "lag": self._lag.after(open_stores.opened(self._options.store), self._left)}
+        return {
+            **self._newest_horizons.to_json(),
+            "lag": self._lag.after(open_stores.opened(self._options.store), self._remaining),
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Returns the tasks of a batch, which depend only on the two offsets and the options.
@@ -175,8 +178,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: The batch was planned before a restart of the query, and messages may have expired meanwhile.
         """
         first, last = stream_offsets.parse(start), stream_offsets.parse(end)
-        if end != self._given:
-            self._check_again(stream_offsets.ranges(first, last))
+        if end != self._last_answer:
+            self._check_planned(stream_offsets.ranges(first, last))
         tasks = stream_offsets.plan(first, last, least=self._options.min_partitions)
         return [InputPartition(task) for task in tasks]
 
@@ -184,53 +187,59 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return scanned(self._options, partition.value, self._schema, rows=self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self._progress is not None:
-            self._progress.record(stream_offsets.parse(end))
+        if self._group_offsets is not None:
+            self._group_offsets.record(stream_offsets.parse(end))
 
-    def _end(self, begin: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
+    def _find_end(self, start: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
         try:
-            return self._chosen_end(begin, limit)
+            return self._find_end_once(start, limit)
         except QueueChanged:
             if tries == 1:
                 raise
-            return self._end(begin, limit, tries - 1)
+            return self._find_end(start, limit, tries - 1)
 
-    def _chosen_end(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset:
+    def _find_end_once(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        """Returns the end of the next batch; keeps the horizons and remaining messages for the reported lag.
+
+        Positions that are idle for too long advance over empty ranges.
+        """
         store = open_stores.opened(self._options.store)
-        fronts = {front.queue.name: front for front in self._fronts()}
+        fronts = {front.queue.name: front for front in self._horizons()}
         horizons = {
             queue_partition: front.horizon for front in fronts.values() for queue_partition in front.queue_partitions()
         }
-        self._newest = StreamOffset(horizons)
-        gone = begin.positions.keys() - horizons.keys()
+        self._newest_horizons = StreamOffset(horizons)
+        gone = start.positions.keys() - horizons.keys()
         if gone:
             names = sorted({queue for queue, _ in gone})
-            self._lose(f"Queue {names[0]!r} or a partition of it was deleted, or is not read any more.", names[1:])
-        uppers = self._within_targets(horizons)
-        waiting = stream_offsets.ranges(begin, StreamOffset(uppers))
+            self._report_loss(
+                f"Queue {names[0]!r} or a partition of it was deleted, or is not read any more.", names[1:]
+            )
+        uppers = self._limit_to_targets(horizons)
+        waiting = stream_offsets.ranges(start, StreamOffset(uppers))
         self._check_age(waiting, {name: front.queue for name, front in fronts.items()}, bridge.run(store.ledger.now()))
-        unseen = list(self._unseen(waiting))
-        ends, empty = self._chosen(store, fronts, unseen, limit)
+        unseen = list(self._unscanned(waiting))
+        ends, empty = self._choose_ends(store, fronts, unseen, limit)
         known_empty = {one.queue_partition for one in waiting} - {one.queue_partition for one in unseen}
-        kept = {queue_partition: self._vacant[queue_partition] for queue_partition in known_empty}
-        self._vacant = kept | {
-            queue_partition: (begin.of(queue_partition), uppers[queue_partition]) for queue_partition in empty
+        kept = {queue_partition: self._empty_ranges[queue_partition] for queue_partition in known_empty}
+        self._empty_ranges = kept | {
+            queue_partition: (start.of(queue_partition), uppers[queue_partition]) for queue_partition in empty
         }
-        for queue_partition in self._vacant:
+        for queue_partition in self._empty_ranges:
             queue = fronts[queue_partition[0]].queue
             # A position at the beginning of a partition is as old as the queue.
-            since = max(begin.of(queue_partition)[0], ids.seconds_to_ticks(queue.created))
-            if since < uppers[queue_partition][0] - self._while(queue):
+            since = max(start.of(queue_partition)[0], ids.seconds_to_ticks(queue.created))
+            if since < uppers[queue_partition][0] - self._idle_max_age(queue):
                 ends[queue_partition] = uppers[queue_partition]
-        end = begin.moved(ends, gone)
-        self._left = {}
+        end = start.moved(ends, gone)
+        self._remaining = {}
         for queue_partition, upper in uppers.items():
             name, number = queue_partition
-            if end.of(queue_partition) < upper != self._vacant.get(queue_partition, (None, None))[1]:
-                self._left.setdefault(fronts[name].queue, {})[number] = end.of(queue_partition)
+            if end.of(queue_partition) < upper != self._empty_ranges.get(queue_partition, (None, None))[1]:
+                self._remaining.setdefault(fronts[name].queue, {})[number] = end.of(queue_partition)
         return end
 
-    def _fronts(self, *, missing: bool = True) -> list[QueueHorizon]:
+    def _horizons(self, *, missing: bool = True) -> list[QueueHorizon]:
         """Returns the queues' horizons, and makes sure that they are recent.
 
         Without writes the clock of an embedded store does not advance; a ping advances it.
@@ -240,40 +249,42 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = bridge.run(store.ledger.now())
         for queue, _, horizon in fronts:
             delay = int(store.read_delay(queue) * TICKS_PER_SECOND)
-            if horizon[0] < now - delay - self._while(queue):
+            if horizon[0] < now - delay - self._idle_max_age(queue):
                 with contextlib.suppress(StoreUnavailable):
                     bridge.run(store.ping())
                 return queue_horizons(self._options, missing=missing)
         return fronts
 
-    def _within_targets(self, there: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
+    def _limit_to_targets(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
+        """Lowers horizons to the end of this run, if that is fixed, and drops partitions without one."""
         if self._targets is None:
-            return dict(there)
+            return dict(horizons)
         return {
-            queue_partition: min(there[queue_partition], target)
+            queue_partition: min(horizons[queue_partition], target)
             for queue_partition, target in self._targets.items()
-            if queue_partition in there
+            if queue_partition in horizons
         }
 
-    def _unseen(self, waiting: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
+    def _unscanned(self, waiting: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
+        """Yields the parts of ranges that earlier calls have not found empty."""
         for queue_slice in waiting:
-            lower, upper = self._vacant.get(queue_slice.queue_partition, (None, queue_slice.lower))
+            lower, upper = self._empty_ranges.get(queue_slice.queue_partition, (None, queue_slice.lower))
             since = upper if lower == queue_slice.lower else queue_slice.lower
             if since < queue_slice.upper:
                 yield msgspec.structs.replace(queue_slice, lower=since)
 
-    def _chosen(
-        self, store: Store, found: Mapping[str, QueueHorizon], waiting: Sequence[QueueSlice], limit: ReadLimit
+    def _choose_ends(
+        self, store: Store, horizons: Mapping[str, QueueHorizon], waiting: Sequence[QueueSlice], limit: ReadLimit
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
         def extent(one: QueueSlice, most: int) -> ScannedTo:
             limited = Slice(one.partition, one.lower, one.upper, limit=most)
-            return ScannedTo(*bridge.run(store.bulk.extent(found[one.queue].queue, limited)))
+            return ScannedTo(*bridge.run(store.bulk.extent(horizons[one.queue].queue, limited)))
 
         if isinstance(limit, ReadMaxRows):
             return stream_offsets.share(waiting, limit.max_rows, extent)
         return stream_offsets.occupied(waiting, extent)
 
-    def _check_again(self, planned: Sequence[QueueSlice]) -> None:
+    def _check_planned(self, planned: Sequence[QueueSlice]) -> None:
         if not planned:
             return
         store = open_stores.opened(self._options.store)
@@ -283,7 +294,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 queues[name] = bridge.run(store.catalogue.queue(owner, name, fresh=True))
             except QueueNotFound:
-                self._lose(f"Queue {name!r} was deleted.")
+                self._report_loss(f"Queue {name!r} was deleted.")
         self._check_age([one for one in planned if one.queue in queues], queues, bridge.run(store.ledger.now()))
 
     def _check_age(self, waiting: Sequence[QueueSlice], queues: Mapping[str, Queue], now: int) -> None:
@@ -297,24 +308,24 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue, number = lost[0].queue_partition
             others = [f"{queue_slice.queue} {queue_slice.partition}" for queue_slice in lost[1:]]
             since_text = ids.timestamp_text(lost[0].lower[0])
-            self._lose(
+            self._report_loss(
                 f"Messages of queue {queue!r}, partition {number}, may have expired before they were read: the "
                 f"stream's position is {since_text} s since 1970, longer ago than the queue's TTL.",
                 others,
             )
 
-    def _is_instant(self, one: QueueSlice) -> bool:
+    def _is_instant(self, part: QueueSlice) -> bool:
         """Returns whether a range starts at a time from the options, which may be arbitrarily early."""
-        named = self._options.starting.each.get(one.queue, {}).get(one.partition, self._options.starting.everywhere)
-        return named == At(one.lower) and one.lower[1] == LOW_MIN
+        named = self._options.starting.each.get(part.queue, {}).get(part.partition, self._options.starting.everywhere)
+        return named == At(part.lower) and part.lower[1] == LOW_MIN
 
-    def _lose(self, what: str, others: Sequence[str] = ()) -> None:
+    def _report_loss(self, what: str, others: Sequence[str] = ()) -> None:
         if others:
             shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
             what = f"{what} The same holds for {len(others)} more: {shown}."
-        lose(self._options, what)
+        report_loss(self._options, what)
 
-    def _while(self, queue: Queue) -> int:
+    def _idle_max_age(self, queue: Queue) -> int:
         """Returns the max age of a position without new messages, in ticks."""
         return self._ttl(queue) * TICKS_PER_SECOND // IDLE_FRACTION
 

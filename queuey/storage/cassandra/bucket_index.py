@@ -29,7 +29,7 @@ from queuey.storage.cassandra.message_codec import uuid_of
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK = 64
+MAX_FIRST_ROWS = 64
 """Max rows of the first lookup: nearly all partitions have fewer."""
 MORE = 500
 """Max rows of each further lookup, per width."""
@@ -50,7 +50,7 @@ Key = tuple[int, int]
 
 FIRST = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? LIMIT "
-    f"{FIRST_LOOK}",
+    f"{MAX_FIRST_ROWS}",
     frequent=True,
 )
 _WIDE = Statement(
@@ -146,6 +146,7 @@ class BucketIndex:
     def cached(
         self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool, kept: bool = False
     ) -> BucketLookup | None:
+        """Returns the remembered lookup if it began at ``since`` or later and covers the tick where reading begins."""
         lookup = self._known.get((qid, part, descending, kept))
         if lookup is None or lookup.began < since:
             return None
@@ -229,19 +230,19 @@ class BucketIndex:
         self._raised.put(key, now, now)
         values = lifetime, uuid_of(low_watermark), *key
         with self._driver.calls.deadline.unnoticed():  # Not part of the read that found it.
-            self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _noted)
+            self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _log_failure)
 
 
 def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | None:
     """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
-    if len(rows) >= FIRST_LOOK:
+    if len(rows) >= MAX_FIRST_ROWS:
         return None
     return BucketLookup(
         began, RecordedBuckets(_places(rows)), 0, ids.TICKS_MAX + 1, _low_watermark(rows) if low_watermarks else None
     )
 
 
-def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:
+def _log_failure(_rows: Rows | None, error: StoreUnavailable | None) -> None:
     if error is not None:
         log.info("A low watermark could not be raised: %s", error)
 
@@ -259,6 +260,7 @@ def _low_watermark(rows: Rows) -> Position | None:
 
 
 def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any, size: int) -> None:  # noqa: ANN401
+    """Keeps a value as the newest of its cache, and drops the oldest above ``size``."""
     cache[key] = value
     cache.move_to_end(key)
     while len(cache) > size:

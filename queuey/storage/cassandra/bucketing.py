@@ -84,6 +84,7 @@ def bucket_of(ticks: int, kind: int, width_index: int) -> Bucket:
 
 
 def narrower(kind: int, width_index: int) -> int:
+    """Returns the next width index whose buckets are really narrower; the narrowest stays."""
     if width_index >= NARROWEST:
         return width_index
     following = width_index + 1
@@ -91,12 +92,13 @@ def narrower(kind: int, width_index: int) -> int:
 
 
 def wider(kind: int, width_index: int) -> int:
-    """Width index 1 is as wide as the class of 6 h itself, so that class skips it."""
+    """Returns the next width index whose buckets are wider. Index 1 is as wide as the class of 6 h, which skips it."""
     previous = max(HOME_WIDTH, width_index - 1)
     return previous if width(kind, previous) < width(kind, HOME_WIDTH) else HOME_WIDTH
 
 
 def own_buckets(kind: int, lower: int, upper: int) -> list[Bucket]:
+    """Returns the home buckets of a class that overlap ``[lower, upper)`` (ticks); at least one."""
     size = width(kind, HOME_WIDTH)
     return [
         Bucket(kind, index << 3 | HOME_WIDTH)
@@ -180,9 +182,9 @@ class RecordedBuckets:
 
 FULL_ROWS = 50_000
 FULL_BYTES = 30_000_000
-ENOUGH = 0.1
+MIN_BURST_FILL = 0.1
 """Min filled part of a bucket before its rate can narrow the next one."""
-SPARSE = 0.25
+MIN_FILL = 0.25
 """Min filled part of a bucket. Below it, the next bucket is wider."""
 
 
@@ -203,34 +205,37 @@ class BucketWidths:
         self._fill += max(rows / self._full_rows, size / FULL_BYTES)
 
     def width_at(self, now: int) -> int:
+        """Returns the width index for ids made now. Narrows in the middle of a bucket; widens only at its end."""
         if self._began == 0:
-            self._enter(now)
+            self._begin_bucket(now)
         elif now >= self._end:
-            self._turn(now)
-        elif self._fill >= ENOUGH:
+            self._begin_next(now)
+        elif self._fill >= MIN_BURST_FILL:
             rate = self._fill / max(now - self._began, TICKS_PER_SECOND)
             if self._fill >= 1 or self._fill + rate * (self._end - now) > 1:
                 self._narrow(rate, now)
         return self.width_index
 
-    def _enter(self, now: int) -> None:
+    def _begin_bucket(self, now: int) -> None:
         self._began = now
         self._end = bucket_of(now, self.kind, self.width_index).end
         self._fill = 0.0
 
-    def _turn(self, now: int) -> None:
+    def _begin_next(self, now: int) -> None:
+        """Begins the next bucket; widens while even the wider one would be less than MIN_FILL full at this rate."""
         rate = self._fill / (now - self._began)
         while self.width_index != HOME_WIDTH:
             next_width = wider(self.kind, self.width_index)
-            if rate * width(self.kind, next_width) >= SPARSE:
+            if rate * width(self.kind, next_width) >= MIN_FILL:
                 break
             self.width_index = next_width
-        self._enter(now)
+        self._begin_bucket(now)
 
     def _narrow(self, rate: float, now: int) -> None:
+        """Narrows, at least one step, until a bucket is not overfull at this rate; begins a bucket of the new width."""
         width_index = narrower(self.kind, self.width_index)
         while rate * width(self.kind, width_index) > 1 and width_index != NARROWEST:
             width_index = narrower(self.kind, width_index)
         if width_index != self.width_index:
             self.width_index = width_index
-            self._enter(now)
+            self._begin_bucket(now)

@@ -32,7 +32,7 @@ _COUNTED = {"ONE": 1, "TWO": 2, "THREE": 3}
 def meeting(write: str, read: str, copies: Copies) -> Meeting:
     """Returns where reads at one level meet all writes at another."""
     misses = {
-        (writer, reader): _misses(write, writer, read, reader, copies) for writer, reader in product(copies, repeat=2)
+        (writer, reader): _can_miss(write, writer, read, reader, copies) for writer, reader in product(copies, repeat=2)
     }
     if not any(misses.values()):
         return "everywhere"
@@ -60,7 +60,8 @@ def quorum(copies: int) -> int:
     return copies // 2 + 1
 
 
-def _misses(write: str, writer: str, read: str, reader: str, copies: Copies) -> bool:
+def _can_miss(write: str, writer: str, read: str, reader: str, copies: Copies) -> bool:
+    """Returns whether a write and a read can both succeed with replicas that have none in common."""
     return any(
         satisfies(write, written, copies, writer)
         and satisfies(read, {name: count - written[name] for name, count in copies.items()}, copies, reader)
@@ -134,6 +135,7 @@ class ConsistencyLevels:
         """The copies, and for them by read level whether it concludes. One value, so that threads do not mix them."""
 
     def of(self, queue: Queue) -> InForce:
+        """Returns the levels and times of a queue now: from the cache until the stored timing changes."""
         stored, by_level = self._known
         if stored is not self._timing.stored:
             stored, by_level = self._known = self._timing.stored, {}
@@ -147,6 +149,7 @@ class ConsistencyLevels:
         return self._concludes(self.of(queue))
 
     def _concludes(self, level: InForce) -> bool:
+        """Returns False for weak levels, and while the keyspace's copies are unknown."""
         # All conclusions from empty reads use this: low watermarks and the empty-range cache.
         if not level.safe:
             return False
@@ -202,6 +205,7 @@ class ConsistencyLevels:
         )
 
     def _serial_refusal(self, copies: Copies, purpose: str) -> str | None:
+        """Returns why the serial level of the catalogue is too low for several data centres, None if it is not."""
         if len(copies) == 1 or self._options.catalogue_serial == "SERIAL":
             return None
         return (
@@ -236,6 +240,7 @@ class ConsistencyLevels:
         return (now - ticks(level.delay), LOW_MIN) if self._concludes(level) else None
 
     def _decide(self, name: str, stored: StoredTiming, known: dict[str, InForce]) -> InForce:
+        """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""
         try:
             auto = usual(self._replication())
         except StoreUnavailable:  # Reads and writes fail now anyway. Not cached, so it is decided later.
@@ -244,6 +249,7 @@ class ConsistencyLevels:
         return level
 
     def _in_force(self, name: str, auto: str, stored: StoredTiming) -> InForce:
+        """Returns a level's values; those with guarantees take their times from the stored timing, not the settings."""
         level = self._options.levels[name]
         delay, deadline = level.delay, level.deadline
         undone_within = max(0.0, delay - stored.assumed.clock_difference)
@@ -253,6 +259,7 @@ class ConsistencyLevels:
         return InForce(level.write or auto, level.read or auto, delay, deadline, undone_within, level.safe)
 
     def guarantee(self, queue: Queue) -> str:
+        """Describes to users what reads of a queue may miss, at its levels and read delay."""
         level = self.of(queue)
         how = f"written at {level.writes}, read at {level.reads}"
         if not level.safe:

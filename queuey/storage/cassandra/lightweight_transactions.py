@@ -46,7 +46,7 @@ MIN_PAUSE, FIRST_MAX_PAUSE, MAX_PAUSE = 0.01, 0.04, 0.5
 """Bounds of the pauses, in seconds. Each pause is random, up to a maximum that doubles each time."""
 MIN_TIMEOUT = 0.1
 """Min timeout of one attempt, in seconds."""
-STUCK = 5.0
+MAX_TURN_SECONDS = 5.0
 """Max seconds of a change while others wait for it. A longer one is in doubt."""
 _LOOK_EVERY = 0.1
 
@@ -159,6 +159,7 @@ class LightweightTransactions:
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
     async def _send(self, request: Request | Encoded, seconds: float) -> list[Any]:
+        """Returns the first row of the answer. A change without an answer counts as in doubt."""
         rows = await self._driver.ask(request._replace(timeout=seconds))
         if not rows and not request.statement.reads:
             raise InDoubt("Cassandra did not say whether a change was applied")
@@ -169,6 +170,7 @@ class LightweightTransactions:
         return Turn(self, key)
 
     async def enter(self, key: Hashable, turn: Turn) -> None:
+        """Waits for the turn, in order of arrival. Raises StoreBusy if the turn before takes too long."""
         waiting = self._turns.setdefault(key, deque())
         waiting.append(turn)
         try:
@@ -182,7 +184,7 @@ class LightweightTransactions:
 
     def _check_wait(self, first: Turn) -> None:
         self._driver.calls.deadline.left()
-        if self._boottime() - first.began > STUCK:
+        if self._boottime() - first.began > MAX_TURN_SECONDS:
             raise StoreBusy("another change of the same row is waiting for Cassandra")
 
     def _wait_a_while(self, turn: Turn, done: Done) -> None:
@@ -190,6 +192,7 @@ class LightweightTransactions:
         self._driver.loop.later(_LOOK_EVERY, turn.wake)
 
     def leave(self, key: Hashable, turn: Turn) -> None:
+        """Ends a turn, or the wait for it, and wakes the next one."""
         waiting = self._turns[key]
         waiting.remove(turn)
         if waiting:

@@ -137,6 +137,7 @@ def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> b
 
 
 def starts(body: bytes, columns: int) -> list[int]:
+    """Returns the offset of each row in an answer, to ``IDS_UP`` or ``IDS_DOWN`` unless ``columns`` is COLUMNS."""
     _, count = _shape(body, 8)
     offset = 16
     offsets = []
@@ -296,6 +297,7 @@ Marked = dict[str, set[Location]]
 
 
 def marked_in(messages: Iterable[Message]) -> Marked:
+    """Returns, by name, partition and position of each message that was written as the value of a name."""
     marked: Marked = {}
     for message in messages:
         if type(message) is NamedMessage:  # Runs for each message of each page: isinstance costs more.

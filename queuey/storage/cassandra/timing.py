@@ -76,6 +76,7 @@ class Timing(msgspec.Struct, frozen=True):
         return self
 
     def merged(self, other: Timing, choose: Callable[[float, float], float]) -> Timing:
+        """Returns timing with ``choose`` applied to each pair of values; a level in one of them only is kept."""
         levels = {
             name: LevelTiming(
                 *map(choose, msgspec.structs.astuple(level), msgspec.structs.astuple(other.levels.get(name, level)))
@@ -106,7 +107,7 @@ PATIENT = _both(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
 """Timing of a new keyspace in several data centres."""
 
 
-LONGEST_CLAIM = 43_200.0
+MAX_CLAIM_SECONDS = 43_200.0
 """Max seconds that a claim may last."""
 
 
@@ -149,12 +150,12 @@ def between(old: StoredTiming, new: Timing, change: str, now: float) -> StoredTi
     """Returns what is stored while a change is under way."""
     kept, assumed = old.kept.merged(new, min).check(), old.assumed.merged(new, max)
     unseen = {name: min(value, new.unseen().get(name, value)) for name, value in old.unseen.items()}
-    return StoredTiming(change, kept, assumed, unseen, old.claim_margin(now), now + LONGEST_CLAIM)
+    return StoredTiming(change, kept, assumed, unseen, old.claim_margin(now), now + MAX_CLAIM_SECONDS)
 
 
 def after(step: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
     return StoredTiming(
-        change, new, new, new.unseen(), max(step.claimed_by, step.assumed.clock_difference), now + LONGEST_CLAIM
+        change, new, new, new.unseen(), max(step.claimed_by, step.assumed.clock_difference), now + MAX_CLAIM_SECONDS
     )
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 PAGE = 256
 """Max entries that :meth:`ClaimLogs.read_log` returns. Usually a log has fewer after its snapshot."""
-LONGEST_ENTRY = 1 << 20
+MAX_ENTRY_BYTES = 1 << 20
 """Max bytes of an entry's body."""
-LONGEST_SNAPSHOT = 4 << 20
+MAX_SNAPSHOT_BYTES = 4 << 20
 """Max bytes of a snapshot's body."""
 
 

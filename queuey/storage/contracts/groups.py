@@ -150,5 +150,5 @@ class ConsumerGroups(ABC):
         """
 
     @abstractmethod
-    async def note_search(self, application: str, name: str, when: int) -> None:
+    async def record_search(self, application: str, name: str, when: int) -> None:
         """Records when queues were last searched (ms)."""

@@ -40,7 +40,7 @@ class Names(ABC):
 
         Args:
             queue: The queue.
-            name: 1 to :data:`queuey.messages.LONGEST_NAME` characters.
+            name: 1 to :data:`queuey.messages.MAX_NAME_LENGTH` characters.
             item: The message; None frees the name.
             content: Hash of the message.
             seen: Result of :meth:`find_named`, neither busy nor with a replaced value. It becomes ``replaced`` of the

@@ -31,7 +31,7 @@ _NEWS = (
     "queue_partition = asked.value ->> 0 AND ticks >= asked.value ->> 1 AND ticks < asked.value ->> 2)"
 )
 """Selects the triples [qp, lowest tick, upper bound of ticks] whose ranges have a message."""
-_EARLIER = TICKS_PER_SECOND
+_LOOKBACK_TICKS = TICKS_PER_SECOND
 """Number of ticks before its start from which a watch searches for messages."""
 _TIMES, _PAUSE = 4, 0.005
 """Max checks, and seconds between them, until a visible commit of this process has been recorded by the writer."""
@@ -43,12 +43,12 @@ class CommittedArrivals:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._catalogue = 0
-        self._mine = 0
+        self._own_last = 0
         self._seen = 0
         """Ticks up to which all watches were polled, except for watches added during that poll."""
         self._others = True
         """True if another process may have written since the last poll."""
-        self._calm: Sequence[Watch] | None = None
+        self._calm_watches: Sequence[Watch] | None = None
         """The result of ``watches.all()`` if none of its watches needs a poll before other processes write."""
         self.watches = Watches()
         self._added, self._closed = threading.Event(), threading.Event()
@@ -58,14 +58,14 @@ class CommittedArrivals:
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool
     ) -> Callable[[], None]:
-        self._db.told = self._committed  # Set by the first watch, so that commits cost nothing before.
-        delay, start = _delay(queue), self._db.clock() - _EARLIER
+        self._db.on_commit = self._committed  # Set by the first watch, so that commits cost nothing before.
+        delay, start = _delay_ticks(queue), self._db.clock() - _LOOKBACK_TICKS
         delays = {delay, 0} if early else {delay if delayed else 0}
         stop = self.watches.add(*(Watch(queue, partition, wake, start - ticks, prompt=not ticks) for ticks in delays))
         self._added.set()
         with self._starting:
             if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._run, name="queuey-watch", daemon=True)
+                self._thread = threading.Thread(target=self._poll_forever, name="queuey-watch", daemon=True)
                 self._thread.start()
         return stop
 
@@ -74,13 +74,14 @@ class CommittedArrivals:
         self._added.set()
         self.watches.close()
 
-    def _run(self) -> None:
+    def _poll_forever(self) -> None:
+        """Polls until closed. Waits while nobody watches; an error does not end it."""
         while not self._closed.wait(watching.EVERY):
             self._added.clear()
             if not (self.watches or self._closed.is_set()):
                 self._added.wait()
             try:
-                self._look(self.watches.all())
+                self._poll(self.watches.all())
             except StoreClosed:
                 return
             except QueueyError as error:
@@ -91,48 +92,57 @@ class CommittedArrivals:
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
-        self._db.told = self._committed
+        self._db.on_commit = self._committed
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
         """Wakes watches; ``moment`` is the last id of the other process (ticks)."""
-        self._wake(partitions, moment)
+        self._wake_partitions(partitions, moment)
         return bool(self.watches)
 
     def _committed(self, transaction: Transaction) -> None:
-        if transaction.began_at != self._mine or transaction.passed:
+        """Wakes this process's watches after a commit, and tells other processes of it.
+
+        Called in the writer's thread.
+        """
+        if transaction.began_at != self._own_last or transaction.passed:
             self._others = True
-        self._mine = transaction.last
-        self._wake(transaction.touched, transaction.last)
+        self._own_last = transaction.last
+        self._wake_partitions(transaction.touched, transaction.last)
         if self.watches.share is not None and transaction.touched:
             self.watches.share(transaction.last, transaction.touched)
 
-    def _wake(self, partitions: Iterable[int], last: int) -> None:
+    def _wake_partitions(self, partitions: Iterable[int], last: int) -> None:
+        """Wakes the watches of partitions. Prompt ones will search only above ``last`` from now on."""
         for key in partitions:
             for watch in self.watches.of(key):
                 if watch.prompt:
                     watch.position = max(watch.position, last + 1)  # The woken reader reads everything below.
                 watch.wake()
 
-    def _look(self, watches: Sequence[Watch]) -> None:
+    def _poll(self, watches: Sequence[Watch]) -> None:
+        """Wakes watches of partitions with new messages, or of changed queues.
+
+        Skips watches for which nothing can be new.
+        """
         others = False
         polled: Sequence[Watch]
         try:
             with self._db.readers.reading() as connection:
                 last, catalogue = self._db.read_clock(connection)
-            # `_others` is read after `_mine`, because this process's last commit sets it if others committed before.
-            mine = self._own(last)
+            # `_others` is read after `_own_last`, as this process's last commit sets it if others committed before.
+            mine = self._read_own_last(last)
             others, self._others = self._others, False
             if others or last > max(mine, self._seen):
                 polled, self._seen = watches, last
-            elif watches is self._calm:
+            elif watches is self._calm_watches:
                 polled = ()
             else:
                 polled = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
-                self._calm = watches if not polled else None
+                self._calm_watches = watches if not polled else None
             with self._db.readers.reading() as connection:
-                woken = _asked(connection, polled, last + 1, self._db.clock())
+                woken = _find_arrivals(connection, polled, last + 1, self._db.clock())
                 if catalogue != self._catalogue:
-                    woken += _changed(connection, watches, catalogue)
+                    woken += _find_changed(connection, watches, catalogue)
         except BaseException:
             self._others = self._others or others
             raise
@@ -140,23 +150,24 @@ class CommittedArrivals:
         for watch in woken:
             watch.wake()
 
-    def _own(self, last: int) -> int:
+    def _read_own_last(self, last: int) -> int:
         """Returns the last id of this process. Waits a little until a visible commit of its own is recorded."""
         for _ in range(_TIMES):
-            if last <= max(self._mine, self._seen):
+            if last <= max(self._own_last, self._seen):
                 break
             sleep(_PAUSE)
-        return self._mine
+        return self._own_last
 
 
-def _delay(queue: Queue) -> int:
+def _delay_ticks(queue: Queue) -> int:
     return int((queue.read_delay or 0.0) * TICKS_PER_SECOND)
 
 
-def _asked(connection: Connection, watches: Sequence[Watch], safe: int, now: int) -> list[Watch]:
+def _find_arrivals(connection: Connection, watches: Sequence[Watch], safe: int, now: int) -> list[Watch]:
+    """Returns the watches with messages below their horizon, and moves all watches up to it."""
     ranges = []
     for watch in watches:
-        upper = safe if watch.prompt else min(safe, now - _delay(watch.queue))
+        upper = safe if watch.prompt else min(safe, now - _delay_ticks(watch.queue))
         ranges.append((watch.key, watch.position, upper))
         watch.position = max(watch.position, upper)
     if not ranges:
@@ -165,7 +176,8 @@ def _asked(connection: Connection, watches: Sequence[Watch], safe: int, now: int
     return [watches[number] for (number,) in rows]
 
 
-def _changed(connection: Connection, watches: Sequence[Watch], catalogue: int) -> list[Watch]:
+def _find_changed(connection: Connection, watches: Sequence[Watch], catalogue: int) -> list[Watch]:
+    """Returns the watches of queues whose rows are out of date."""
     changed = set()
     for queue in {id(watch.queue): watch.queue for watch in watches if watch.queue.version != catalogue}.values():
         try:

@@ -24,7 +24,7 @@ from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, translate
 
-Tell = Callable[[str, int, int | None], None]
+ReportProgress = Callable[[str, int, int | None], None]
 """Reports progress: the name of the step, the bytes done, and the total bytes or None if they are not known."""
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
@@ -59,7 +59,9 @@ class Contents(msgspec.Struct, frozen=True):
     sha256: str | None = None
 
 
-def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *, replace: bool = False) -> Contents:
+def back_up(
+    directory: Path, target: Path, options: SqliteOptions, tell: ReportProgress, *, replace: bool = False
+) -> Contents:
     """Writes a snapshot of a store into one compact file. The store may be in use.
 
     The file appears under its name once it is complete, checked and on disk; then its checksum file appears. Both are
@@ -83,13 +85,13 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
     if checksum.exists() and _read_checksum(checksum) is None:
         text = "File exists and is not a checksum. Move it away, or choose another name for the backup"
         raise FileExistsError(errno.EEXIST, text, str(checksum))
-    with _partial(target) as partial:
+    with _partial_file(target) as partial:
         connection = driver.connect(source, options)
         try:
             schema.require_format(connection, source)
             _vacuum_into(connection, partial, tell)
         except DatabaseError as error:
-            raise _of_copying(error, target) from error
+            raise _copy_error(error, target) from error
         finally:
             connection.close()
         contents = examine(partial, tell)
@@ -100,8 +102,8 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
         # If this process dies here, the checksum is missing, which is better than a wrong one.
         checksum.unlink(missing_ok=True)
         _publish(partial, target, replace=replace)
-    with _partial(checksum) as partial:
-        partial.write_bytes(_line(sha256, target.name))
+    with _partial_file(checksum) as partial:
+        partial.write_bytes(_make_checksum_line(sha256, target.name))
         _publish(partial, checksum, replace=True)
     return msgspec.structs.replace(contents, sha256=sha256)
 
@@ -111,17 +113,20 @@ def checksum_file(backup: Path) -> Path:
 
 
 def _read_checksum(path: Path) -> str | None:
+    """Returns the SHA-256 in a checksum file, or None if the file is not one."""
     with path.open("rb") as file:
         match = _CHECKSUM.fullmatch(file.read(_LONGEST_LINE))
     return None if match is None else match[1].decode()
 
 
-def _line(sha256: str, name: str) -> bytes:
+def _make_checksum_line(sha256: str, name: str) -> bytes:
     escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     return os.fsencode(f"{'' if escaped == name else chr(92)}{sha256}  {escaped}\n")
 
 
-def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *, replace: bool = False) -> Contents:
+def restore(
+    backup: Path, directory: Path, options: SqliteOptions, tell: ReportProgress, *, replace: bool = False
+) -> Contents:
     """Restores a backup as the store of a directory.
 
     The store appears, or replaces the present one, atomically: once it is complete, checked and on disk. Its next ids
@@ -152,17 +157,17 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
     if path.exists() and not replace:
         raise FileExistsError(errno.EEXIST, "a store exists already", str(path))
     _require_owner(path if path.exists() else directory)
-    with _partial(path) as partial:
-        sha256 = _compared(backup, _copy(backup, partial, tell))
+    with _partial_file(path) as partial:
+        sha256 = _verify_checksum(backup, _copy(backup, partial, tell))
         contents = msgspec.structs.replace(examine(partial, tell, name=backup), sha256=sha256)
-        with _kept_out(path, options) as present:
+        with _exclusive_lock(path, options) as present:
             if present is not None:
-                _carry_over(partial, options, present)
+                _raise_clock(partial, options, present)
             _publish(partial, path, replace=present is not None)
     return contents
 
 
-def examine(path: Path, tell: Tell, *, name: Path | None = None) -> Contents:
+def examine(path: Path, tell: ReportProgress, *, name: Path | None = None) -> Contents:
     """Checks a whole backup and counts its contents. Errors mention ``name`` instead of ``path`` if it is given.
 
     Raises:
@@ -179,14 +184,14 @@ def examine(path: Path, tell: Tell, *, name: Path | None = None) -> Contents:
             if complaints := schema.complaints(connection):
                 text = f"{name} is damaged: {len(complaints)} defects, the first: {complaints[0]}. Use another backup."
                 raise StoreIncompatible(text)
-            return _count(connection, path)
+            return _count_contents(connection, path)
         finally:
             connection.close()
     except DatabaseError as error:
         raise StoreIncompatible(f"{name} is not a backup, or is damaged: {error}. Use another one.") from error
 
 
-def _count(connection: Connection, path: Path) -> Contents:
+def _count_contents(connection: Connection, path: Path) -> Contents:
     tables = ("applications", "keys", "queues", "messages")
     row: Any = connection.execute(
         f"SELECT {', '.join(f'(SELECT count(*) FROM {table})' for table in tables)}, last_ticks FROM clock"  # noqa: S608 - constants only
@@ -196,7 +201,7 @@ def _count(connection: Connection, path: Path) -> Contents:
     return Contents(path.stat().st_size, applications, keys, queues, messages, newest)
 
 
-def _vacuum_into(connection: Connection, partial: Path, tell: Tell) -> None:
+def _vacuum_into(connection: Connection, partial: Path, tell: ReportProgress) -> None:
     sizes: Any = connection.execute(
         "SELECT page_size * (page_count - freelist_count) FROM pragma_page_size, pragma_page_count, "
         "pragma_freelist_count"
@@ -210,7 +215,7 @@ def _vacuum_into(connection: Connection, partial: Path, tell: Tell) -> None:
     connection.execute("VACUUM INTO ?", (str(partial),)).fetchall()
 
 
-def _compared(backup: Path, sha256: str) -> str | None:
+def _verify_checksum(backup: Path, sha256: str) -> str | None:
     """Returns the checksum of a backup, or None if it does not have a checksum file.
 
     Raises:
@@ -228,7 +233,7 @@ def _compared(backup: Path, sha256: str) -> str | None:
     return sha256
 
 
-def _copy(backup: Path, partial: Path, tell: Tell) -> str:
+def _copy(backup: Path, partial: Path, tell: ReportProgress) -> str:
     """Copies the backup and returns its SHA-256. The copy is checked later, so it cannot change in between."""
     digest = hashlib.sha256()
     with backup.open("rb") as source, partial.open("r+b") as file:
@@ -240,7 +245,8 @@ def _copy(backup: Path, partial: Path, tell: Tell) -> str:
     return digest.hexdigest()
 
 
-def _of_copying(error: DatabaseError, target: Path) -> Exception:
+def _copy_error(error: DatabaseError, target: Path) -> Exception:
+    """Translates an error of the copy. A full disk is always the target's."""
     translated = translate(error)
     if isinstance(translated, StoreFull):  # only the copy is written
         return StoreFull(f"no space left for {target}: free some, or choose another disk", outcome="none")
@@ -256,7 +262,7 @@ def _require_owner(path: Path) -> None:
 
 
 @contextmanager
-def _partial(target: Path) -> Iterator[Path]:
+def _partial_file(target: Path) -> Iterator[Path]:
     """Creates an empty file in the directory of ``target``. At the end it is removed unless it was published.
 
     Partial files of killed processes are removed from the directory. Running processes hold locks on their files.
@@ -264,16 +270,17 @@ def _partial(target: Path) -> Iterator[Path]:
     for leftover in target.parent.glob(f".*{_PARTIAL}"):
         with suppress(OSError), leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(leftover)
-    descriptor, partial = _made(target)
+            _remove_partial(leftover)
+    descriptor, partial = _make_partial_file(target)
     try:
         yield partial
     finally:
-        _remove(partial)
+        _remove_partial(partial)
         os.close(descriptor)
 
 
-def _made(target: Path) -> tuple[int, Path]:
+def _make_partial_file(target: Path) -> tuple[int, Path]:
+    """Creates a locked file. Tries again if another process has removed it before the lock."""
     while True:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PARTIAL, dir=target.parent)
         with suppress(BlockingIOError):
@@ -283,7 +290,7 @@ def _made(target: Path) -> tuple[int, Path]:
         os.close(descriptor)
 
 
-def _remove(partial: Path) -> None:
+def _remove_partial(partial: Path) -> None:
     for end in (*_SIDE_FILES, ""):
         partial.with_name(partial.name + end).unlink(missing_ok=True)
 
@@ -328,7 +335,7 @@ class _Clock(NamedTuple):
 
 
 @contextmanager
-def _kept_out(path: Path, options: SqliteOptions) -> Iterator[_Clock | None]:
+def _exclusive_lock(path: Path, options: SqliteOptions) -> Iterator[_Clock | None]:
     """Locks a store so that no other process can open it. Yields its clock, or None if there is no store.
 
     First the store's log is merged into its file. A process that has opened the file and waits for the lock cannot
@@ -358,14 +365,14 @@ def _kept_out(path: Path, options: SqliteOptions) -> Iterator[_Clock | None]:
     except (DatabaseError, StoreUnavailable, StoreIncompatible) as error:
         if connection is not None:
             connection.close()
-        raise _of_present(error, path) from error
+        raise _present_store_error(error, path) from error
     try:
         yield _Clock(*row)
     finally:
         connection.close()
 
 
-def _of_present(error: Exception, path: Path) -> Exception:
+def _present_store_error(error: Exception, path: Path) -> Exception:
     translated = translate(error) if isinstance(error, DatabaseError) else error
     if isinstance(translated, StoreBusy):
         return StoreBusy(f"{path} is in use. Stop the service and all other processes that have it open, then repeat.")
@@ -373,7 +380,8 @@ def _of_present(error: Exception, path: Path) -> Exception:
     return StoreUnavailable(f"{text}, move {path.name} and the files beside it to another place, then repeat.")
 
 
-def _carry_over(partial: Path, options: SqliteOptions, present: _Clock) -> None:
+def _raise_clock(partial: Path, options: SqliteOptions, present: _Clock) -> None:
+    """Raises the counters of the restored copy to at least the present store's, so that no id is made twice."""
     try:
         connection = driver.connect(partial, options)
         try:

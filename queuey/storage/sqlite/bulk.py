@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOADED_AT_ONCE = 1000
 _STEP = 64
 """Max rows between checks of the size of a batch."""
-_TAKE = [itemgetter(number) for number in range(6)]
+_GETTERS = [itemgetter(number) for number in range(6)]
 _BODY = 3
 
 # Bodies are read as blobs: text would be decoded and encoded again.
@@ -77,13 +77,13 @@ class SqliteBulk(Bulk):
         return scanning.scan(self._messages, queue, part)
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
-        return in_steps(self._scan_arrow(queue, part, bodies=bodies))
+        return in_steps(self._iterate_batches(queue, part, bodies=bodies))
 
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
         return in_steps(measure(self._db, queues))
 
     async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        return await in_thread(partial(self._load, queue, messages))
+        return await in_thread(partial(self._load_chunks, queue, messages))
 
     @threaded
     def horizon(self, queue: Queue) -> int:
@@ -91,12 +91,13 @@ class SqliteBulk(Bulk):
             safe = sample(self._db, connection, queue)
         return behind(queue, safe, self._db.clock())
 
-    def _scan_arrow(self, queue: Queue, requested: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+    def _iterate_batches(self, queue: Queue, requested: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+        """Yields batches within the slice's limits, each from a new snapshot, until the slice has no more messages."""
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         more = True
         while more:
-            values, more = self._columns(queue, requested, bodies=bodies)
+            values, more = self._read_columns(queue, requested, bodies=bodies)
             if not values[0]:
                 return
             requested = msgspec.structs.replace(requested, lower=ids.following((values[0][-1], values[1][-1])))
@@ -104,19 +105,21 @@ class SqliteBulk(Bulk):
                 values[4:] = [list(map(columns.marked, values[4], values[5]))]
             yield columns.batch_from(*values)
 
-    def _columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
+    def _read_columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
+        """Reads the columns of one batch. Returns them, and whether more messages may follow."""
         limit = max(0, requested.limit)
         with self._db.readers.reading() as connection:
-            where = self._where(connection, queue, requested)
+            where = self._bounds_of(connection, queue, requested)
             if bodies:
-                return _gathered(connection.execute(_ROWS, (*where, limit)), limit, requested.max_bytes)
+                return _gather_columns(connection.execute(_ROWS, (*where, limit)), limit, requested.max_bytes)
             columns: list[list[int]] = [[], [], []]
             for keys in live_keys(connection, *where, limit=limit):
-                for take, column in zip(_TAKE[1:4], columns, strict=True):
+                for take, column in zip(_GETTERS[1:4], columns, strict=True):
                     column.extend(map(take, keys))
         return columns, len(columns[0]) >= limit
 
-    def _where(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
+    def _bounds_of(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
+        """Returns the parameters of a range query: ``qp``, lower and upper position, and the clock."""
         safe = sample(self._db, connection, queue)
         now = self._db.clock()
         qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1
@@ -128,28 +131,29 @@ class SqliteBulk(Bulk):
         count = 0
         end = part.lower
         with self._db.readers.reading() as connection:
-            where = self._where(connection, queue, part)
+            where = self._bounds_of(connection, queue, part)
             for keys in live_keys(connection, *where, limit=part.limit):
                 count += len(keys)
                 end = ids.following(keys[-1][1:3])
         return count, end if count >= part.limit else max(part.lower, where[3:5])
 
-    def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
+    def _load_chunks(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """Stores messages, ``LOADED_AT_ONCE`` per transaction. If a chunk fails, the earlier ones stay stored."""
         written = 0
         remaining = iter(messages)
         while chunk := list(islice(remaining, LOADED_AT_ONCE)):
-            _check(queue, chunk)
+            _check_messages(queue, chunk)
 
             def work(transaction: Transaction, some: list[Message] = chunk) -> int:
                 transaction.verify(queue)
-                return _load(transaction, queue, some)
+                return _load_alive(transaction, queue, some)
 
             written += self._db.writer.perform(work)
         return written
 
     async def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
         messages = list(messages)
-        _check(queue, messages)
+        _check_messages(queue, messages)
         lowest = min((message.ticks for message in messages), default=None)
 
         def work(transaction: Transaction) -> int:
@@ -158,43 +162,44 @@ class SqliteBulk(Bulk):
                 return 0
             if lowest <= transaction.last:
                 raise TooLate(written=False)
-            return _load(transaction, queue, messages)
+            return _load_alive(transaction, queue, messages)
 
         return await self._db.write(work)
 
 
-def _gathered(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
+def _gather_columns(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
     """Collects rows until one of the two bounds is reached. Returns their columns and whether a bound was reached.
 
     Rows are split into columns a few at a time, because thousands of rows would start the garbage collector.
     """
-    columns: list[list[Any]] = [[] for _ in _TAKE]
+    columns: list[list[Any]] = [[] for _ in _GETTERS]
     remaining = max(1, max_bytes)
     step = 1
     while remaining > 0 and (chunk := list(islice(cursor, step))):
-        size = sum(map(len, map(_TAKE[_BODY], chunk)))
+        size = sum(map(len, map(_GETTERS[_BODY], chunk)))
         if size >= remaining:
-            chunk = chunk[: _reaching(chunk, remaining)]
+            chunk = chunk[: _count_until(chunk, remaining)]
         remaining -= size
         # As many rows as fit if their bodies have the same average size; surplus long bodies would be read twice.
         step = min(_STEP, max(1, remaining * step // max(1, size)))
-        for take, column in zip(_TAKE, columns, strict=True):
+        for take, column in zip(_GETTERS, columns, strict=True):
             column.extend(map(take, chunk))
     return columns, remaining <= 0 or len(columns[0]) >= limit
 
 
-def _reaching(chunk: list[Any], size: int) -> int:
+def _count_until(chunk: list[Any], size: int) -> int:
     ends = accumulate(len(row[_BODY]) for row in chunk)
     return next((number for number, end in enumerate(ends, 1) if end >= size), len(chunk))
 
 
-def _check(queue: Queue, messages: Sequence[Message]) -> None:
+def _check_messages(queue: Queue, messages: Sequence[Message]) -> None:
     for message in messages:
         items_of.check_partition(queue, message.partition)
         items_of.check_text(message.body)
 
 
-def _load(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:
+def _load_alive(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:
+    """Stores the messages that have not expired, replacing others with the same ids. Returns their number."""
     # Otherwise ids up to now would count as ahead of the clock.
     transaction.advance()
     alive = [message for message in messages if message.expires > transaction.now]
@@ -222,6 +227,10 @@ def measure(
 
 
 def _measure_some(database: Database, queues: Sequence[Queue], messages: int) -> Iterator[list[Measure]]:
+    """Yields the measures of each queue; none for a queue whose row is out of date.
+
+    Large partitions are counted on in further snapshots.
+    """
     now = database.clock()
     complete: defaultdict[int, list[Measure]] = defaultdict(list)
     large: defaultdict[int, list[tuple[int, Measure | None, Position]]] = defaultdict(list)
@@ -230,7 +239,9 @@ def _measure_some(database: Database, queues: Sequence[Queue], messages: int) ->
         qids = json.dumps([queue.qid for queue, is_current in zip(queues, current, strict=True) if is_current])
         held: Any = connection.execute(_HELD, (qids, now)).fetchall()
         for qp, count, ticks in held:
-            measured, border = _count(connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE_ROWS, messages), now)
+            measured, border = _measure_chunk(
+                connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE_ROWS, messages), now
+            )
             if border is not None:
                 large[qp >> 8].append((qp, measured, border))
             elif measured is not None:
@@ -239,7 +250,7 @@ def _measure_some(database: Database, queues: Sequence[Queue], messages: int) ->
         if not is_current:
             yield []
         elif queue.qid in large:
-            more = [_count_on(database, qp, first, border, now, messages) for qp, first, border in large[queue.qid]]
+            more = [_measure_rest(database, qp, first, border, now, messages) for qp, first, border in large[queue.qid]]
             with _snapshot(database) as connection:
                 kept = _is_current(database, connection, queue)
             measures = complete[queue.qid] + [m for m in more if m is not None]
@@ -266,7 +277,7 @@ def _is_current(database: Database, connection: Connection, queue: Queue) -> boo
     return row_codec.find_queue(connection, queue.application, queue.name, queue.version) == queue
 
 
-def _count(
+def _measure_chunk(
     connection: Connection, qp: int, lower: Position, limit: int, now: int
 ) -> tuple[Measure | None, Position | None]:
     """Measures live messages among ``limit`` rows of a partition.
@@ -294,12 +305,13 @@ def _count(
     return Measure(qp & 0xFF, count, size, exact=True, oldest=oldest, newest=newest), border
 
 
-def _count_on(
+def _measure_rest(
     database: Database, qp: int, total: Measure | None, border: Position | None, now: int, messages: int
 ) -> Measure | None:
+    """Adds the rest of a partition from ``border`` on to a measure, ``messages`` rows per snapshot."""
     while border is not None:
         with _snapshot(database) as connection:
-            chunk, border = _count(connection, qp, border, messages, now)
+            chunk, border = _measure_chunk(connection, qp, border, messages, now)
         if chunk is not None:
             total = chunk if total is None else _joined(total, chunk)
     return total

@@ -38,7 +38,7 @@ class SqliteCatalogue(Catalogue):
         self._db = database
 
     async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        fields = catalogue_rows.of_new(spec)
+        fields = catalogue_rows.new_queue_fields(spec)
 
         def work(transaction: Transaction) -> tuple[Queue, bool]:
             connection = transaction.connection
@@ -68,10 +68,11 @@ class SqliteCatalogue(Catalogue):
 
     async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         cached = None if fresh else self.cached_queue(application, name)
-        return await self._find(application, name) if cached is None else cached
+        return await self._read_queue(application, name) if cached is None else cached
 
     @threaded
-    def _find(self, application: str, name: str) -> Queue:
+    def _read_queue(self, application: str, name: str) -> Queue:
+        """Reads a queue's row into the cache. If it is missing, removes it from the cache and raises."""
         with self._db.readers.reading() as connection:
             # The version is read first: a change between the two reads makes the row look older than it is, not newer.
             catalogue = self._db.read_catalogue(connection)
@@ -95,7 +96,7 @@ class SqliteCatalogue(Catalogue):
             transaction.connection.execute(_UPDATE, (*catalogue_rows.values(changed), queue.application, queue.name))
             return changed
 
-        return self._changed(queue, await self._db.write(work))
+        return self._replace_cached(queue, await self._db.write(work))
 
     async def delete_queue(self, queue: Queue) -> None:
         def work(transaction: Transaction) -> None:
@@ -121,9 +122,9 @@ class SqliteCatalogue(Catalogue):
             transaction.connection.execute("INSERT INTO pending_deletes (qid) VALUES (?)", (queue.qid,))
             return purged
 
-        return self._changed(queue, await self._db.write(work))
+        return self._replace_cached(queue, await self._db.write(work))
 
-    def _changed(self, old: Queue, new: Queue) -> Queue:
+    def _replace_cached(self, old: Queue, new: Queue) -> Queue:
         self._db.queues.drop(old.application, old.name)
         self._db.queues.put(new)
         return new
@@ -159,10 +160,10 @@ class SqliteApplications(Applications):
             return [name for (name,) in connection.execute(_LIST_APPLICATIONS, (start, max_rows))]
 
     async def has_application(self, name: str) -> bool:
-        return self._known.get(name, 0.0) > time.monotonic() or await self._exists(name)
+        return self._known.get(name, 0.0) > time.monotonic() or await self._read_existence(name)
 
     @threaded
-    def _exists(self, name: str) -> bool:
+    def _read_existence(self, name: str) -> bool:
         now = time.monotonic()
         with self._db.readers.reading() as connection:
             exists = row_codec.has_application(connection, name)
@@ -190,7 +191,7 @@ class SqliteApplications(Applications):
             if present is not None:
                 if present[0] != application:
                     raise Conflict("This key belongs to another application.")
-                return _key(present)
+                return _key_from_row(present)
             taken = {key_id for (key_id,) in connection.execute("SELECT id FROM keys")}
             key = Key(
                 application=application,
@@ -213,7 +214,7 @@ class SqliteApplications(Applications):
     def keys(self, application: str) -> list[Key]:
         with self._db.readers.reading() as connection:
             return [
-                _key(row)
+                _key_from_row(row)
                 for row in connection.execute(_KEY + "WHERE application = ? ORDER BY created, id", (application,))
             ]
 
@@ -236,7 +237,7 @@ class SqliteApplications(Applications):
             row = connection.execute(_KEY + "WHERE application = ? AND id = ?", (application, key_id)).fetchone()
             if row is None:
                 raise KeyNotFound(key_id)
-            return _key(row)
+            return _key_from_row(row)
 
         return await self._db.write(work)
 
@@ -244,10 +245,10 @@ class SqliteApplications(Applications):
     def find_key(self, digest: bytes) -> Key | None:
         with self._db.readers.reading() as connection:
             row = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
-        return None if row is None else _key(row)
+        return None if row is None else _key_from_row(row)
 
 
-def _key(row: Any) -> Key:  # noqa: ANN401 - a row of the driver
+def _key_from_row(row: Any) -> Key:  # noqa: ANN401 - a row of the driver
     application, key_id, created, expires, note, scope = row
     return Key(
         application=application,

@@ -10,7 +10,7 @@ from queuey.errors import InvalidRequest
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.calls import ended
-from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, ClaimLogs
+from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_SNAPSHOT_BYTES, PAGE, ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
@@ -59,8 +59,8 @@ class SqliteClaimLogs(ClaimLogs):
         truncate_below: int | None = None,
     ) -> bool:
         items_of.check_partition(queue, partition)
-        items_of.check_length("entry", entry.body, LONGEST_ENTRY)
-        work = partial(_append, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
+        items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
+        work = partial(_append_to_log, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
         begin = partial(self._db.writer.begin, work, weight=len(entry.body))
         applied: bool = await ended(begin, self._db.deadline)
         return applied
@@ -72,13 +72,13 @@ class SqliteClaimLogs(ClaimLogs):
             connection.execute("BEGIN")
             try:
                 self._db.verify(connection, queue)
-                return _page(connection, queue.qid << 8 | partition, first)
+                return _read_page(connection, queue.qid << 8 | partition, first)
             finally:
                 connection.execute("COMMIT")
 
     async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
         items_of.check_partition(queue, partition)
-        items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
+        items_of.check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
 
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
@@ -138,9 +138,10 @@ class SqliteCovers(Covers):
             last = max(removed)
 
 
-def _append(
+def _append_to_log(
     queue: Queue, qp: int, entry: LogEntry, snapshot: int | None, truncate_below: int | None, transaction: Transaction
 ) -> bool:
+    """Appends an entry if it is the next one. Then names the snapshot and deletes older ones, and truncates the log."""
     transaction.verify(queue)
     connection = transaction.connection
     if not connection.execute(_APPEND, (qp, entry.number, entry.body, qp, entry.number - 1)).fetchall():
@@ -154,19 +155,24 @@ def _append(
     return True
 
 
-def _page(connection: Connection, qp: int, first: int) -> LogPage:
+def _read_page(connection: Connection, qp: int, first: int) -> LogPage:
+    """Returns entries from ``first`` on.
+
+    If the log does not have that entry any more, or for 1, it returns the newest named snapshot with the entries after
+    it.
+    """
     row: Any = connection.execute(_LAST, (qp,)).fetchone()
     last: int = row[0]
-    entries = _entries(connection, qp, first)
+    entries = _read_entries(connection, qp, first)
     if first > 1 and (last < first or (entries and entries[0].number == first)):
         return LogPage(last, entries)
     row = connection.execute(_SNAPSHOT, (qp,)).fetchone()
     if row is None:
         return LogPage(last, entries)
     snapshot = LogEntry(*row)
-    return LogPage(last, _entries(connection, qp, snapshot.number + 1), snapshot)
+    return LogPage(last, _read_entries(connection, qp, snapshot.number + 1), snapshot)
 
 
-def _entries(connection: Connection, qp: int, first: int) -> list[LogEntry]:
+def _read_entries(connection: Connection, qp: int, first: int) -> list[LogEntry]:
     rows: Any = connection.execute(_ENTRIES, (qp, first, PAGE)).fetchall()
     return [LogEntry(number, body) for number, body in rows]

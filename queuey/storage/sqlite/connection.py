@@ -217,8 +217,8 @@ class Readers:
         for _ in range(options.readers):
             self._free.put(None)
 
-    def take(self, *, hasty: bool = False) -> Connection:
-        """Returns a free connection. Return it with :meth:`give`, or call :meth:`drop` after an error.
+    def acquire(self, *, hasty: bool = False) -> Connection:
+        """Returns a free connection. Return it with :meth:`release`, or call :meth:`drop` after an error.
 
         Waits for a free connection up to the deadline, and opens it if necessary. With ``hasty`` it does neither.
 
@@ -261,10 +261,11 @@ class Readers:
             self._free.put(None)
         raise Empty
 
-    def give(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         self._free.put(connection)
 
     def drop(self, connection: Connection) -> None:
+        """Closes a connection instead of releasing it. A later :meth:`acquire` opens a new one."""
         with contextlib.suppress(apsw.Error):
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
         self._free.put(None)
@@ -274,27 +275,27 @@ class Readers:
         """Lends a connection and translates driver errors.
 
         Raises:
-            StoreBusy: All connections are in use (see :meth:`take`).
+            StoreBusy: All connections are in use (see :meth:`acquire`).
             StoreUnavailable: The read failed.
         """
-        connection = self.take()
+        connection = self.acquire()
         try:
             yield connection
         except BaseException as error:
             self._end_failed(connection, error)
             raise
         else:
-            self.give(connection)
+            self.release(connection)
 
     def read_hastily(self, read: Callable[[Connection], T]) -> T:
         """Reads without waiting for a connection or another process, and stops after too many rows.
 
         Raises:
-            StoreBusy: No open connection is free (see :meth:`take`).
+            StoreBusy: No open connection is free (see :meth:`acquire`).
             TooLong: The read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
-        connection = self.take(hasty=True)
+        connection = self.acquire(hasty=True)
         try:
             _haste.on, _haste.requested = True, 0
             try:
@@ -302,18 +303,22 @@ class Readers:
             finally:
                 _haste.on = False
         except (apsw.InterruptError, apsw.BusyError) as error:
-            self.give(connection)
+            self.release(connection)
             message = "this read takes too long"
             raise TooLong(message) from error
         except BaseException as error:
             self._end_failed(connection, error)
             raise
-        self.give(connection)
+        self.release(connection)
         return result
 
     def _end_failed(self, connection: Connection, error: BaseException) -> None:
+        """Gives a connection back after an error, closed unless the error is Queuey's own.
+
+        Raises the translated error if it is the driver's.
+        """
         if isinstance(error, QueueyError):
-            self.give(connection)
+            self.release(connection)
             return
         # The error may keep a statement open, so that the next caller would read in its old snapshot.
         self.drop(connection)
@@ -323,6 +328,10 @@ class Readers:
             raise damaged(error) from error
 
     def close(self, timeout: float) -> None:
+        """Closes the connections as they become free, for at most ``timeout`` seconds.
+
+        Afterwards none can be acquired.
+        """
         self._closed = True
         until = time.monotonic() + timeout
         closed = 0

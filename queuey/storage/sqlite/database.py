@@ -29,9 +29,9 @@ T = TypeVar("T")
 TIMEOUT_MESSAGE = "the store did not finish the write in time"
 LEAST_ROOM = 2 << 20
 """Min free bytes on the disk for the store to be healthy."""
-SMALLEST_FILE = 512
+MIN_FILE_BYTES = 512
 """Min bytes of a SQLite file that is not empty: one page."""
-LOG_BYTES = 2 << 20
+MIN_CHECKPOINT_BYTES = 2 << 20
 """Min bytes of bodies written before the sweep copies the log: an eighth of the size at which a commit copies it."""
 
 
@@ -67,6 +67,7 @@ class SqliteQueueCache:
         self.get = self._rows.get
 
     def put(self, queue: Queue) -> None:
+        """Adds or replaces a row. A full cache first drops the row that was added first."""
         key = queue.application, queue.name
         with self._lock:
             if key not in self._rows and len(self._rows) >= self._size:
@@ -103,14 +104,14 @@ class Database:
         self.deadline = deadline
         self.clock = options.clock
         self.queues = SqliteQueueCache(options.cached_queues)
-        self.told: Callable[[Transaction], None] = lambda _: None
+        self.on_commit: Callable[[Transaction], None] = lambda _: None
         """Called after each commit, in the writer's thread."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # An existing file must not be opened: closing it would release the locks of this process's other stores.
             with contextlib.suppress(FileExistsError):
                 self.path.touch(mode=0o600, exist_ok=False)
-            is_other = self.path.is_file() and 0 < self.path.stat().st_size < SMALLEST_FILE
+            is_other = self.path.is_file() and 0 < self.path.stat().st_size < MIN_FILE_BYTES
         except OSError as error:
             message = f"the data directory {directory} cannot be used: {error.strerror or error}"
             raise StoreUnavailable(message) from error
@@ -122,11 +123,11 @@ class Database:
         finally:
             connection.close()
         self._name = str(self.path)
-        self._identity = self._inode()
+        self._identity = self._read_identity()
         self.appended = 0
         self.catalogue = 0
         self.log_grows = threading.Event()
-        """Set each time the writer has written another ``LOG_BYTES``."""
+        """Set each time the writer has written another ``MIN_CHECKPOINT_BYTES``."""
         self._announced = 0
         self.readers = Readers(self.path, options, deadline)
         self.writer = SqliteWriter(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
@@ -142,6 +143,7 @@ class Database:
         return result
 
     def read_catalogue(self, connection: Connection) -> int:
+        """Reads the version of the catalogue, and sets :attr:`catalogue` to it."""
         row: Any = connection.execute(row_codec.CATALOGUE).fetchone()
         self.catalogue = row[0]
         return self.catalogue
@@ -199,7 +201,7 @@ class Database:
         Raises:
             StoreUnavailable: The file was moved, removed or replaced.
         """
-        if self._inode() != self._identity:
+        if self._read_identity() != self._identity:
             message = f"{self.path} was moved, removed or replaced while in use"
             raise StoreUnavailable(message, retry_after=30)
 
@@ -221,7 +223,8 @@ class Database:
             self.writer.trouble.met(error.code, error)
             raise error
 
-    def _inode(self) -> tuple[int, int] | None:
+    def _read_identity(self) -> tuple[int, int] | None:
+        """Returns device and inode of the file at the path, or None if it is missing."""
         try:
             status = os.stat(self._name)  # noqa: PTH116 - once per commit; a Path costs three times as much
         except OSError:
@@ -229,12 +232,16 @@ class Database:
         return status.st_dev, status.st_ino
 
     def _committed(self, transaction: Transaction) -> None:
+        """Updates the counters after a commit and wakes the sweep if the log has grown enough.
+
+        Then calls ``on_commit``.
+        """
         self.appended += transaction.messages
         self.catalogue = transaction.catalogue
-        if self.writer.written - self._announced >= LOG_BYTES:
+        if self.writer.written - self._announced >= MIN_CHECKPOINT_BYTES:
             self._announced = self.writer.written
             self.log_grows.set()
-        self.told(transaction)
+        self.on_commit(transaction)
 
     def close(self, timeout: float) -> None:
         self.writer.close(timeout)
@@ -243,4 +250,5 @@ class Database:
 
 
 def _comes_due(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
+    """Returns whether a message above ``last`` has become due in these partitions; always true for all partitions."""
     return partitions is None or any(connection.execute(_COMES_DUE, (qp, last, now)).fetchall() for qp in partitions)

@@ -34,11 +34,18 @@ def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> l
                 "directory", "fail", f"{path} belongs to another user", "Run this as the user that the service runs as."
             )
         ]
-    integrity = [_integrity(path)] if whole else []
-    return [_directory(directory), _mount(directory), _room(directory), *integrity, _sync(options)]
+    integrity = [_check_integrity(path)] if whole else []
+    return [
+        _check_directory(directory),
+        _check_mount(directory),
+        _check_room(directory),
+        *integrity,
+        _check_sync(options),
+    ]
 
 
 def judge_room(free: int) -> Finding:
+    """Judges free bytes: fails below ``LEAST_ROOM``, warns below ``LITTLE_ROOM``."""
     text = f"{free / (1 << 20):,.0f} MiB are free"
     if free < LEAST_ROOM:
         return Finding("disk", "fail", text, "Free disk space. Until then posts are refused.")
@@ -50,6 +57,7 @@ def judge_room(free: int) -> Finding:
 
 
 def judge_mount(directory: Path, mounts: str) -> Finding:
+    """Returns a failure if the innermost mount point of a directory is a network file system."""
     mount, kind = "", ""
     for line in mounts.splitlines():
         _, path, type_, *_ = line.split(" ")
@@ -62,7 +70,7 @@ def judge_mount(directory: Path, mounts: str) -> Finding:
     return Finding("file system", "ok", f"{kind} at {mount}" if kind else "not known")
 
 
-def _directory(directory: Path) -> Finding:
+def _check_directory(directory: Path) -> Finding:
     mode = stat.S_IMODE(directory.stat().st_mode)
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         return Finding("directory", "fail", f"{directory} is not writable", f"chmod u+rwx {directory}")
@@ -71,19 +79,19 @@ def _directory(directory: Path) -> Finding:
     return Finding("directory", "ok", str(directory))
 
 
-def _mount(directory: Path) -> Finding:
+def _check_mount(directory: Path) -> Finding:
     try:
         return judge_mount(directory.resolve(), _MOUNTS.read_text("utf-8", "replace"))
     except (OSError, ValueError):
         return Finding("file system", "ok", "not known")
 
 
-def _room(directory: Path) -> Finding:
+def _check_room(directory: Path) -> Finding:
     disk = os.statvfs(directory)
     return judge_room(disk.f_bavail * disk.f_frsize)
 
 
-def _integrity(path: Path) -> Finding:
+def _check_integrity(path: Path) -> Finding:
     advice = "Stop the service and restore a backup: queuey restore; see docs/operations.md."
     try:
         complaints = schema.check(path)
@@ -94,7 +102,7 @@ def _integrity(path: Path) -> Finding:
     return Finding("integrity", "ok", "SQLite's integrity check found no defects")
 
 
-def _sync(options: SqliteOptions) -> Finding:
+def _check_sync(options: SqliteOptions) -> Finding:
     if options.sync == "full":
         return Finding("acknowledged", "ok", "on this machine's disk (fsync) before the answer")
     advice = "Set sync to full if a power failure must not lose messages."

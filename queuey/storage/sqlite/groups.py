@@ -45,14 +45,14 @@ class SqliteGroups(ConsumerGroups):
     @threaded
     def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:  # noqa: ARG002
         with self._db.readers.reading() as connection:
-            return _head(connection, application, name)
+            return _read_head(connection, application, name)
 
     @threaded
     def group_state(self, application: str, name: str) -> StoredGroup | None:
         with self._db.readers.reading() as connection:
             connection.execute("BEGIN")
             try:
-                head = _head(connection, application, name)
+                head = _read_head(connection, application, name)
                 rows: Any = connection.execute(_ROWS, (application, name)).fetchall()
             finally:
                 connection.execute("COMMIT")
@@ -112,16 +112,18 @@ class SqliteGroups(ConsumerGroups):
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
         await self._write_session(application, name, member, uid, self._claim_now(), session)
 
-    async def note_search(self, application: str, name: str, when: int) -> None:
+    async def record_search(self, application: str, name: str, when: int) -> None:
         await self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
 
     async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
+        """Records a moment (ms). Neither the moment nor the expiry of a stored row is ever lowered."""
+
         def work(transaction: Transaction) -> None:
             transaction.connection.execute(_SEEN, (application, name, member, uid, when, when + ttl))
 
         await self._db.write(work)
 
 
-def _head(connection: Connection, application: str, name: str) -> Head | None:
+def _read_head(connection: Connection, application: str, name: str) -> Head | None:
     row: Any = connection.execute(_HEAD, (application, name)).fetchone()
     return None if row is None else _decode(row[0])

@@ -33,13 +33,13 @@ from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.slices import estimate, live_windows, lowest_live, read_slice, to_messages, with_kept
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
-SHORT = 1000
+MAX_LOOP_MESSAGES = 1000
 """Max messages of a read that is tried in the loop's thread."""
-COUNTED = 10_000
+MAX_COUNTED = 10_000
 """Max messages that are counted exactly; larger counts are estimated from the expiry windows."""
 SLOW = 0.05
 """Min seconds of a read in the loop's thread that counts as slow, because it had to wait for the disk."""
-AVOIDED = 1.0
+LOOP_READ_PAUSE = 1.0
 """Interval in seconds without reads in the loop's thread, after one was slow or took too many steps."""
 _LONG = 1000
 """Max partitions remembered because their reads take too long."""
@@ -71,9 +71,9 @@ class SqliteMessages(Messages):
     def __init__(self, database: Database, arrivals: CommittedArrivals) -> None:
         self._db = database
         self._arrivals = arrivals
-        self._begins_again = 0.0
+        self._loop_reads_from = 0.0
         """Monotonic time until which no read is tried in the loop's thread."""
-        self._long: dict[int, float] = {}
+        self._long_until: dict[int, float] = {}
         """Monotonic time until which no read of a partition (``qp``) is tried in the loop's thread."""
 
     def append(
@@ -122,7 +122,7 @@ class SqliteMessages(Messages):
         return await self._db.write(work)
 
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        if not blocks() and len(slices) == 1 and slices[0].limit <= SHORT:
+        if not blocks() and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
             page = self._read_at_once(queue, slices[0])
             if page is not None:
                 return [page]
@@ -132,17 +132,18 @@ class SqliteMessages(Messages):
     def _read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         with self._db.readers.reading() as connection:
             safe = sample(self._db, connection, queue, [piece.partition for piece in slices])
-            return self._pages(connection, queue, slices, safe)
+            return self._read_pages(connection, queue, slices, safe)
 
-    def _pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
+    def _read_pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
+        """Reads slices in order until the sum of their ``max_bytes`` is used up. The remaining slices are put off."""
         now = self._db.clock()
         pages: list[Page] = []
         remaining_bytes = sum([piece.max_bytes for piece in slices])
         for piece in slices:
             if remaining_bytes <= 0:
-                pages.append(piece.put_off(_horizon(queue, piece, safe, now)))
+                pages.append(piece.put_off(_horizon_of(queue, piece, safe, now)))
                 continue
-            pages.append(page := _page(connection, queue, piece, safe, now))
+            pages.append(page := _read_page(connection, queue, piece, safe, now))
             if piece.bodies and len(slices) > 1:
                 remaining_bytes -= bytes_of(page.messages)
         return pages
@@ -151,25 +152,26 @@ class SqliteMessages(Messages):
         """Reads a slice in the loop's thread. Returns None if the read would wait or take too long."""
         began = monotonic()
         key = queue.qid << 8 | part.partition
-        if began < max(self._begins_again, self._long.get(key, 0.0)):
+        if began < max(self._loop_reads_from, self._long_until.get(key, 0.0)):
             return None
         try:
-            return self._db.readers.read_hastily(partial(self._short_page, queue, part))
+            return self._db.readers.read_hastily(partial(self._read_page_hastily, queue, part))
         except TooLong:
-            if len(self._long) >= _LONG:
-                self._long.clear()
-            self._long[key] = began + AVOIDED
+            if len(self._long_until) >= _LONG:
+                self._long_until.clear()
+            self._long_until[key] = began + LOOP_READ_PAUSE
             return None
         except StoreBusy:
             return None
         finally:
             ended = monotonic()
             if ended - began > SLOW:
-                self._begins_again = ended + AVOIDED
+                self._loop_reads_from = ended + LOOP_READ_PAUSE
 
-    def _short_page(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
+    def _read_page_hastily(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
+        """Reads a page without waiting: raises ``StoreBusy`` if the clock must be advanced."""
         safe = sample(self._db, connection, queue, (requested.partition,), wait=False)
-        return _page(connection, queue, requested, safe, self._db.clock())
+        return _read_page(connection, queue, requested, safe, self._db.clock())
 
     @threaded
     def inspect(
@@ -182,16 +184,16 @@ class SqliteMessages(Messages):
             horizon = sample(self._db, connection, queue)
             now = self._db.clock()
             partitions = [
-                self._inspect_one(connection, queue.qid << 8 | partition, partition, now)
+                self._inspect_partition(connection, queue.qid << 8 | partition, partition, now)
                 for partition in range(1, queue.partitions + 1)
             ]
         return behind(queue, horizon, now), partitions
 
-    def _inspect_one(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
+    def _inspect_partition(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
         alive = lowest_live(connection, qp, now)
         if alive is None:
             return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
-        count, exact = _count(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now)
+        count, exact = _count_live(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now)
         oldest: Any = connection.execute(_OLDEST, (qp, alive, now)).fetchone()
         newest: Any = connection.execute(_NEWEST, (qp, alive, now)).fetchone()
         return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
@@ -210,7 +212,7 @@ class SqliteMessages(Messages):
                     lags.append(Lag(0, exact=True, seconds=0.0))
                     continue
                 above = max(offset or ids.FIRST, (alive - 1, ids.LOW_MAX))
-                count, exact = _count(connection, qp, above, horizon, now)
+                count, exact = _count_live(connection, qp, above, horizon, now)
                 first: Any = connection.execute(_FIRST_ABOVE, (qp, *above, horizon, now)).fetchone()
                 seconds = 0.0 if first is None else max(0, now - first[0]) / TICKS_PER_SECOND
                 lags.append(Lag(count, exact=exact, seconds=seconds))
@@ -254,22 +256,27 @@ class SqliteKeyedPosts(KeyedPosts):
         return self._db.append(Append(queue, items, after, key))
 
 
-def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:
-    row: Any = connection.execute(_COUNT, (qp, *above, horizon, now, COUNTED + 1)).fetchone()
+def _count_live(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:
+    """Counts live messages above a position and below the horizon.
+
+    Returns False with an estimate if there are too many.
+    """
+    row: Any = connection.execute(_COUNT, (qp, *above, horizon, now, MAX_COUNTED + 1)).fetchone()
     count: int = row[0]
-    if count <= COUNTED:
+    if count <= MAX_COUNTED:
         return count, True
     return max(count, estimate(live_windows(connection, qp, now), now, above[0])), False
 
 
 def behind(queue: Queue, horizon: int, now: int) -> int:
+    """Returns the horizon of a reader that stays behind the clock by the queue's read delay."""
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
 
 
-def _horizon(queue: Queue, wanted: Slice, safe: int, now: int) -> int:
+def _horizon_of(queue: Queue, wanted: Slice, safe: int, now: int) -> int:
     return behind(queue, safe, now) if wanted.delayed and not wanted.ahead else safe
 
 
-def _page(connection: Connection, queue: Queue, wanted: Slice, safe: int, now: int) -> Page:
+def _read_page(connection: Connection, queue: Queue, wanted: Slice, safe: int, now: int) -> Page:
     qp = queue.qid << 8 | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
-    return read_slice(connection, qp, wanted, _horizon(queue, wanted, safe, now), now)
+    return read_slice(connection, qp, wanted, _horizon_of(queue, wanted, safe, now), now)

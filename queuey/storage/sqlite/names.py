@@ -37,20 +37,21 @@ class SqliteNames(Names):
     def find_named(self, queue: Queue, name: str) -> Named | None:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            row = _find(connection, queue, name, self._db.clock())
+            row = _read_named(connection, queue, name, self._db.clock())
         return None if row is None else row[0]
 
     async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
-        work = partial(_write, queue, name, item, content, seen)
+        work = partial(_write_named, queue, name, item, content, seen)
         return await self._db.write(work, weight=items_of.check_items(queue, [] if item is None else [item]))
 
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        await self._db.write(partial(_settle, queue, name, seen))
+        await self._db.write(partial(_forget_replaced, queue, name, seen))
 
 
-def _find(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:
+def _read_named(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:
+    """Returns the value of a name and the expiry of its row (ticks), or None."""
     row: Any = connection.execute(_FIND, (queue.qid, name, now)).fetchone()
     if row is None:
         return None
@@ -58,11 +59,15 @@ def _find(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Na
     return Named(_decode(location), content, _decode(replaced), 0.0, version), expires
 
 
-def _write(
+def _write_named(
     queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None, transaction: Transaction
 ) -> Named:
+    """Stores a new value and deletes the previous message.
+
+    Raises ``NameChanged`` unless the value is still ``seen``.
+    """
     transaction.verify(queue)
-    present = _find(transaction.connection, queue, name, transaction.now)
+    present = _read_named(transaction.connection, queue, name, transaction.now)
     named, expires = present or (None, 0)
     if (named and named.state) != (seen and seen.state):
         raise NameChanged(name)
@@ -81,6 +86,6 @@ def _write(
     return Named(location, content, replaced, 0.0, version)
 
 
-def _settle(queue: Queue, name: str, seen: Named, transaction: Transaction) -> None:
+def _forget_replaced(queue: Queue, name: str, seen: Named, transaction: Transaction) -> None:
     transaction.verify(queue)
     transaction.connection.execute(_SETTLE, (_NOWHERE, queue.qid, name, seen.state))

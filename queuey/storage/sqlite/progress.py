@@ -21,7 +21,7 @@ from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
-from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, stored_position, was_owned
+from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, stored_position, was_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -83,8 +83,8 @@ class SqliteOffsets(Offsets):
         def work(transaction: Transaction) -> Decision:
             transaction.verify(queue)
             connection = transaction.connection
-            rows = _rows(connection, queue, group)
-            lost = _disowned(rows, disown) if commit is None else set()
+            rows = _read_rows(connection, queue, group)
+            lost = _find_disowned(rows, disown) if commit is None else set()
             decision = decide(rows, changes, ids.ticks_to_seconds(transaction.now), commit, lost)
             if decision.written and not rows:
                 _check_group_count(connection, queue, group)
@@ -98,7 +98,7 @@ class SqliteOffsets(Offsets):
     def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            rows = _rows(connection, queue, group)
+            rows = _read_rows(connection, queue, group)
         if not rows:
             raise GroupNotFound(group)
         return offset_changes.recorded_offsets(rows)
@@ -106,35 +106,35 @@ class SqliteOffsets(Offsets):
     @threaded
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         with self._db.readers.reading() as connection:
-            recorded = [offset_changes.recorded_offsets(_rows(connection, queue, group)) for queue in queues]
+            recorded = [offset_changes.recorded_offsets(_read_rows(connection, queue, group)) for queue in queues]
         return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     @threaded
     def groups(self, queue: Queue) -> list[str]:
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            return _groups(connection, queue)
+            return _read_groups(connection, queue)
 
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            rows = _rows(transaction.connection, queue, group, _FORGET)
+            rows = _read_rows(transaction.connection, queue, group, _FORGET)
             if not rows:
                 raise GroupNotFound(group)
-            _disowned(rows, disown)  # An error restores the rows.
+            _find_disowned(rows, disown)  # An error restores the rows.
 
         await self._db.write(work)
 
     @threaded
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         with self._db.readers.reading() as connection:
-            return offset_changes.with_notes(_versioned(_rows(connection, queue, group)), notes)
+            return offset_changes.with_notes(_add_version(_read_rows(connection, queue, group)), notes)
 
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         def work(transaction: Transaction) -> bool:
             transaction.verify(queue)
             connection = transaction.connection
-            recorded = _versioned(_rows(connection, queue, group))
+            recorded = _add_version(_read_rows(connection, queue, group))
             if recorded.version != version:
                 return False
             if not recorded.rows:
@@ -162,7 +162,7 @@ class SqliteLedger(Ledger):
     @threaded
     def entry(self, work: str, piece: int) -> bytes | None:
         with self._db.readers.reading() as connection:
-            return _entry(connection, work, piece)
+            return _read_entry(connection, work, piece)
 
     async def identity(self) -> str:
         stored = await self.entry(IDENTITY, 0)
@@ -182,7 +182,7 @@ class SqliteLedger(Ledger):
         """Sets a value. ``changed`` returns the change time to store for the sweep, given the clock (ticks)."""
 
         def change(transaction: Transaction) -> bytes:
-            present = _entry(transaction.connection, work, piece)
+            present = _read_entry(transaction.connection, work, piece)
             if present != expected:
                 if present is None:
                     message = f"Piece {piece} of {work!r} is no longer in the ledger"
@@ -231,7 +231,8 @@ class SqliteRecords(Records):
         return [RecordDue(*row) for row in rows]
 
 
-def _rows(connection: Connection, queue: Queue, group: str, statement: str = _OFFSETS) -> dict[int, OwnedOffset]:
+def _read_rows(connection: Connection, queue: Queue, group: str, statement: str = _OFFSETS) -> dict[int, OwnedOffset]:
+    """Returns the rows of a group for a queue, by partition. The statement may also delete them."""
     stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     return {
         partition: OwnedOffset(partition, stored_position((ticks, low), epoch), updated, owner, epoch, came, note)
@@ -239,7 +240,7 @@ def _rows(connection: Connection, queue: Queue, group: str, statement: str = _OF
     }
 
 
-def _versioned(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
+def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
     """Returns rows with their version, which is a digest of the rows.
 
     A decision made for rows is valid for equal rows. Rows that had an owner never become equal to earlier rows, because
@@ -250,9 +251,9 @@ def _versioned(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
     return OwnedOffsets(int.from_bytes(digest, signed=True) if rows else None, rows)
 
 
-def _disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
+def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
     """Calls :func:`queuey.storage.offset_changes.disowned`; computes the version only if it is needed."""
-    return offset_changes.disowned(_versioned(rows), disown) if was_owned(rows) else set()
+    return offset_changes.disowned(_add_version(rows), disown) if was_owned(rows) else set()
 
 
 def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:
@@ -261,35 +262,38 @@ def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable
         connection.execute(_SET_OFFSET, (queue.uid, group, row.partition, *(row.position or ids.FIRST), *values))
 
 
-def _groups(connection: Connection, queue: Queue) -> list[str]:
+def _read_groups(connection: Connection, queue: Queue) -> list[str]:
+    """Returns the names of a queue's groups, without those of individual readers."""
     return [name for (name,) in connection.execute(_GROUPS, (queue.uid, READERS))]
 
 
 def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
+    """Checks that a queue may have one more group. Individual readers have a limit of their own."""
     if not group.startswith(READERS):
-        offset_changes.check_group_count(queue, len(_groups(connection, queue)))
+        offset_changes.check_group_count(queue, len(_read_groups(connection, queue)))
         return
-    counted: Any = connection.execute(_READERS, (queue.uid, READERS, MOST_READERS)).fetchone()
+    counted: Any = connection.execute(_READERS, (queue.uid, READERS, MAX_READERS)).fetchone()
     offset_changes.check_group_count(queue, counted[0], readers=True)
 
 
-def _entry(connection: Connection, work: str, piece: int) -> bytes | None:
+def _read_entry(connection: Connection, work: str, piece: int) -> bytes | None:
     row: Any = connection.execute(_ENTRY, (work, piece)).fetchone()
     return None if row is None else bytes(row[0])
 
 
-def _compare_record(connection: Connection, record: Record, version: int) -> None:
+def _require_version(connection: Connection, record: Record, version: int) -> None:
+    """Raises ``RecordChanged`` unless the stored record has a version; 0 stands for a missing record."""
     row: Any = connection.execute(_RECORD, (record.kind, record.application, record.name)).fetchone()
     if (0 if row is None else row[2]) != version:
         raise RecordChanged(record.name)
 
 
 def _set_record(version: int, new: Record, transaction: Transaction) -> None:
-    _compare_record(transaction.connection, new, version)
+    _require_version(transaction.connection, new, version)
     values = new.kind, new.application, new.name, new.value, new.due, new.version
     transaction.connection.execute(_SET_RECORD, values)
 
 
 def _remove_record(record: Record, transaction: Transaction) -> None:
-    _compare_record(transaction.connection, record, record.version or -1)
+    _require_version(transaction.connection, record, record.version or -1)
     transaction.connection.execute(_REMOVE_RECORD, (record.kind, record.application, record.name))

@@ -235,7 +235,7 @@ def prepare(connection: Connection, path: Path) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version, application = _marks(connection)
+            version, application = _read_marks(connection)
             empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             if empty and version == 0:
                 connection.execute(TABLES)
@@ -253,7 +253,7 @@ def prepare(connection: Connection, path: Path) -> None:
             raise
     except DatabaseError as error:
         raise translate(error) from error
-    _require(version, application, path)
+    _require_known(version, application, path)
 
 
 def require_format(connection: Connection, path: Path) -> None:
@@ -262,10 +262,10 @@ def require_format(connection: Connection, path: Path) -> None:
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
     """
-    _require(*_marks(connection), path)
+    _require_known(*_read_marks(connection), path)
 
 
-def _require(version: int, application: int, path: Path) -> None:
+def _require_known(version: int, application: int, path: Path) -> None:
     if application != APPLICATION_ID:
         message = f"{path} is a database of another program"
         raise StoreIncompatible(message)
@@ -274,7 +274,7 @@ def _require(version: int, application: int, path: Path) -> None:
         raise StoreIncompatible(message)
 
 
-def _marks(connection: Connection) -> tuple[int, int]:
+def _read_marks(connection: Connection) -> tuple[int, int]:
     version: Any = connection.execute("PRAGMA user_version").fetchone()
     application: Any = connection.execute("PRAGMA application_id").fetchone()
     return version[0], application[0]

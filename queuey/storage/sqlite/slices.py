@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import FRAME, KEPT_SECONDS, MOST_ESCAPED, Message, Page, Slice, rendered_bytes
+from queuey.messages import FRAME, KEPT_SECONDS, MAX_ESCAPED_BYTES, Message, Page, Slice, rendered_bytes
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.row_codec import decode_meta
 
@@ -53,12 +53,16 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
     if lower < upper and wanted.limit > 0:
         query = (_KEPT_ROWS if wanted.kept else _ROWS)[wanted.bodies, wanted.descending]
         cursor = connection.execute(query, (qp, *lower, *upper, now, wanted.limit))
-        rows, more = _bounded(cursor, wanted.limit, wanted.max_bytes if wanted.bodies else sys.maxsize)
+        rows, more = _read_bounded(cursor, wanted.limit, wanted.max_bytes if wanted.bodies else sys.maxsize)
     messages = to_messages(rows, wanted.partition)
-    return Page(messages, horizon, _next(wanted, messages, upper, more=more), more)
+    return Page(messages, horizon, _next_lower(wanted, messages, upper, more=more), more)
 
 
 def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> tuple[Position, Position]:
+    """Returns the bounds of a slice.
+
+    With ``due`` the horizon limits them, and an old slice begins at the lowest live message.
+    """
     lower, upper = wanted.lower, wanted.upper
     if wanted.due:
         upper = min(upper, (horizon, ids.LOW_MIN))
@@ -75,14 +79,15 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
     ]
 
 
-def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
+def _read_bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
+    """Reads rows until they reach the limit or ``max_bytes`` in an answer. Returns whether they did."""
     rows: list[Any] = []
     upper = exact = measured = 0
     for row in cursor:
         rows.append(row)
-        upper += FRAME + MOST_ESCAPED * len(row[3])
+        upper += FRAME + MAX_ESCAPED_BYTES * len(row[3])
         if row[4] is not None:
-            upper += _BESIDE + MOST_ESCAPED * len(row[4])
+            upper += _BESIDE + MAX_ESCAPED_BYTES * len(row[4])
         if upper >= max_bytes:
             # Each row is measured exactly only once, and only if the upper bound exceeds the limit.
             exact += sum([_rendered_bytes(row) for row in rows[measured:]])
@@ -96,7 +101,8 @@ def _rendered_bytes(row: Any) -> int:  # noqa: ANN401 - as SQLite has it
     return rendered_bytes(row[3], None if row[4] is None else decode_meta(row[4]))
 
 
-def _next(wanted: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
+def _next_lower(wanted: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
+    """Returns where the next slice begins. For a descending slice it is the upper end, or None after the last."""
     if wanted.descending:
         last = messages[-1].position if more and messages else ids.FIRST
         return ids.preceding(last) if last > ids.FIRST else None

@@ -21,8 +21,8 @@ KEEPALIVE_INTERVAL = 25.0
 RETRY, SPREAD = 1000, 4000
 """Min milliseconds before a reader reconnects, and the random spread that is added for each."""
 NOTICE_INTERVAL = 30.0
-"""Time before the expiry of a reader's credential at which it is notified, in seconds."""
-SILENCE = b":\n\n"
+"""Seconds before the expiry of a reader's credential at which it is notified."""
+KEEPALIVE = b":\n\n"
 """A comment, as a keep-alive."""
 
 
@@ -49,7 +49,7 @@ class Source(Protocol):
         """True if there may be more events at once."""
 
     @property
-    def looks_unwoken(self) -> bool:
+    def polls_unwoken(self) -> bool:
         """True if there may be events after a pause, without a wake-up."""
 
     def pause(self, beat: float) -> float:
@@ -77,7 +77,7 @@ async def stream_events(
     async with turn:
         events = await source.first(turn)
         turn.begin_stream(caller, source.queues)
-        turn.end_try()
+        turn.end_attempt()
         retry = b"retry: %d\n" % (RETRY + randrange(SPREAD))  # noqa: S311 - not for security
         yield body_of([retry, *events])
         last_sent = time.monotonic()
@@ -92,10 +92,10 @@ async def stream_events(
                     return
                 if turn.client.is_leaving:
                     return
-                events = [] if woken or time.monotonic() - last_sent < beat / 3 else [SILENCE]
+                events = [] if woken or time.monotonic() - last_sent < beat / 3 else [KEEPALIVE]
                 if not woken and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     events, ends = [event("expiring", {"expires": ends})], None
-                elif woken or source.looks_unwoken:
+                elif woken or source.polls_unwoken:
                     if not woken:
                         await turn.resume()
                     events = await source.further(turn, woken=woken) or events
@@ -103,6 +103,6 @@ async def stream_events(
                 yield event("bye", source.explain(error))
                 return
             if events:
-                turn.end_try()  # The client may take long to receive them.
+                turn.end_attempt()  # The client may take long to receive them.
                 yield body_of(events)
                 last_sent = time.monotonic()

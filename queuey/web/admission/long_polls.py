@@ -27,7 +27,7 @@ from queuey.access import ANYBODY, USERS_OF, Caller
 from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
 from queuey.web.admission.scheduling import FairGate, SharedQuota, Turn
-from queuey.web.http.connection import LEFT
+from queuey.web.http.connection import DISCONNECTED
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 """Returns the next ASGI message: a piece of the body, or the disconnect."""
@@ -40,7 +40,7 @@ CHECK_INTERVAL = 0.25
 """Interval between checks of credentials and of shutdown, in seconds."""
 MAX_CREDENTIALS = 500
 """Max credentials checked in one tick."""
-MAX_TRIES = 64
+MAX_ATTEMPTS = 64
 """Max attempts of one application under way; further ones wait and are never refused."""
 MAX_STARTED = 8
 """Max waiting attempts that one turn of the loop starts."""
@@ -63,11 +63,11 @@ class Client:
         left, leaving: Called when the client has left, and when it starts to.
     """
 
-    __slots__ = ("_events", "_heard", "began", "has_left", "is_leaving", "leaving", "left", "receive")
+    __slots__ = ("_events", "_message", "began", "has_left", "is_leaving", "leaving", "left", "receive")
 
     def __init__(self, receive: Receive | None) -> None:
         self.receive = receive
-        self._heard: asyncio.Future[Any] | None = None
+        self._message: asyncio.Future[Any] | None = None
         self._events = 3
         """Number of messages left until it stops listening."""
         self.began = monotonic()
@@ -77,17 +77,21 @@ class Client:
 
     def listen(self) -> None:
         """Starts watching for a disconnect; at most the end of the body may still be missing. Idempotent."""
-        if self._heard is None and self.receive is not None:
+        if self._message is None and self.receive is not None:
             # Our own server returns a future, which needs no task; an ordinary coroutine gets one.
-            self._heard = asyncio.ensure_future(self.receive())
-            self._heard.add_done_callback(self._hear)
+            self._message = asyncio.ensure_future(self.receive())
+            self._message.add_done_callback(self._on_message)
 
-    def _hear(self, heard: asyncio.Future[Any]) -> None:
-        if self._heard is None or heard.cancelled():
+    def _on_message(self, future: asyncio.Future[Any]) -> None:
+        """Notes whether the client has left or sends no more, and calls the functions for that.
+
+        Listens again a few times.
+        """
+        if self._message is None or future.cancelled():
             return
-        self._heard = None
-        message = LEFT if heard.exception() is not None else heard.result()
-        if message["type"] == LEFT["type"]:
+        self._message = None
+        message = DISCONNECTED if future.exception() is not None else future.result()
+        if message["type"] == DISCONNECTED["type"]:
             self.is_leaving = True
             self.has_left = not message.get("half_closed")
             for call in (self.left if self.has_left else None, self.leaving):
@@ -98,9 +102,9 @@ class Client:
             self.listen()
 
     def forget(self) -> None:
-        if self._heard is not None:
-            self._heard.cancel()
-        self._heard = self.receive = self.left = self.leaving = None
+        if self._message is not None:
+            self._message.cancel()
+        self._message = self.receive = self.left = self.leaving = None
 
     def check(self) -> None:
         if self.has_left:
@@ -111,23 +115,23 @@ class Clients:
     """The clients of requests under way. A client is watched for a disconnect once its request is a second old."""
 
     def __init__(self) -> None:
-        self._unheard: dict[Client, None] = {}
+        self._unwatched: dict[Client, None] = {}
 
     def begin(self, receive: Receive | None) -> Client:
         client = Client(receive)
-        self._unheard[client] = None
+        self._unwatched[client] = None
         return client
 
     def end(self, client: Client) -> None:
-        self._unheard.pop(client, None)
+        self._unwatched.pop(client, None)
         client.forget()
 
-    def look(self) -> None:
+    def watch_slow(self) -> None:
         latest = monotonic() - LISTEN_AFTER
-        for client in list(self._unheard):
+        for client in list(self._unwatched):
             if client.began > latest:
                 break
-            del self._unheard[client]
+            del self._unwatched[client]
             client.listen()
 
 
@@ -189,7 +193,7 @@ class LongPoll(Waiter):
     async def __aenter__(self) -> Self:
         try:
             if (turn := self._polls.first_turn(self)) is not None:
-                await self._paused(turn)
+                await self._wait_paused(turn)
                 self.client.check()
         except BaseException:
             self._polls.leave(self)
@@ -212,14 +216,14 @@ class LongPoll(Waiter):
             TooManyRequests, StoreUnavailable: The request did not get its turn in time.
             TooManyWaiters: There is no place for it.
         """
-        self.found_nothing()
+        self.attempt_failed()
         if seconds is not None:
             self._until = self._polls.loop.time() + seconds
             self.stop_timer()
         self.news = self.news or more
-        return self._paused(self._polls.next_turn(self, self._until))
+        return self._wait_paused(self._polls.next_turn(self, self._until))
 
-    async def _paused(self, turn: asyncio.Future[bool]) -> bool:
+    async def _wait_paused(self, turn: asyncio.Future[bool]) -> bool:
         """Waits for a turn, holding nothing that others could use. Returns whether to attempt again."""
         self._polls.pause(self._request)
         again = await turn
@@ -228,8 +232,8 @@ class LongPoll(Waiter):
             await self.resume()
         return again and not self.client.has_left
 
-    def end_try(self) -> None:
-        self._polls.tries.leave(self.turn)
+    def end_attempt(self) -> None:
+        self._polls.attempts.leave(self.turn)
 
     async def resume(self) -> None:
         await self._polls.resume(self._request)
@@ -247,9 +251,10 @@ class LongPoll(Waiter):
         self._polls.begin_stream(self, caller, queues)
 
     def wake(self, qid: int | None = None) -> None:
-        self.note_woken(qid)
+        # Puts another attempt in line because of news in a queue, or in any queue if None.
+        self.record_wake(qid)
         self.news = True
-        self._polls.tries.line_up(self.turn)
+        self._polls.attempts.line_up(self.turn)
 
     def begin_to_wait(self) -> asyncio.Future[bool]:
         """Returns a future: True for the next turn, False to answer with the last result."""
@@ -289,10 +294,10 @@ class KnownCallers(Protocol):
     def __call__(self, header: str | None) -> Caller:
         """Returns the caller; blocks if it is not cached."""
 
-    def remembered(self, header: str) -> Caller | None:
+    def cached_caller(self, header: str) -> Caller | None:
         """Returns the caller if it is cached and its entry has not expired."""
 
-    def seen_caller(self, header: str) -> Caller | None:
+    def stale_caller(self, header: str) -> Caller | None:
         """Returns the cached caller, however old its entry is."""
 
 
@@ -323,10 +328,10 @@ class LongPolls:
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.heartbeats = SharedQuota(self.places.total // 2, alpha=2)
         """Places of heartbeats: half of all, so a tenant's heartbeats take at most half of its share."""
-        self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
-        self.needs = self.trying, 1
+        self.attempt_quota = SharedQuota(2 * MAX_ATTEMPTS, alpha=1)
+        self.needs = self.attempt_quota, 1
         """The quota that an attempt needs."""
-        self.tries: FairGate[Turn] = FairGate(MAX_STARTED, price=1, bound=self.trying)
+        self.attempts: FairGate[Turn] = FairGate(MAX_STARTED, price=1, bound=self.attempt_quota)
         self.loop: asyncio.AbstractEventLoop
         self.watchers = watchers
         self._authenticate = authenticate
@@ -334,7 +339,7 @@ class LongPolls:
         self.pause, self.resume = pause, resume
         self._user_streams = user_streams
         self._waiting: dict[str | None, _SameCredential] = {}
-        self._looking: asyncio.Future[None] | None = None
+        self._reauthentication: asyncio.Future[None] | None = None
         self._streams: Counter[frozenset[str]] = Counter()
         self._run: Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -353,11 +358,11 @@ class LongPolls:
         """
         self.loop = loop
         self._run = run
-        self.watchers.tell = tell
+        self.watchers.schedule = tell
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns the future of a poll's first attempt, or None if it may begin at once."""
-        if self.tries.begin_at_once(poll.turn) or not self._enter(poll):
+        if self.attempts.try_begin(poll.turn) or not self._enter(poll):
             return None
         future = poll.begin_to_wait()
         poll.wake()
@@ -373,7 +378,7 @@ class LongPolls:
         Raises:
             TooManyWaiters: There is no place for the poll.
         """
-        self.tries.leave(poll.turn)
+        self.attempts.leave(poll.turn)
         self._require_places(poll)
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
@@ -381,7 +386,7 @@ class LongPolls:
         if self.stopping.is_set() or self.loop.time() >= until:
             poll.give_up()
         elif poll.news:
-            self.tries.line_up(poll.turn)
+            self.attempts.line_up(poll.turn)
         return future
 
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
@@ -410,7 +415,7 @@ class LongPolls:
         if not poll.places:
             group = self._waiting.get(poll.header)
             if group is None:
-                group = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
+                group = self._waiting[poll.header] = _SameCredential(self._find_caller(poll.header))
             group.polls.add(poll)
             poll.client.listen()
         poll.places = count
@@ -418,7 +423,7 @@ class LongPolls:
 
     def leave(self, poll: LongPoll) -> None:
         poll.close()
-        self.tries.leave(poll.turn)
+        self.attempts.leave(poll.turn)
         if poll.places:
             self.places.change(poll.tenant, -poll.places)
             if poll.is_heartbeat:
@@ -442,33 +447,34 @@ class LongPolls:
             for group in self._waiting.values():
                 for poll in group.polls:
                     poll.give_up()
-        elif self._looking is None or self._looking.done():
+        elif self._reauthentication is None or self._reauthentication.done():
             headers = list(islice(self._waiting, MAX_CREDENTIALS))
             for header in headers:  # They move to the end: the next tick checks others.
                 self._waiting[header] = self._waiting.pop(header)
-            self._compare(headers)
-            expired = [h for h in headers if h is not None and self._authenticate.remembered(h) is None]
+            self._wake_changed(headers)
+            expired = [h for h in headers if h is not None and self._authenticate.cached_caller(h) is None]
             if expired:
-                self._looking = asyncio.ensure_future(self._look(expired))
-        self.tries.forget()
+                self._reauthentication = asyncio.ensure_future(self._reauthenticate(expired))
+        self.attempts.forget()
 
-    def _caller(self, header: str | None) -> Caller | None:
-        return ANYBODY if header is None else self._authenticate.seen_caller(header)
+    def _find_caller(self, header: str | None) -> Caller | None:
+        return ANYBODY if header is None else self._authenticate.stale_caller(header)
 
-    def _compare(self, headers: Iterable[str | None]) -> None:
+    def _wake_changed(self, headers: Iterable[str | None]) -> None:
+        """Wakes the polls whose callers have other rights than before, or none any more."""
         for header in headers:
             group = self._waiting.get(header)
-            if group is not None and (caller := self._caller(header)) != group.caller:
+            if group is not None and (caller := self._find_caller(header)) != group.caller:
                 group.caller = caller
                 for poll in group.polls:
                     poll.wake()
 
-    async def _look(self, headers: Sequence[str]) -> None:
+    async def _reauthenticate(self, headers: Sequence[str]) -> None:
         with suppress(QueueyError):
-            await self._run(partial(self._know, headers))
-        self._compare(headers)
+            await self._run(partial(self._authenticate_all, headers))
+        self._wake_changed(headers)
 
-    def _know(self, headers: Iterable[str]) -> None:
+    def _authenticate_all(self, headers: Iterable[str]) -> None:
         for header in headers:
             with suppress(QueueyError):
                 self._authenticate(header)

@@ -76,7 +76,7 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def look(self, name: str, rate: Rate, now: float) -> TokenBucket:
+    def peek(self, name: str, rate: Rate, now: float) -> TokenBucket:
         """Returns the state of a bucket after another request, without counting one."""
         seconds_to_full = max(self._full_at.get(name, now) - now, 0.0)
         after = seconds_to_full + 1 / rate.rate
@@ -87,6 +87,7 @@ class Buckets:
         return TokenBucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)
 
     def take(self, name: str, bucket: TokenBucket, now: float) -> None:
+        """Keeps the state that :meth:`peek` has returned, so that the request counts."""
         if len(self._full_at) >= self._most and name not in self._full_at:
             for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
                 del self._full_at[dropped]
@@ -120,27 +121,27 @@ class RateLimits:
         """
         now = self._clock()
         counted: list[_CountedRate] = []
-        for name, users in _counted(caller, application).items():
+        for name, users in _find_counted(caller, application).items():
             rates = self._rates.of(name)
             if rates.user:
                 for user in users:
-                    self._look(counted, "user", user, Rate(*rates.rate("user")), now)
+                    self._add_rate(counted, "user", user, Rate(*rates.rate("user")), now)
             if rates.application:
-                self._look(counted, "application", name, Rate(*rates.rate("application")), now)
+                self._add_rate(counted, "application", name, Rate(*rates.rate("application")), now)
         counted.sort(key=lambda c: (-c.bucket.wait, c.bucket.left))
         least = {c.kind: c for c in reversed(counted)}
-        headers = _headers([least[kind] for kind in ("user", "application") if kind in least])
+        headers = _make_headers([least[kind] for kind in ("user", "application") if kind in least])
         if counted and counted[0].bucket.wait:
-            return headers, _refusal(counted[0])
+            return headers, _make_refusal(counted[0])
         for c in counted:
             self._buckets[c.kind].take(c.name, c.bucket, now)
         return headers, None
 
-    def _look(self, found: list[_CountedRate], kind: str, name: str, rate: Rate, now: float) -> None:
-        found.append(_CountedRate(kind, name, rate, self._buckets[kind].look(name, rate, now)))
+    def _add_rate(self, counted: list[_CountedRate], kind: str, name: str, rate: Rate, now: float) -> None:
+        counted.append(_CountedRate(kind, name, rate, self._buckets[kind].peek(name, rate, now)))
 
 
-def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
+def _find_counted(caller: Caller, application: str) -> dict[str, list[str]]:
     """Returns the applications that a request counts for, each with the caller's user names in it.
 
     Adding a credential to a request does not make it count for fewer. An application's own requests count for it
@@ -157,18 +158,18 @@ def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
     return {app: [name for name, of in users.items() if of == app] for app in sorted(owners | others)}
 
 
-def _headers(found: list[_CountedRate]) -> tuple[Header, ...]:
-    if not found:
+def _make_headers(tightest: list[_CountedRate]) -> tuple[Header, ...]:
+    if not tightest:
         return ()
-    policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in found)
-    states = (f'"{kind}";r={bucket.left};t={math.ceil(bucket.full)}' for kind, _, _, bucket in found)
+    policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in tightest)
+    states = (f'"{kind}";r={bucket.left};t={math.ceil(bucket.full)}' for kind, _, _, bucket in tightest)
     return (("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states)))
 
 
-def _refusal(found: _CountedRate) -> TooManyRequests:
-    seconds = math.ceil(found.bucket.wait)
+def _make_refusal(limit: _CountedRate) -> TooManyRequests:
+    seconds = math.ceil(limit.bucket.wait)
     error = TooManyRequests(
-        f"Too many requests of this {found.kind}: it may make {found.rate.rate:g} a second, {found.rate.burst} at once."
+        f"Too many requests of this {limit.kind}: it may make {limit.rate.rate:g} a second, {limit.rate.burst} at once."
         f" Try again after {seconds} s."
     )
     error.retry_after = seconds
@@ -196,15 +197,16 @@ class Bound:
         Raises:
             TooManyRequests: The name has exceeded the limit.
         """
-        self._look(name, takes=True)
+        self._count(name, takes=True)
 
     def check(self, name: str) -> None:
-        self._look(name, takes=False)
+        self._count(name, takes=False)
 
-    def _look(self, name: str, *, takes: bool) -> None:
+    def _count(self, name: str, *, takes: bool) -> None:
+        """Raises TooManyRequests if the name has exceeded the limit; counts an event only if ``takes``."""
         with self._lock:
             now = self._clock()
-            bucket = self._buckets.look(name, self._rate, now)
+            bucket = self._buckets.peek(name, self._rate, now)
             if not bucket.wait:
                 if takes:
                     self._buckets.take(name, bucket, now)

@@ -48,7 +48,7 @@ def counted_as(address: str) -> str:
     return parsed.exploded[:19] if parsed.ipv4_mapped is None else str(parsed.ipv4_mapped)
 
 
-def stranger(address: str) -> str:
+def stranger_tenant(address: str) -> str:
     """Returns the tenant of an address whose credentials and signatures are not verified yet.
 
     So bad credentials of one address delay no other address, and use nothing of the caller that they name.
@@ -102,6 +102,11 @@ class SharedQuota:
             self._held.pop(tenant, None)
 
     def refusal(self, tenant: str, weight: int) -> QueueyError:
+        """Makes the error for a quantity that does not fit.
+
+        The tenant itself is to blame if that much is free, or if it holds more than half of what all hold; otherwise
+        the server is overloaded.
+        """
         if weight <= self.free or 2 * self.held(tenant) > self.total - self.free:
             return TooManyRequests("Too many requests of this application at the same moment; try again.")
         return StoreUnavailable("too many large requests at the same moment")
@@ -186,6 +191,7 @@ class FairQueue(Generic[T]):
         return job
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
+        """Removes and returns unwanted jobs, from each tenant's first job up to the first that is not unwanted."""
         dropped: list[T] = []
         for tenant, jobs in list(self._jobs.items()):
             while jobs and unwanted(jobs[0]):
@@ -229,6 +235,7 @@ class Turn:
         return self.future
 
     def settle(self, result: object, error: Exception | None = None) -> bool:
+        """Ends the wait with a result or an error. Returns False if nobody waits any more."""
         if self.future is None or self.future.done():
             return False
         if error is None:
@@ -244,6 +251,7 @@ class Turn:
         return True
 
     def refusal(self) -> QueueyError:
+        """Makes the error of the first quota that lacks room, or of the last quota if none does."""
         lacking = (need for need in self.needs if not need[0].fits(self.tenant, need[1]))
         quota, weight = next(lacking, self.needs[-1])
         return quota.refusal(self.tenant, weight)
@@ -270,10 +278,11 @@ class FairGate(Generic[TurnT]):
         self._price = price
         self._bound = bound
         self._turns: FairQueue[TurnT] = FairQueue()
-        self._took: dict[str, float] = {}
+        self._last_used: dict[str, float] = {}
         self._is_called = False
 
     async def wait(self, turn: TurnT) -> None:
+        """Waits until work is under way. If the wait is cancelled, the work does not start, or is ended at once."""
         future = turn.begin_to_wait()
         self.line_up(turn)
         try:
@@ -290,7 +299,8 @@ class FairGate(Generic[TurnT]):
             self._turns.put(turn.tenant, turn)
             self._go_on()
 
-    def begin_at_once(self, turn: TurnT) -> bool:
+    def try_begin(self, turn: TurnT) -> bool:
+        """Starts work if its quotas are free, ahead of work in line. Returns whether it started."""
         fits = turn.fits()
         if fits:
             self._acquire(turn)
@@ -305,10 +315,11 @@ class FairGate(Generic[TurnT]):
                     quota.change(turn.tenant, -weight)
             if used:
                 self._turns.charge(turn.tenant, used)
-                self._took[turn.tenant] = used
+                self._last_used[turn.tenant] = used
             self._go_on()
 
     def give_up_late(self, seconds: float) -> None:
+        """Refuses work that has been in line for more than some seconds; then forgets idle tenants."""
         latest = monotonic() - seconds
         for turn in self._turns.drop(lambda turn: turn.since < latest):
             turn.state = "idle"
@@ -317,9 +328,13 @@ class FairGate(Generic[TurnT]):
 
     def forget(self) -> None:
         self._turns.forget()
-        self._took.clear()
+        self._last_used.clear()
 
     def dispatch(self) -> None:
+        """Starts work in line until nothing more fits or a turn's limits are reached, then continues in the next turn.
+
+        Drops work that nobody waits for.
+        """
         self._is_called, started, seconds = False, 0, 0.0
         if not self._turns:
             return
@@ -332,7 +347,7 @@ class FairGate(Generic[TurnT]):
                 self._acquire(turn)
                 self._begin(turn)
                 started += 1
-                seconds += self._took.get(turn.tenant, 0.0)
+                seconds += self._last_used.get(turn.tenant, 0.0)
                 if self._price:
                     self._turns.charge(turn.tenant, self._price)
         self._go_on()
@@ -369,45 +384,50 @@ class Contention:
     LASTS = 0.1
     """Interval for which a tenant counts as present after its last request, in seconds."""
     PROMPT = 0.0001
-    """Switch interval of threads while several tenants are present, in seconds."""
+    """Interval between switches of threads while several tenants are present, in seconds."""
 
-    __slots__ = ("_alone", "_changed", "_left", "_loop", "_requests", "several")
+    __slots__ = ("_left_at", "_loop", "_on_end", "_requests", "_usual_interval", "several")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
         self._loop = loop
-        self._changed = changed
-        self._alone = sys.getswitchinterval()
+        self._on_end = changed
+        self._usual_interval = sys.getswitchinterval()
         self._requests: dict[str, int] = {}
-        self._left: dict[str, float] = {}
+        self._left_at: dict[str, float] = {}
         self.several = False
 
     def enter(self, tenant: str) -> None:
         requests = self._requests.get(tenant, 0)
         self._requests[tenant] = requests + 1
         if not requests:
-            self._left.pop(tenant, None)
-            if not self.several and len(self._requests) + len(self._left) > 1:
-                self._look()
+            self._left_at.pop(tenant, None)
+            if not self.several and len(self._requests) + len(self._left_at) > 1:
+                self._update()
 
     def leave(self, tenant: str) -> None:
+        """Counts the end of a request. Its tenant stays present for a moment."""
         if self._requests[tenant] > 1:
             self._requests[tenant] -= 1
         else:
             del self._requests[tenant]
-            self._left[tenant] = monotonic()
+            self._left_at[tenant] = monotonic()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
+        """Forgets tenants that left a moment ago, and begins or ends the contention.
+
+        Calls itself again while it lasts.
+        """
         latest = monotonic() - self.LASTS
-        for tenant in [tenant for tenant, left in self._left.items() if left <= latest]:
-            del self._left[tenant]
-        several = len(self._requests) + len(self._left) > 1
+        for tenant in [tenant for tenant, left in self._left_at.items() if left <= latest]:
+            del self._left_at[tenant]
+        several = len(self._requests) + len(self._left_at) > 1
         if several:
-            self._loop.call_later(self.LASTS / 2, self._look)
+            self._loop.call_later(self.LASTS / 2, self._update)
         if several != self.several:
             self.several = several
-            sys.setswitchinterval(self.PROMPT if several else self._alone)
+            sys.setswitchinterval(self.PROMPT if several else self._usual_interval)
             if not several:
-                self._changed()
+                self._on_end()
 
 
 class LoopScheduler(FairGate[Turn]):
@@ -491,18 +511,18 @@ class FairPool(FairGate[Job]):
         self._count = count
         self._extra: Job | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._first: SimpleQueue[Job | None] = SimpleQueue()
-        self._tell: Callable[..., None]
+        self._extra_jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._call_in_loop: Callable[..., None]
 
     def start(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
+        self._call_in_loop = tell
         for number in range(self._count + 1):
-            jobs = self._jobs if number else self._first
+            jobs = self._jobs if number else self._extra_jobs
             threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()
 
     def stop(self) -> None:
         """Ends the threads after the jobs that they already have."""
-        self._first.put(None)
+        self._extra_jobs.put(None)
         for _ in range(self._count):
             self._jobs.put(None)
 
@@ -540,12 +560,12 @@ class FairPool(FairGate[Job]):
         return result
 
     def _begin(self, turn: Job) -> None:
-        # The extra thread is for a tenant's only job, while the other threads are busy.
+        # Hands a job to the threads. A tenant's only job gets the extra thread if all others are busy.
         busy = self._hand.total - self._hand.free > self._count
         is_extra = busy and self._extra is None and self._hand.held(turn.tenant) == 1
         if is_extra:
             self._extra = turn
-        (self._first if is_extra else self._jobs).put(turn)
+        (self._extra_jobs if is_extra else self._jobs).put(turn)
 
     def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
         while (job := jobs.get()) is not None:
@@ -555,10 +575,11 @@ class FairPool(FairGate[Job]):
                 error: Exception | None = None
             except Exception as failure:  # noqa: BLE001 - the waiting request gets it
                 result, error = None, failure
-            self._tell(self._finish, job, monotonic() - began, result, error)
+            self._call_in_loop(self._finish, job, monotonic() - began, result, error)
             del job, result, error
 
     def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
+        """Delivers a job's result, and releases what the job holds; a delivered result keeps its memory."""
         is_delivered = job.settle(result, error) and error is None
         if job is self._extra:
             self._extra = None

@@ -42,11 +42,11 @@ class CredentialReader(Protocol):
 
     Attributes:
         scheme: The word before the credential, in its usual upper and lower case: ``Application``.
-        believed: Seconds for which an identity may be cached without reading the credential again.
+        max_cache_seconds: Seconds for which an identity may be cached without reading the credential again.
     """
 
     scheme: str
-    believed: float
+    max_cache_seconds: float
 
     def read(self, credential: str, now: float) -> Identity:
         """Reads a credential. It may block for a bounded time: it is never called on the event loop.
@@ -70,7 +70,7 @@ def digest_of(key: str) -> bytes:
 
 class ApplicationKeys:
     scheme = "Application"
-    believed = 5.0
+    max_cache_seconds = 5.0
     """A store caches keys for 5 s, too, so a revocation takes effect within 10 s."""
 
     def __init__(self, applications: Applications) -> None:

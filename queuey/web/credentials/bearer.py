@@ -14,9 +14,9 @@ import jwt
 
 from queuey.errors import InvalidToken
 from queuey.settings import UserIssuer
-from queuey.user_queues import LONGEST_USER, user_name
+from queuey.user_queues import MAX_USER_NAME, user_name
 from queuey.web.credentials import Identity
-from queuey.web.credentials.key_sets import Published
+from queuey.web.credentials.key_sets import IssuerDocument
 from queuey.web.credentials.strict_json import read_object, read_part
 from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
 
@@ -64,6 +64,7 @@ class KeySet:
             raise ValueError("it has no key that can be used")
 
     def _add(self, given: Any) -> None:  # noqa: ANN401 - whatever JSON has
+        """Adds a key under each algorithm that it fits; skips keys that are weak or cannot be used."""
         for algorithm in _algorithms(given):
             try:
                 key = jwt.PyJWK({name: given[name] for name in _PUBLIC if name in given}, algorithm)
@@ -82,6 +83,7 @@ class KeySet:
 
 
 def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON has
+    """Returns the algorithms with which a key may verify; empty for private keys, and for other uses and kinds."""
     if not isinstance(key, dict) or "d" in key or key.get("use", "sig") != "sig":
         return ()
     operations = key.get("key_ops", ["verify"])
@@ -111,10 +113,10 @@ class Bearer:
 
     scheme = "Bearer"
     document = KeySet
-    believed = 300.0
-    """As long as a key that its issuer has revoked may still be cached."""
+    max_cache_seconds = 300.0
+    """Max seconds for which a token is cached: as long as a key that its issuer has revoked may be."""
 
-    def __init__(self, trusted: Trusted, keys: Mapping[str, Published[KeySet]]) -> None:
+    def __init__(self, trusted: Trusted, keys: Mapping[str, IssuerDocument[KeySet]]) -> None:
         self._keys = keys
         self._trusted: dict[str, list[tuple[str, UserIssuer]]] = {}
         for application, issuer in trusted:
@@ -144,16 +146,17 @@ class Bearer:
             header, claims = read_part(header_part), read_part(claims_part)
         except (ValueError, RecursionError) as error:
             raise InvalidToken("The token is not a signed JWT.") from error
-        name, algorithm = _signed_by(header)
-        trusted = self._audience(claims)
+        name, algorithm = _read_header(header)
+        trusted = self._find_trusted(claims)
         users = [
-            User(application, issuer, _user(issuer, claims), _roles(issuer, claims)) for application, issuer in trusted
+            User(application, issuer, _read_user(issuer, claims), _read_roles(issuer, claims))
+            for application, issuer in trusted
         ]
         expires = min(_check_times(claims, now, issuer.leeway) for _, issuer in trusted)
         self._verify(credential, trusted[0][1].issuer, name, algorithm)
         return claims, users, expires
 
-    def _audience(self, claims: Mapping[str, Any]) -> Trusted:
+    def _find_trusted(self, claims: Mapping[str, Any]) -> Trusted:
         name = claims.get("iss")
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:
@@ -168,6 +171,7 @@ class Bearer:
         return matching
 
     def _verify(self, token: str, issuer: str, name: str | None, algorithm: str) -> None:
+        """Checks the signature. If the key is unknown, loads the issuer's keys once more."""
         published = self._keys[issuer]
         keys = published.get()
         key = keys.find(name, algorithm) or published.newer_than(keys).find(name, algorithm)
@@ -179,7 +183,11 @@ class Bearer:
             raise InvalidToken("The token's signature is not valid.") from error
 
 
-def _signed_by(header: Mapping[str, Any]) -> tuple[str | None, str]:
+def _read_header(header: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Returns key id and algorithm.
+
+    Refuses other types of tokens, and fields that change the meaning of the signature.
+    """
     kind, algorithm, name = header.get("typ", "jwt"), header.get("alg"), header.get("kid")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
         raise InvalidToken("The token is of another type than JWT.")
@@ -202,17 +210,17 @@ def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
     return float(times["exp"] + leeway)
 
 
-def _user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
+def _read_user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
     user = claims.get(issuer.user)
     try:
         return user_name(issuer.issuer, user if isinstance(user, str) else "")
     except ValueError as error:
         raise InvalidToken(
-            f"The token's claim {issuer.user} is not a text of 1 to {LONGEST_USER} characters, so it names no user."
+            f"The token's claim {issuer.user} is not a text of 1 to {MAX_USER_NAME} characters, so it names no user."
         ) from error
 
 
-def _roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
     claim = claims.get(issuer.roles_claim)
     roles = claim if isinstance(claim, list) else [claim]
     return tuple(role for role in issuer.roles if role in roles)

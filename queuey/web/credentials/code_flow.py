@@ -29,7 +29,7 @@ from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, is_loopback, is_safe_url
 from queuey.user_queues import issuer_tag
 from queuey.web.credentials.bearer import Bearer
-from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, Published, fetch, reason_of
+from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, IssuerDocument, fetch, reason_of
 from queuey.web.credentials.strict_json import read_object
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Provider:
         self._fetch_seconds = fetch_seconds
         self._busy = threading.BoundedSemaphore(MAX_AT_ONCE)
         place = issuer.issuer.rstrip("/") + DISCOVERY
-        self.discovery = Published(
+        self.discovery = IssuerDocument(
             issuer.issuer, place, lambda content: read_discovery(issuer.issuer, content), what="discovery document"
         )
 
@@ -135,7 +135,7 @@ class Provider:
             visitor: A secret that only this browser has.
             following: The page to go to after the login.
         """
-        return self._attempt(visitor, secrets.token_urlsafe(16), following)
+        return self._make_attempt(visitor, secrets.token_urlsafe(16), following)
 
     def resume(self, visitor: str, state: str) -> Attempt | None:
         """Returns the login with this state, or None if this browser has not begun it at this provider."""
@@ -144,14 +144,15 @@ class Provider:
             following = urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
         except ValueError:
             return None
-        attempt = self._attempt(visitor, salt, following)
+        attempt = self._make_attempt(visitor, salt, following)
         return attempt if hmac.compare_digest(attempt.state.encode(), state.encode()) else None
 
-    def _attempt(self, visitor: str, salt: str, following: str) -> Attempt:
-        text = f"{salt}~{_text(following.encode())}"
+    def _make_attempt(self, visitor: str, salt: str, following: str) -> Attempt:
+        """Derives a login from the visitor's secret, so that nothing has to be stored until the browser comes back."""
+        text = f"{salt}~{_encode(following.encode())}"
 
         def derived(purpose: str) -> str:
-            return _text(hmac.digest(visitor.encode(), f"{purpose} {self.issuer} {text}".encode(), "sha256"))
+            return _encode(hmac.digest(visitor.encode(), f"{purpose} {self.issuer} {text}".encode(), "sha256"))
 
         return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), following)
 
@@ -191,7 +192,7 @@ class Provider:
             InvalidToken: The provider refuses the login, or its token is not accepted.
             IssuerUnavailable: The provider cannot be reached now.
         """
-        code = self._code(attempt, answer)
+        code = self._read_code(attempt, answer)
         if not self._busy.acquire(blocking=False):
             raise IssuerUnavailable("Too many users log in at this provider at the same moment.", retry_after=1)
         try:
@@ -202,10 +203,14 @@ class Provider:
             claims, users, _ = self._bearer.check(token, time.time())
         except InvalidToken as error:
             self._refuse(f"its ID token is refused: {str(error).rstrip('.')}")
-        self._check(claims, attempt)
+        self._check_claims(claims, attempt)
         return UserLogin(self.issuer, tuple((user.application, user.name, user.roles) for user in users))
 
-    def _code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
+    def _read_code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
+        """Returns the code in the browser's answer.
+
+        Refuses an answer of another provider, of another login, or with an error.
+        """
         claimed_issuer = answer.get("iss")
         if claimed_issuer != self.issuer and (claimed_issuer is not None or self.discovery.get().names_itself):
             self._refuse("the answer is of another provider")
@@ -223,6 +228,7 @@ class Provider:
         return code
 
     def _exchange(self, code: str, attempt: Attempt, back: str) -> str:
+        """Exchanges a code at the provider for an ID token, which is not checked yet; blocks."""
         client = WebApplicationClient(self._client)
         form = client.prepare_request_body(
             code=code, redirect_uri=back, code_verifier=attempt.verifier, include_client_id=self._secret is None
@@ -244,7 +250,7 @@ class Provider:
             self._refuse(f"the answer to the code is {status} with the error {str(fields.get('error'))[:80]!r}")
         return token
 
-    def _check(self, claims: Mapping[str, Any], attempt: Attempt) -> None:
+    def _check_claims(self, claims: Mapping[str, Any], attempt: Attempt) -> None:
         audience = claims["aud"]
         if claims["iss"] != self.issuer:
             self._refuse("the token is of another issuer")
@@ -263,7 +269,7 @@ class Provider:
         raise InvalidToken(f"The login at {self.host} has failed: {why}. Log in again.")
 
 
-def _text(content: bytes) -> str:
+def _encode(content: bytes) -> str:
     return urlsafe_b64encode(content).decode().rstrip("=")
 
 

@@ -44,7 +44,7 @@ MAX_BYTES = 256 * 1024
 T = TypeVar("T")
 
 
-class Published(Generic[T]):
+class IssuerDocument(Generic[T]):
     """A document of an issuer. Thread-safe.
 
     Args:
@@ -115,7 +115,7 @@ class Published(Generic[T]):
             if age > MAX_AGE:
                 self._wait()
             if self._value is None or self._clock() - self._loaded > MAX_AGE:
-                raise self._unavailable()
+                raise self._make_unavailable()
             return self._value
 
     def newer_than(self, value: T) -> T:
@@ -129,7 +129,7 @@ class Published(Generic[T]):
                 self._begin()
                 self._wait()
             if self._failure or self._value is None:
-                raise self._unavailable()
+                raise self._make_unavailable()
             return self._value
 
     def _begin(self) -> None:
@@ -149,22 +149,27 @@ class Published(Generic[T]):
             self._waited = True
             self._change.wait_for(lambda: not self._loading, self._wait_seconds)
         if self._loading:
-            raise self._unavailable()
+            raise self._make_unavailable()
 
-    def _unavailable(self) -> IssuerUnavailable:
+    def _make_unavailable(self) -> IssuerUnavailable:
         pause = 1 if self._loading else self._began + RETRY_INTERVAL - self._clock()
         text = f"The issuer of this credential cannot be asked for its {self._what} now."
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
 
     def _load(self) -> None:
+        """Loads and parses the document in this thread, and records any error; never raises."""
         value, failure = None, ""
         try:
-            value = self._parse(_read(self._place, self._fetch_seconds))
+            value = self._parse(_read_place(self._place, self._fetch_seconds))
         except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread must report its end
             failure = reason_of(error)
         self._end(value, failure)
 
     def _end(self, value: T | None, failure: str) -> None:
+        """Records the end of a load and wakes the waiting request.
+
+        After a failure the previous document stays; logs only changes.
+        """
         with self._change:
             if value is not None:
                 self._value, self._loaded = value, self._clock()
@@ -181,7 +186,7 @@ def _is_url(place: str) -> bool:
     return place.lower().startswith(("https://", "http://"))
 
 
-def _read(place: str, seconds: float) -> bytes:
+def _read_place(place: str, seconds: float) -> bytes:
     if _is_url(place):
         status, body = fetch(place, seconds)
         if status != 200:  # noqa: PLR2004 - OK
@@ -242,11 +247,11 @@ async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[st
 
 def _context(url: str) -> ssl.SSLContext:
     """Returns the TLS context of a URL. One without TLS gets a context that trusts no server."""
-    return _trusting() if url.lower().startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return _make_trusting_context() if url.lower().startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @cache
-def _trusting() -> ssl.SSLContext:
+def _make_trusting_context() -> ssl.SSLContext:
     """Returns a context with the known authorities, which take about 40 ms of CPU to load."""
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 

@@ -1,4 +1,4 @@
-"""Reads the parts of signed tokens: JSON objects in base64url, and only in their one unambiguous form.
+"""Reads the parts of signed tokens: JSON objects in base64url. Refuses what readers interpret in different ways.
 
 Lenient readers differ in how they read a repeated name, or characters that are not base64url. A token that two programs
 would read differently is refused here.

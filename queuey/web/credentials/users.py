@@ -14,7 +14,7 @@ from queuey.errors import SettingsError
 from queuey.extras import install_command
 from queuey.settings import SecretName, Users
 from queuey.web.credentials import CredentialReader
-from queuey.web.credentials.key_sets import Published
+from queuey.web.credentials.key_sets import IssuerDocument
 
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Provider
@@ -91,8 +91,8 @@ def providers_of(
     return providers
 
 
-def _published(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, Published[T]]:
-    documents = {issuer.issuer: Published(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
+def _published(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, IssuerDocument[T]]:
+    documents = {issuer.issuer: IssuerDocument(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
     for document in documents.values():
         document.start(ask=ask)
     return documents

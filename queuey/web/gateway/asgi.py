@@ -36,7 +36,7 @@ from queuey.web.admission.long_polls import (
     client_left,
 )
 from queuey.web.admission.rates import RateLimits
-from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger
+from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger_tenant
 from queuey.web.endpoint import Endpoint, Match, View
 from queuey.web.errors import error_response
 from queuey.web.gateway.origins import Origins
@@ -132,13 +132,13 @@ class Gateway:
         self._core = service.core
         self._store = service.store
         self._reads_wait = self._store.waits_for_network
-        self._most_reads = max(1, self._store.readers - 1)  # One reader is left for the next tenant.
+        self._max_reads = max(1, self._store.readers - 1)  # One reader is left for the next tenant.
         # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
         self._page_bytes = page_bytes
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._bodies = BodyReader(max_body, room, arrival=arrival)
         self._scheduler = LoopScheduler(1024 if self._reads_wait else 32)  # A network store carries many at a time.
-        self._threads = FairPool("queuey-request", threads, room, self._computing)
+        self._threads = FairPool("queuey-request", threads, room, self._max_computing)
         self._polls = LongPolls(
             waiters,
             service.reader.watchers,
@@ -153,7 +153,7 @@ class Gateway:
         self._stopping: Event = service.stopping
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
-        self._tell: LoopCalls
+        self._call_in_loop: LoopCalls
         self._contention: Contention
         self.sweep: Sweep
         self._calls: dict[Call, float] = {}
@@ -162,17 +162,17 @@ class Gateway:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called before the first request, in the loop's thread."""
         self._loop = loop
-        self._tell = LoopCalls(loop)
+        self._call_in_loop = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
-        self._core.adopt(self._tell)
+        self._core.adopt(self._call_in_loop)
         self._store.adopt(loop)
-        self._threads.start(self._tell)
-        self._polls.start(loop, self._tell, partial(self._threads.run, "credentials"))
+        self._threads.start(self._call_in_loop)
+        self._polls.start(loop, self._call_in_loop, partial(self._threads.run, "credentials"))
         self.sweep = Sweep(loop)
         self.sweep.every(CHECK_INTERVAL, self._polls.check)
         for line in (self._scheduler, self._threads):
             self.sweep.every(1.0, partial(line.give_up_late, self._max_wait))
-        for call in (self._give_up_late_calls, self._bodies.give_up_late, self._clients.look):
+        for call in (self._give_up_late_calls, self._bodies.give_up_late, self._clients.watch_slow):
             self.sweep.every(1.0, call)
 
     def stop(self) -> None:
@@ -199,14 +199,14 @@ class Gateway:
             if response is not None:
                 self._metrics.observe(NAME, response.status, 0.0)
             else:
-                response = await self._respond(request, endpoint, match, exchange, fields.foreign)
+                response = await self._respond(request, endpoint, match, exchange, fields.unreadable)
                 if self._origins is not None:
                     response.headers += self._origins.headers(request, response.headers)
             if response.pieces is not None:
                 self._leave(request)
                 if request.held:
                     self._drop_body(request)
-                await self._go_on(request, response, response.pieces, exchange)
+                await self._send_stream(request, response, response.pieces, exchange)
             elif head.method == "HEAD" or response.size <= PIECE_SIZE:
                 exchange.respond(response, head=head.method == "HEAD")
             else:
@@ -218,7 +218,7 @@ class Gateway:
                 self._release_memory(request)
             self._release(request)
 
-    async def _go_on(
+    async def _send_stream(
         self, request: Request, response: Response, pieces: AsyncGenerator[Body, None], exchange: Exchange
     ) -> None:
         """Sends a response, and its pieces as they come. If it ends early, the server drops the connection.
@@ -245,11 +245,11 @@ class Gateway:
             await pieces.aclose()
 
     async def _respond(
-        self, request: Request, endpoint: Endpoint, match: Match, exchange: Exchange, foreign: list[str]
+        self, request: Request, endpoint: Endpoint, match: Match, exchange: Exchange, unreadable: list[str]
     ) -> Response:
-        """Returns the response, also to a refused request; ``foreign`` names headers that cannot be read."""
+        """Returns the response, also to a refused request; ``unreadable`` names headers that cannot be read."""
         try:
-            await self._let_in(request, endpoint, exchange, foreign)
+            await self._admit(request, endpoint, exchange, unreadable)
             view = endpoint.view(request.method)
             self._enter(request)
             if view.reads:
@@ -260,7 +260,7 @@ class Gateway:
             except BodyWanted:  # The caller was not known before.
                 self._release_memory(request)
                 self._leave(request)
-                await self._bodies.take(request, exchange, self._loop)
+                await self._bodies.receive_body(request, exchange, self._loop)
                 if request.client is not None:
                     request.client.receive = exchange.receive
                 self._enter(request)
@@ -271,35 +271,41 @@ class Gateway:
         response.headers += request.counted
         return response
 
-    async def _let_in(self, request: Request, endpoint: Endpoint, exchange: Exchange, foreign: list[str]) -> None:
+    async def _admit(self, request: Request, endpoint: Endpoint, exchange: Exchange, unreadable: list[str]) -> None:
+        """Finds the request's tenant, verifies its signature, counts it against the caller's rate, and reads its body.
+
+        The body of an unknown caller is not read, unless it is empty.
+        """
         for facade in self._facades:
             if facade.admit(request):
                 break
-        if foreign:
-            refuse_unreadable(foreign)
+        if unreadable:
+            refuse_unreadable(unreadable)
         is_for_monitor = endpoint.operation and endpoint.is_for_monitor(request)
         tenant = request.path if is_for_monitor else self._authorization.tenant(request)
         if tenant is None and _needs_caller(request):
             # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
-            await self._threads.run(stranger(request.address), partial(self._authorization.know, request))
+            await self._threads.run(
+                stranger_tenant(request.address), partial(self._authorization.preload_caller, request)
+            )
             tenant = self._authorization.tenant(request)
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)
         request.tenant = tenant or ANONYMOUS
         if self._rates is not None and _needs_caller(request):
-            self._count(self._rates, request)
+            self._count_request(self._rates, request)
         if (
             request.body is None
             and (tenant or announced_length(request) == 0)
-            and not self._bodies.take_at_once(request, exchange)
+            and not self._bodies.take_received_body(request, exchange)
         ):
-            await self._bodies.take(request, exchange, self._loop)
+            await self._bodies.receive_body(request, exchange, self._loop)
 
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
         """Checks a signature. Until it is verified, the request and its body count for the sender's address."""
-        request.tenant = stranger(request.address)
-        if not self._bodies.take_at_once(request, exchange):
-            await self._bodies.take(request, exchange, self._loop)
+        request.tenant = stranger_tenant(request.address)
+        if not self._bodies.take_received_body(request, exchange):
+            await self._bodies.receive_body(request, exchange, self._loop)
         if self._contention.several:
             await self._take_turn(request)
         try:
@@ -316,6 +322,7 @@ class Gateway:
             self._change_memory(request.tenant, -request.held)
 
     def _release(self, request: Request) -> None:
+        """Drops the request's body, and no longer counts it as present; does not release reserved memory."""
         self._leave(request)
         if request.client is not None:
             self._clients.end(request.client)
@@ -337,8 +344,8 @@ class Gateway:
             request.present = False
             self._contention.leave(request.tenant)
 
-    def _count(self, rates: RateLimits, request: Request) -> None:
-        caller = self._authorization.seen(request)
+    def _count_request(self, rates: RateLimits, request: Request) -> None:
+        caller = self._authorization.stale_caller(request)
         if caller is not None and not caller.anonymous:
             facade = request.facade
             application = request.path.split("/", 3)[2] if facade is None else facade.application_of(caller)
@@ -347,6 +354,10 @@ class Gateway:
                 raise refusal
 
     async def _run(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
+        """Runs a view, in its turn if several tenants are present.
+
+        Returns an error response if the client has left or it takes too long.
+        """
         # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
         if self._contention.several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
             await self._take_turn(request)
@@ -397,6 +408,7 @@ class Gateway:
             request.call.take_used()
 
     def _leave_turn(self, request: Request) -> None:
+        """Ends the request's turn, if it has one, and charges its tenant the loop time that it has used."""
         if request.turn is not None:
             call = request.call
             now = time.monotonic()
@@ -406,6 +418,7 @@ class Gateway:
             request.turn = None
 
     def _pause(self, request: Request) -> None:
+        """Lets a long poll hold nothing while it sleeps; its deadline does not run meanwhile."""
         request.is_paused = True
         self._release_memory(request)
         self._leave(request)
@@ -414,6 +427,7 @@ class Gateway:
             self._calls.pop(request.call, None)
 
     async def _resume(self, request: Request) -> None:
+        """Counts a request as present again, waits for its turn, and starts its deadline anew."""
         self._enter(request)
         if self._contention.several:
             await self._take_turn(request)
@@ -433,7 +447,7 @@ class Gateway:
             self._release_memory(request)
             self._leave_turn(request)
         size = self._page_bytes if page else 0
-        in_turn = partial(self._in_turn, request.client, work) if computes else work
+        in_turn = partial(self._run_in_turn, request.client, work) if computes else work
         request.blocked = True
         try:
             # Callers without a credential are refused one at a time.
@@ -444,7 +458,7 @@ class Gateway:
         request.reserved += size
         return result
 
-    def _in_turn(self, client: Client | None, work: Callable[[], T]) -> T:
+    def _run_in_turn(self, client: Client | None, work: Callable[[], T]) -> T:
         """Does the work of a read. Reads run one at a time as long as each is short.
 
         Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. A read that waits for
@@ -490,14 +504,15 @@ class Gateway:
             self._threads.dispatch()
 
     async def _yield_between_pieces(self, tenant: str) -> None:
+        """Counts the tenant as present, and waits for its turn to send a piece if several tenants are."""
         self._contention.enter(tenant)
         self._contention.leave(tenant)
         if self._contention.several:
             await self._scheduler.pause(tenant)
 
-    def _computing(self) -> int:
+    def _max_computing(self) -> int:
         """Returns in how many threads a tenant may read. Reads that compute delay other tenants."""
-        return 1 if self._contention.several and not self._reads_wait else self._most_reads
+        return 1 if self._contention.several and not self._reads_wait else self._max_reads
 
     def _give_up_late_calls(self) -> None:
         now = time.monotonic()
@@ -536,6 +551,7 @@ class Sweep:
         self._timer = loop.call_later(TICK, self._tick)
 
     def every(self, seconds: float, call: Callable[[], object]) -> None:
+        """Calls a function at once, and from then on at intervals, rounded to ticks."""
         self._calls.append((round(seconds / TICK), call))
         call()
 

@@ -12,7 +12,7 @@ from queuey.web.requests import Request
 from queuey.web.responses import Header, Response
 
 METHODS = "GET, HEAD, POST, PUT, DELETE"
-ASKED = (
+ALLOWED_HEADERS = (
     "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, "
     "X-TTL, X-Partition, X-Message-Key, X-Delay, X-After, X-Encoding"
 )
@@ -47,7 +47,7 @@ class Origins:
             b"",
             *self.headers(request, ()),
             ("Access-Control-Allow-Methods", METHODS),
-            ("Access-Control-Allow-Headers", ", ".join([ASKED, *custom])),
+            ("Access-Control-Allow-Headers", ", ".join([ALLOWED_HEADERS, *custom])),
             ("Access-Control-Max-Age", str(MAX_AGE)),
         )
 

@@ -189,7 +189,7 @@ def run_worker(
     loop, stop, done = new_loop(), asyncio.Event(), threading.Event()
     stop_soon = functools.partial(loop.call_soon_threadsafe, stop.set)
     threading.Thread(target=_stop_on_signal, args=(app, settings, stop_soon, done), daemon=True).start()
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    threading.Thread(target=_stop_after_parent, daemon=True).start()
     try:
         loop.run_until_complete(_serve(app, settings, listener, beats, identity._replace(number=number), stop))
     finally:
@@ -237,19 +237,20 @@ async def _serve(
     gateway.sweep.every(1.0, connections.sweep)
     connections.start()
     os.set_blocking(beats.fileno(), False)
-    gateway.sweep.every(HEARTBEAT_INTERVAL, functools.partial(_beat, beats))
+    gateway.sweep.every(HEARTBEAT_INTERVAL, functools.partial(_send_heartbeat, beats))
     await stop.wait()
     await connections.stop()
     await service.end(LEAVE_SECONDS)
     gateway.stop()
 
 
-def _beat(beats: multiprocessing.connection.Connection) -> None:
+def _send_heartbeat(beats: multiprocessing.connection.Connection) -> None:
     with contextlib.suppress(OSError):
         beats.send_bytes(b".")
 
 
 def _allow_open_files(connections: int) -> None:
+    """Raises the process's limit of open files as far as the system allows; never lowers it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = connections + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < required:
@@ -273,7 +274,8 @@ def _stop_on_signal(app: App, settings: Settings, stop: Callable[[], object], do
     os._exit(0)
 
 
-def _stop_with_parent() -> None:
+def _stop_after_parent() -> None:
+    """Waits for the end of the parent process, and then stops this one as SIGTERM does."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])

@@ -40,14 +40,14 @@ MAX_TURN = 0.0004
 """Max time of a connection in one turn of the loop, in seconds."""
 MAX_LINE = 256
 """Max bytes of a chunk's size line."""
-LEFT: dict[str, Any] = {"type": "http.disconnect"}
+DISCONNECTED: dict[str, Any] = {"type": "http.disconnect"}
 HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
 """The disconnect of a client that sends no more, but may still read."""
 NO_CONTENT = 204
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
-_MOST_HEADS = 1000
+_MAX_CACHED_HEADS = 1000
 
 Answer = Callable[[Head, "Connection"], Awaitable[None]]
 WaitsFor = Literal["idle", "head", "full", "linger"]
@@ -58,7 +58,7 @@ class Broken(Exception):
     """A body that breaks off, or is malformed."""
 
 
-class Host(Protocol):
+class ConnectionSet(Protocol):
     """All connections of a process, as one of them uses them.
 
     Attributes:
@@ -100,25 +100,25 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_body_left",
+        "_body_started",
+        "_disconnect",
         "_dropped",
-        "_full",
         "_has_body",
         "_head",
         "_is_chunked",
         "_is_paused",
-        "_leaving",
-        "_left",
         "_lost",
         "_open_ended",
         "_out",
         "_raw",
+        "_room",
         "_searched",
-        "_started",
         "_task",
         "_turn",
         "_unfinished",
         "_waiter",
-        "all",
+        "connections",
         "ended",
         "is_lingering",
         "is_refused",
@@ -129,8 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, connections: Host) -> None:
-        self.all = connections
+    def __init__(self, connections: ConnectionSet) -> None:
+        self.connections = connections
         self.scheme = connections.scheme
         self.transport: asyncio.Transport
         self.keeps = True
@@ -148,11 +148,11 @@ class Connection(asyncio.BufferedProtocol):
         self._out = b""
         self._searched = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._full: asyncio.Future[None] | None = None
-        self._leaving: asyncio.Future[dict[str, Any]] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._disconnect: asyncio.Future[dict[str, Any]] | None = None
         self._lost = self._is_paused = False
-        self._has_body = self._is_chunked = self._started = self._open_ended = self._unfinished = False
-        self._left = 0
+        self._has_body = self._is_chunked = self._body_started = self._open_ended = self._unfinished = False
+        self._body_left = 0
         self._turn = 0.0
         self._dropped = 0
         self._head: Head | None = None
@@ -165,19 +165,23 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
         self.transport.set_write_buffer_limits(MAX_UNSENT, MAX_UNSENT // 4)
-        self.all.enter(self)
-        self._task = self.all.loop.create_task(self._live())
+        self.connections.enter(self)
+        self._task = self.connections.loop.create_task(self._serve_requests())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.all.buffer  # It is emptied at once, so all connections share it.
+        return self.connections.buffer  # It is emptied at once, so all connections share it.
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Keeps received bytes and wakes the task; pauses reading above a limit.
+
+        A lingering connection drops the bytes, and is aborted if there are too many.
+        """
         if self.is_lingering:
             self._dropped += nbytes
             if self._dropped > MAX_DROPPED:
                 self.transport.abort()
             return
-        data = bytes(self.all.buffer[:nbytes])
+        data = bytes(self.connections.buffer[:nbytes])
         self._raw = self._raw + data if self._raw else data
         if len(self._raw) > (HEAD_BYTES if self._head is None else MAX_RAW):
             self._is_paused = True
@@ -189,28 +193,33 @@ class Connection(asyncio.BufferedProtocol):
         """Returns whether the connection stays open; requests received whole are still answered."""
         self.ended = True
         self._wake()
-        self._tell(HALF_CLOSED)
-        return not self.is_lingering and self.all.scheme == "http"  # TLS has no half-closed connections.
+        self._notify_disconnect(HALF_CLOSED)
+        return not self.is_lingering and self.connections.scheme == "http"  # TLS has no half-closed connections.
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Ends each wait of the task, tells a waiting view of the disconnect, and leaves the set."""
         self._lost = self.ended = True
         self._wake()
-        self._tell(LEFT)
-        if self._full is not None and not self._full.done():
-            self._full.set_result(None)
-        self.all.leave(self)
+        self._notify_disconnect(DISCONNECTED)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self.connections.leave(self)
 
     def pause_writing(self) -> None:
-        if self._full is None:
-            self._full = self.all.loop.create_future()
+        if self._room is None:
+            self._room = self.connections.loop.create_future()
 
     def resume_writing(self) -> None:
-        full, self._full = self._full, None
-        if full is not None and not full.done():
-            full.set_result(None)
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
 
     def expire(self) -> None:
-        if self._full is not None or self.is_lingering or self.transport.is_closing():
+        """Ends a wait whose deadline is over.
+
+        Aborts if the client does not read or the connection lingers; otherwise wakes the task with ``late`` set.
+        """
+        if self._room is not None or self.is_lingering or self.transport.is_closing():
             self.transport.abort()
         else:
             self.late = True
@@ -221,26 +230,30 @@ class Connection(asyncio.BufferedProtocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None and not leaving.done():
-            leaving.set_result(message)
+    def _notify_disconnect(self, message: dict[str, Any]) -> None:
+        disconnect, self._disconnect = self._disconnect, None
+        if disconnect is not None and not disconnect.done():
+            disconnect.set_result(message)
 
-    def _more(self) -> asyncio.Future[None]:
+    def _wait_for_bytes(self) -> asyncio.Future[None]:
         if self._is_paused:
             self._is_paused = False
             self.transport.resume_reading()
-        self._waiter = self.all.loop.create_future()
+        self._waiter = self.connections.loop.create_future()
         return self._waiter
 
     # From the first request to the last
 
-    async def _live(self) -> None:
+    async def _serve_requests(self) -> None:
+        """Answers requests until the connection ends, then lingers.
+
+        Lets other connections run when a turn takes too long.
+        """
         try:
             while self.keeps:
                 data = self._next_head()
                 if data is None:
-                    await self._more()
+                    await self._wait_for_bytes()
                 elif not data:
                     break
                 else:
@@ -272,18 +285,22 @@ class Connection(asyncio.BufferedProtocol):
             return b""
         raw = self._raw
         if raw and (end := self._find_end(raw)):
-            self.all.wait(self, None)
+            self.connections.wait(self, None)
             raw = self._raw
             self._raw, self._searched = raw[end:], 0
             return raw[:end]
-        if self.ended or (self.late and not raw) or self.all.is_closing:
+        if self.ended or (self.late and not raw) or self.connections.is_closing:
             return b""
         if self.late:
             raise Refused("The head has not arrived in time", 408)
-        self.all.wait(self, "head" if raw else "idle")
+        self.connections.wait(self, "head" if raw else "idle")
         return None
 
     def _find_end(self, raw: bytes) -> int:
+        """Returns the position after the head, or 0 if its end has not arrived.
+
+        Drops one empty line before the head; refuses a head that is too long or malformed.
+        """
         if raw[:2] == b"\r\n" and not self._searched:
             raw = self._raw = raw[2:]  # One empty line before a request is allowed.
         end = raw.find(END, self._searched) + len(END)
@@ -300,22 +317,22 @@ class Connection(asyncio.BufferedProtocol):
         head = self._head = read_head(data)
         self.keeps = head.keeps
         self._is_chunked = head.length is None
-        self._left = head.length or 0
+        self._body_left = head.length or 0
         self._has_body = head.length != 0
-        self._started = self._open_ended = False
+        self._body_started = self._open_ended = False
         if head.path == b"*" and head.method == "OPTIONS":
             self.respond(Response(NO_CONTENT, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE")), head=False)
         else:
-            await self.all.answer(head, self)
+            await self.connections.answer(head, self)
         if self._unfinished:
             self.transport.abort()  # The client sees that the response broke off.
             self.keeps = False
-        elif self._full is not None:
+        elif self._room is not None:
             await self._drain()
 
     def _refuse(self, refused: Refused) -> None:
         self.keeps = self._has_body = False
-        self.respond(self.all.refusal(refused.status, str(refused)), head=False)
+        self.respond(self.connections.refusal(refused.status, str(refused)), head=False)
         self._linger()
 
     def _linger(self, *, idle: bool = False) -> None:
@@ -328,10 +345,10 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
         is_sent = not self.transport.get_write_buffer_size()
         if idle or self.ended or not self.transport.can_write_eof():
-            self.all.wait(self, "full")
+            self.connections.wait(self, "full")
             self.transport.close()
         else:
-            self.all.wait(self, "linger" if is_sent else "full")
+            self.connections.wait(self, "linger" if is_sent else "full")
             try:
                 self.transport.write_eof()
             except OSError:  # It is gone, and connection_lost was not called yet.
@@ -341,63 +358,69 @@ class Connection(asyncio.BufferedProtocol):
 
     def take_whole(self, size: int) -> bytes | None:
         raw = self._raw
-        if self._started or len(raw) < size:
+        if self._body_started or len(raw) < size:
             return None
-        self._raw, self._left, self._has_body = raw[size:], 0, False
+        self._raw, self._body_left, self._has_body = raw[size:], 0, False
         return raw[:size]
 
     def receive(self) -> Awaitable[dict[str, Any]]:
+        """Waits for the next piece of the body, or for the client's disconnect if the body has been read."""
         if self._has_body:
             return self._receive()
-        leaving = self._leaving = self.all.loop.create_future()
+        disconnect = self._disconnect = self.connections.loop.create_future()
         if self.ended:
-            self._tell(LEFT if self._lost else HALF_CLOSED)
-        return leaving
+            self._notify_disconnect(DISCONNECTED if self._lost else HALF_CLOSED)
+        return disconnect
 
     async def _receive(self) -> dict[str, Any]:
+        """Reads a piece of the body as an ASGI message; a malformed body counts as a disconnect.
+
+        Sends 100 Continue first if the client expects it.
+        """
         head = self._head
-        if head is not None and head.expects and not self._started and not self._raw:
+        if head is not None and head.expects and not self._body_started and not self._raw:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._started = True
+        self._body_started = True
         try:
-            piece = await (self._chunked_piece() if self._is_chunked else self._piece())
+            piece = await (self._read_chunked_piece() if self._is_chunked else self._read_piece())
         except Broken:
             self.keeps = self._has_body = False
-            return LEFT
+            return DISCONNECTED
         return {"type": "http.request", "body": piece, "more_body": self._has_body}
 
-    async def _piece(self) -> bytes:
+    async def _read_piece(self) -> bytes:
+        """Waits for bytes, and returns those that have arrived, up to the end of the body or chunk."""
         while not self._raw:
             if self.ended:
                 raise Broken
-            await self._more()
-        piece = self._raw[: self._left]
+            await self._wait_for_bytes()
+        piece = self._raw[: self._body_left]
         self._raw = self._raw[len(piece) :]
-        self._left -= len(piece)
-        self._has_body = self._left > 0 or self._is_chunked
+        self._body_left -= len(piece)
+        self._has_body = self._body_left > 0 or self._is_chunked
         return piece
 
-    async def _chunked_piece(self) -> bytes:
-        if not self._left:
-            size = _CHUNK.fullmatch(await self._line())
+    async def _read_chunked_piece(self) -> bytes:
+        if not self._body_left:
+            size = _CHUNK.fullmatch(await self._read_line())
             if size is None:
                 raise Broken
-            self._left = int(size[1], 16)
-            if not self._left:
-                if await self._line():
+            self._body_left = int(size[1], 16)
+            if not self._body_left:
+                if await self._read_line():
                     raise Broken  # Trailers would be lost.
                 self._has_body = False
                 return b""
-        piece = await self._piece()
-        if not self._left and await self._line():
+        piece = await self._read_piece()
+        if not self._body_left and await self._read_line():
             raise Broken
         return piece
 
-    async def _line(self) -> bytes:
+    async def _read_line(self) -> bytes:
         while (end := self._raw.find(b"\r\n")) < 0:
             if self.ended or len(self._raw) > MAX_LINE or b"\n" in self._raw:
                 raise Broken
-            await self._more()
+            await self._wait_for_bytes()
         line = self._raw[:end]
         if end > MAX_LINE or b"\n" in line:
             raise Broken
@@ -410,7 +433,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost:
             return
         size, body = response.at_hand(head=head)
-        self._write(self._head_of(response, size) + body)
+        self._write(self._make_head(response, size) + body)
 
     def _write(self, data: bytes) -> None:
         """Buffers bytes until everything that is ready in this turn of the loop has been answered.
@@ -418,7 +441,7 @@ class Connection(asyncio.BufferedProtocol):
         One write wakes the other end once; a wake-up costs as much as many a request.
         """
         if not self._out:
-            self.all.flush_soon(self)
+            self.connections.flush_soon(self)
         self._out += data
         if len(self._out) > MAX_KEPT:
             self.flush()
@@ -431,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
     async def begin(self, response: Response, size: int | None) -> None:
         self._open_ended = size is None
         self._unfinished = True
-        self._write(self._head_of(response, size))
+        self._write(self._make_head(response, size))
 
     async def send(self, piece: bytes, *, more: bool) -> None:
         self._unfinished = more
@@ -443,43 +466,45 @@ class Connection(asyncio.BufferedProtocol):
         await self._drain()
 
     async def _drain(self) -> None:
-        if self._full is not None and not self._lost:
-            self.all.wait(self, "full")
-            await self._full
-            self.all.wait(self, None)
+        if self._room is not None and not self._lost:
+            self.connections.wait(self, "full")
+            await self._room
+            self.connections.wait(self, None)
 
-    def _head_of(self, response: Response, size: int | None) -> bytes:
+    def _make_head(self, response: Response, size: int | None) -> bytes:
+        """Makes the head of a response. If a part of the request's body has not arrived, it is the last one."""
         head = self._head
         if self._has_body and not self._take_rest():
             self.keeps = False
         if self._open_ended and (head is None or head.is_old):
             self.keeps = False
         key = response.status, response.headers
-        lines = _heads.get(key) or _note_head(*key)
+        lines = _heads.get(key) or _build_head(*key)
         length = b"" if size is None else b"content-length: %d\r\n" % size
         if self._open_ended and head is not None and not head.is_old:
             length = b"transfer-encoding: chunked\r\n"
-        if not self.keeps or self.all.is_closing:
+        if not self.keeps or self.connections.is_closing:
             self.keeps = False
             length += b"connection: close\r\n"
         elif head is not None and head.is_old:
             length += b"connection: keep-alive\r\n"
-        return b"%b%b%b\r\n" % (lines, length, self.all.date)
+        return b"%b%b%b\r\n" % (lines, length, self.connections.date)
 
     def _take_rest(self) -> bool:
         head = self._head
-        if self._is_chunked or len(self._raw) < self._left or (head is not None and head.expects and not self._raw):
+        waits_for_continue = head is not None and head.expects and not self._raw
+        if self._is_chunked or len(self._raw) < self._body_left or waits_for_continue:
             return False
-        self._raw, self._left, self._has_body = self._raw[self._left :], 0, False
+        self._raw, self._body_left, self._has_body = self._raw[self._body_left :], 0, False
         return True
 
 
-def _note_head(status: int, headers: tuple[Header, ...]) -> bytes:
+def _build_head(status: int, headers: tuple[Header, ...]) -> bytes:
     all_headers = with_cache_control(headers)
     lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in all_headers])
     if not lines.count("\n") == lines.count("\r") == len(all_headers) or "\0" in lines:
         raise ValueError(f"a header of {headers!r} has a line break")
-    if len(_heads) >= _MOST_HEADS:
+    if len(_heads) >= _MAX_CACHED_HEADS:
         _heads.clear()
     head = _heads[status, headers] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
     return head

@@ -16,7 +16,7 @@ HEAD_BYTES = 128 * 1024
 """Max bytes of a request's head."""
 TARGET_BYTES = 64 * 1024
 """Max bytes of the request target."""
-MOST_FIELDS = 100
+MAX_FIELDS = 100
 END = b"\r\n\r\n"
 
 _METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64} ")
@@ -99,10 +99,10 @@ _NAMES: dict[bytes, bytes] = {
 _ONCE = (b"host", b"content-length", b"transfer-encoding")
 
 
-_seen: dict[bytes, Head] = {}
+_cached_heads: dict[bytes, Head] = {}
 """Parsed heads by their bytes: a client mostly sends the same head again and again."""
-_MOST_SEEN = 1000
-_LONGEST_SEEN = 2048
+_MAX_CACHED_HEADS = 1000
+_MAX_CACHED_HEAD_BYTES = 2048
 _KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([!-~]+)(?=\r\n[!-~\r])")
 """The header as our clients and most others write it. Its value differs in each request."""
 
@@ -116,26 +116,27 @@ def read_head(data: bytes) -> Head:
     Raises:
         Refused: The head is malformed or ambiguous.
     """
-    head = _seen.get(data)
+    head = _cached_heads.get(data)
     if head is not None:
         return head
     line = _KEY_LINE.search(data)
     if line is None:
-        return _read(data)
-    shared = _read(data[: line.start()] + data[line.end() :])
-    if len(shared.fields) == MOST_FIELDS or any(name == b"idempotency-key" for name, _ in shared.fields):
+        return _read_cached(data)
+    shared = _read_cached(data[: line.start()] + data[line.end() :])
+    if len(shared.fields) == MAX_FIELDS or any(name == b"idempotency-key" for name, _ in shared.fields):
         return _parse(data)
     return shared.with_key(line[1])
 
 
-def _read(data: bytes) -> Head:
-    head = _seen.get(data)
+def _read_cached(data: bytes) -> Head:
+    """Returns the cached head, or parses it and caches it if it is short and not signed."""
+    head = _cached_heads.get(data)
     if head is None:
         head = _parse(data)
-        if len(data) <= _LONGEST_SEEN and b"Signature=" not in data:  # A signature differs in each request.
-            if len(_seen) >= _MOST_SEEN:
-                _seen.clear()
-            _seen[data] = head
+        if len(data) <= _MAX_CACHED_HEAD_BYTES and b"Signature=" not in data:  # A signature differs in each request.
+            if len(_cached_heads) >= _MAX_CACHED_HEADS:
+                _cached_heads.clear()
+            _cached_heads[data] = head
     return head
 
 
@@ -158,33 +159,33 @@ def _parse(data: bytes) -> Head:
     line = data[: data.index(b"\r\n")]
     if not line.endswith((b" HTTP/1.1", b" HTTP/1.0")):
         raise Refused("Only HTTP/1.1 and HTTP/1.0 are supported")
-    return _checked(method.decode(), fields, is_old=line.endswith(b"0"))
+    return _check(method.decode(), fields, is_old=line.endswith(b"0"))
 
 
-def _checked(method: str, read: _Fields, *, is_old: bool) -> Head:
+def _check(method: str, read: _Fields, *, is_old: bool) -> Head:
     """Checks what the parser leaves open, and returns the head."""
-    if len(read.found) > MOST_FIELDS:
-        raise Refused(f"More than {MOST_FIELDS} header fields", 431)
+    if len(read.found) > MAX_FIELDS:
+        raise Refused(f"More than {MAX_FIELDS} header fields", 431)
     if len(read.target) > TARGET_BYTES:
         raise Refused(f"The request target is longer than {TARGET_BYTES} bytes", 414)
     if method == "CONNECT":
         raise Refused("CONNECT is not supported")
-    head = Head(method, _target(read.target), read.found)
+    head = Head(method, _parse_target(read.target), read.found)
     by_name = dict(read.found)
     if len(by_name) < len(read.found):
         _refuse_twice([name for name, _ in read.found])
     if b"host" not in by_name and not is_old:
         raise Refused("Missing Host header")
     head.is_old = is_old
-    tokens = _tokens(read.found) if b"connection" in by_name else set()
+    tokens = _connection_tokens(read.found) if b"connection" in by_name else set()
     head.keeps = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
-    head.length = _length(by_name, is_old=is_old)
+    head.length = _parse_length(by_name, is_old=is_old)
     expected = by_name.get(b"expect", b"").strip().lower()
     head.expects = expected == b"100-continue" and not is_old and head.length != 0
     return head
 
 
-def _tokens(fields: list[Field]) -> set[bytes]:
+def _connection_tokens(fields: list[Field]) -> set[bytes]:
     return {t.strip().lower() for name, value in fields if name == b"connection" for t in value.split(b",")}
 
 
@@ -194,7 +195,8 @@ def _refuse_twice(names: list[bytes]) -> None:
             raise Refused(f"{name.decode().title()} is given twice")
 
 
-def _target(target: bytes) -> tuple[bytes, bytes]:
+def _parse_target(target: bytes) -> tuple[bytes, bytes]:
+    """Returns path and query. Accepts an absolute URL, whose scheme and host are dropped; refuses a fragment."""
     if target == b"*":
         return target, b""
     if not target.startswith(b"/"):
@@ -210,7 +212,8 @@ def _target(target: bytes) -> tuple[bytes, bytes]:
     return path, query
 
 
-def _length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
+def _parse_length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
+    """Returns the length of the body, or None if it is chunked. Refuses every ambiguity between the two."""
     coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
         if length is not None or is_old:

@@ -21,7 +21,7 @@ from queuey.web.responses import Response
 
 log = logging.getLogger(__name__)
 
-TAKEN, GREETED = 32, 4
+MAX_ACCEPTED, MAX_TLS_ACCEPTED = 32, 4
 """Max connections accepted in one turn of the loop, without and with TLS.
 
 A turn may take long: with one connection a turn, many new ones would wait for as many turns.
@@ -30,7 +30,7 @@ MAX_REFUSED = 64
 """Max connections at a time that are answered with "too many connections"."""
 READ_BYTES = 64 * 1024
 """Max bytes read from a connection at a time."""
-SECONDS: dict[WaitsFor, float] = {"idle": 75.0, "head": 10.0, "full": 30.0, "linger": 2.0}
+TIMEOUTS: dict[WaitsFor, float] = {"idle": 75.0, "head": 10.0, "full": 30.0, "linger": 2.0}
 """Timeouts of connections, by what they wait for."""
 HANDSHAKE, SHUTDOWN = 10.0, 2.0
 """Timeouts of a TLS handshake and of a TLS shutdown, in seconds."""
@@ -39,7 +39,7 @@ ACCEPT_RETRY = 1.0
 CERTIFICATE_INTERVAL = 60.0
 """Interval between checks of the certificate, and between reports of failed handshakes, in seconds."""
 TCP_NOTSENT_LOWAT = 25
-"""The socket option on Linux; the socket module has it from Python 3.12 on."""
+"""Code of the socket option on Linux; the socket module has it from Python 3.12 on."""
 UNSENT_BYTES = 128 * 1024
 """Max bytes that the system buffers for a connection beyond the other end's window."""
 
@@ -60,7 +60,7 @@ class Certificate:
         self._seen = self._stamps()
         self.context = self._load()
 
-    def look(self, *, anyway: bool = False) -> None:
+    def reload_if_changed(self, *, anyway: bool = False) -> None:
         """Loads the files if they have changed; if they cannot be used, the present certificate stays."""
         try:
             stamps = self._stamps()
@@ -112,17 +112,17 @@ class Connections:
         self.scheme = "http" if certificate is None else "https"
         self.is_closing = False
         self.date = b""
-        self.waiting: dict[WaitsFor, dict[Connection, float]] = {what: {} for what in SECONDS}
+        self.waiting: dict[WaitsFor, dict[Connection, float]] = {what: {} for what in TIMEOUTS}
         """Connections and their deadlines, in order of the deadlines, by what they wait for."""
         self._where: dict[Connection, WaitsFor | None] = {}
         self._listener = listener
         self._most = most
         self._certificate = certificate
-        self._greeting: set[asyncio.Task[None]] = set()
-        self._coming: dict[Connection, tuple[float, asyncio.Task[None] | None]] = {}
+        self._set_up_tasks: set[asyncio.Task[None]] = set()
+        self._pending: dict[Connection, tuple[float, asyncio.Task[None] | None]] = {}
         """Connections being set up: when that began, and its task."""
         self._failed = 0
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._gone = asyncio.Event()
         self._written: list[Connection] = []
         listener.setblocking(False)  # noqa: FBT003 - positional only
@@ -132,21 +132,22 @@ class Connections:
         self.loop.add_reader(self._listener, self._accept)
 
     async def stop(self) -> None:
+        """Stops accepting, ends idle connections, and waits until all others have ended."""
         self.is_closing = True
         self.loop.remove_reader(self._listener)
         self._listener.close()
         for connection in [*self.waiting["idle"], *self.waiting["head"]]:
             connection.expire()
-        while self._where or self._greeting:
+        while self._where or self._set_up_tasks:
             self._gone.clear()
             await self._gone.wait()
 
     def reload(self) -> None:
         if self._certificate is not None:
-            self._certificate.look(anyway=True)
+            self._certificate.reload_if_changed(anyway=True)
 
     def _accept(self) -> None:
-        for _ in range(TAKEN if self._certificate is None else GREETED):
+        for _ in range(MAX_ACCEPTED if self._certificate is None else MAX_TLS_ACCEPTED):
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
@@ -156,27 +157,28 @@ class Connections:
                 self.loop.remove_reader(self._listener)
                 self.loop.call_later(ACCEPT_RETRY, self._listen_again)
                 return
-            task = self.loop.create_task(self._greet(accepted))
-            self._greeting.add(task)
-            task.add_done_callback(self._greeted)
+            task = self.loop.create_task(self._set_up(accepted))
+            self._set_up_tasks.add(task)
+            task.add_done_callback(self._on_set_up)
 
     def _listen_again(self) -> None:
         if not self.is_closing:
             self.loop.add_reader(self._listener, self._accept)
 
-    async def _greet(self, taken: socket.socket) -> None:
+    async def _set_up(self, taken: socket.socket) -> None:
+        """Sets up a connection, with TLS if there is a certificate. Refuses or closes it if there are too many."""
         taken.setblocking(False)  # noqa: FBT003 - positional only
         with contextlib.suppress(OSError):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SECONDS["full"] * 1000))
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TIMEOUTS["full"] * 1000))
             taken.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         connection = Connection(self)
-        self._coming[connection] = monotonic(), asyncio.current_task()
-        count = len(self._where) + len(self._coming)
+        self._pending[connection] = monotonic(), asyncio.current_task()
+        count = len(self._where) + len(self._pending)
         if count > self._most and not self._make_room():
             connection.is_refused = True
             if self._certificate or count > self._most + MAX_REFUSED:
-                del self._coming[connection]
+                del self._pending[connection]
                 taken.close()
                 return
         certificate = self._certificate
@@ -194,10 +196,10 @@ class Connections:
         except OSError:  # TLS errors and timeouts included.
             self._failed += 1
         finally:
-            self._coming.pop(connection, None)
+            self._pending.pop(connection, None)
 
-    def _greeted(self, task: asyncio.Task[None]) -> None:
-        self._greeting.discard(task)
+    def _on_set_up(self, task: asyncio.Task[None]) -> None:
+        self._set_up_tasks.discard(task)
         self._gone.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A connection could not be set up.", exc_info=error)
@@ -205,8 +207,8 @@ class Connections:
     def _make_room(self) -> bool:
         """Closes the connection that has been idle or in its handshake for longest; returns whether it could."""
         idle = next(iter(self.waiting["idle"]), None)
-        since, task = next(iter(self._coming.values()))
-        if idle is not None and self.waiting["idle"][idle] - SECONDS["idle"] <= since:
+        since, task = next(iter(self._pending.values()))
+        if idle is not None and self.waiting["idle"][idle] - TIMEOUTS["idle"] <= since:
             self.leave(idle)  # Frees its place now; connection_lost comes later.
             idle.transport.abort()
             return True
@@ -217,7 +219,7 @@ class Connections:
     # Called by connections
 
     def enter(self, connection: Connection) -> None:
-        self._coming.pop(connection, None)
+        self._pending.pop(connection, None)
         self._where[connection] = None
 
     def leave(self, connection: Connection) -> None:
@@ -226,12 +228,13 @@ class Connections:
         self._gone.set()
 
     def wait(self, connection: Connection, what: WaitsFor | None) -> None:
+        """Sets what a connection waits for, and its deadline. The deadline stays if it waits for the same as before."""
         previous = self._where.get(connection)
         if previous != what and connection in self._where:
             if previous is not None:
                 del self.waiting[previous][connection]
             if what is not None:
-                self.waiting[what][connection] = monotonic() + SECONDS[what]
+                self.waiting[what][connection] = monotonic() + TIMEOUTS[what]
                 connection.late = False
             self._where[connection] = what
 
@@ -255,10 +258,10 @@ class Connections:
                     break
                 self.wait(connection, None)
                 connection.expire()
-        if now - self._looked > CERTIFICATE_INTERVAL:
-            self._looked = now
+        if now - self._checked_at > CERTIFICATE_INTERVAL:
+            self._checked_at = now
             if self._failed:
                 log.warning("%d connections ended before they were set up.", self._failed)
                 self._failed = 0
             if self._certificate is not None:
-                self._certificate.look()
+                self._certificate.reload_if_changed()

@@ -61,11 +61,11 @@ def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket
         listeners: list[socket.socket] = []
         try:
             # Sockets that share a port would also share it with another service of this user.
-            with _bound(socket.socket(family, kind, protocol), address, shared=False) as exclusive:
+            with _bind(socket.socket(family, kind, protocol), address, shared=False) as exclusive:
                 exclusive.listen(1)
                 address = exclusive.getsockname()
             for _ in range(count):
-                listeners.append(_bound(socket.socket(family, kind, protocol), address, shared=True))
+                listeners.append(_bind(socket.socket(family, kind, protocol), address, shared=True))
                 listeners[-1].listen(backlog)
         except OSError as error:
             for listener in listeners:
@@ -77,7 +77,7 @@ def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket
         time.sleep(0.1)
 
 
-def _bound(listener: socket.socket, address: Any, *, shared: bool) -> socket.socket:  # noqa: ANN401 - of any family
+def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.socket:  # noqa: ANN401 - of any family
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
@@ -89,8 +89,8 @@ def _bound(listener: socket.socket, address: Any, *, shared: bool) -> socket.soc
     return listener
 
 
-def _beside(listener: socket.socket) -> socket.socket:
-    other = _bound(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
+def _open_another(listener: socket.socket) -> socket.socket:
+    other = _bind(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
     other.listen(socket.SOMAXCONN)
     return other
 
@@ -156,6 +156,7 @@ class Restarts:
         return self._due[number] <= now
 
     def up(self, now: float) -> None:
+        """Records that a worker is up. All workers that waited for this are due now."""
         self.was_up = True
         self._due = {number: now if due == math.inf else due for number, due in self._due.items()}
 
@@ -197,12 +198,12 @@ class Parent:
         """
         signal.signal(signal.SIGTERM, self._stop_or_kill)
         signal.signal(signal.SIGINT, self._stop_or_kill)
-        signal.signal(signal.SIGHUP, self._pass_on)
+        signal.signal(signal.SIGHUP, self._pass_on_hangup)
         for number in range(1, len(self._listeners) + 1):
             self._start(number)
         announced = False
         while self._workers or (not self._stopping and self._restarts.seconds(time.monotonic()) < math.inf):
-            self._watch()
+            self._watch_workers()
             if not announced and self._restarts.was_up:
                 announced = True
                 announce()
@@ -219,36 +220,48 @@ class Parent:
         return int(failed)
 
     def _remove(self, worker: _Worker) -> None:
-        self._read(worker)
+        self._read_heartbeats(worker)
         worker.beats.close()
         del self._workers[worker.number]
         if not self._stopping:
             logger.error("Worker %d has ended unexpectedly, with exit code %s.", worker.number, worker.process.exitcode)
-            self._plan(worker.number, worker.process.exitcode or 0, time.monotonic() - worker.began)
+            self._plan_restart(worker.number, worker.process.exitcode or 0, time.monotonic() - worker.began)
 
-    def _plan(self, number: int, code: int, lifetime: float) -> None:
+    def _plan_restart(self, number: int, code: int, lifetime: float) -> None:
+        """Plans the restart of a worker.
+
+        Closes its socket for the meantime if others are up, so that it gets no connections.
+        """
         at_once = self._restarts.end(number, code, lifetime, time.monotonic())
         # The system would still queue connections at a socket from which no process accepts them.
         if not at_once and any(worker.is_up for worker in self._workers.values()):
             self._listeners[number - 1].close()
 
     def _start(self, number: int) -> None:
+        """Starts a worker, with a new socket if its own was closed.
+
+        Does nothing while the service stops; plans a restart if the system has no resources.
+        """
         if self._stopping:
             return
         self._starting = True
         try:
             if self._listeners[number - 1].fileno() < 0:
-                self._listeners[number - 1] = _beside(next(s for s in self._listeners if s.fileno() >= 0))
+                self._listeners[number - 1] = _open_another(next(s for s in self._listeners if s.fileno() >= 0))
             self._workers[number] = _Worker(number, self._listeners[number - 1], self._work)
         except OSError as error:
             logger.error("Worker %d cannot be started: %s", number, error)  # noqa: TRY400 - the system's limits
-            self._plan(number, 1, 0.0)
+            self._plan_restart(number, 1, 0.0)
         finally:
             self._starting = False
         if self._stopping:
             self._end_workers()  # type: ignore[unreachable] # a signal may have come meanwhile
 
-    def _watch(self) -> None:
+    def _watch_workers(self) -> None:
+        """Waits up to a second for heartbeats and exits.
+
+        Ends a worker without heartbeats by SIGABRT, then by SIGKILL; only one at a time.
+        """
         workers = list(self._workers.values())
         # The pipe of a worker that has ended would always be ready.
         beats = [worker.beats for worker in workers if worker.process.exitcode is None]
@@ -256,7 +269,7 @@ class Parent:
         wait([*beats, *(worker.process.sentinel for worker in workers)], timeout=timeout)
         now = time.monotonic()
         for worker in workers:
-            self._read(worker)
+            self._read_heartbeats(worker)
             if worker.stalls and now - self._stalled > TRACEBACK_TIMEOUT:
                 _send(worker, signal.SIGKILL)
             elif worker.is_up and now - worker.beat > HEARTBEAT_TIMEOUT and now - self._stalled > STALL_INTERVAL:
@@ -264,12 +277,13 @@ class Parent:
                 logger.error("Worker %d sent no heartbeat for %d s and is replaced.", worker.number, HEARTBEAT_TIMEOUT)
                 _send(worker, signal.SIGABRT)
 
-    def _read(self, worker: _Worker) -> None:
+    def _read_heartbeats(self, worker: _Worker) -> None:
         worker.read()
         if worker.is_up and not self._restarts.was_up:
             self._restarts.up(time.monotonic())
 
     def _stop(self) -> None:
+        """Asks the workers to end, and kills them if they have not ended in time. Does nothing the second time."""
         if self._stopping:
             return
         self._stopping = True
@@ -294,7 +308,7 @@ class Parent:
         logger.info("Stopping; a second signal stops at once.")
         self._stop()
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _pass_on_hangup(self, number: int, frame: FrameType | None) -> None:
         for worker in self._workers.values():
             _send(worker, signal.SIGHUP)
 

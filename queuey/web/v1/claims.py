@@ -19,12 +19,12 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, pars
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
 from queuey.messages import Queue
 from queuey.service import PiggybackedAck, QueueAccess, Service
-from queuey.service.claims import OF_ONE_QUEUE, ReleaseReason
+from queuey.service.claims import QUEUE_ERRORS, ReleaseReason
 from queuey.service.claims.claiming import ClaimDelivery
 from queuey.service.claims.jobs import JobAnswer, JobPoll
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.results import JobResult
-from queuey.service.reading import SHORT_BYTES
+from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -44,16 +44,16 @@ Refusals = dict[str, QueueyError]
 """Errors by the names of queues."""
 MAX_SIZE = 1 << 53
 """Max value in ``too_large``: bytes of a result that the caller did not send."""
-_JOB = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
+_JOB_BYTES = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
 """Max bytes of a job in an answer, approximately."""
-_STATES = api.MAX_STATES * api.MAX_STATE
+_STATES_BYTES = api.MAX_STATES * api.MAX_STATE
 """Max bytes of the states in an answer."""
 
 
-class _Given(NamedTuple, Generic[S]):
+class _ReceiptsBody(NamedTuple, Generic[S]):
     """The body of a request about receipts, with its receipts parsed."""
 
-    asked: S
+    body: S
     receipts: list[ClaimReceipt]
 
 
@@ -61,7 +61,7 @@ class _Claimed(msgspec.Struct):
     """Messages that a claim got; false without messages.
 
     Attributes:
-        mark: Last part of the receipts (:func:`mark_of`).
+        mark: Last part of the receipts (:func:`receipt_mark`).
         messages: Claimed messages.
         name: Queue of the messages, in a claim from several queues.
         result_ttl: Option of the queue.
@@ -89,31 +89,35 @@ class ClaimViews(Views):
     # Claims
 
     async def claim(self, request: Request, match: Match) -> Response:
+        """Acknowledges the receipts in the body, and claims messages in the same call.
+
+        Waits for messages if the queue has none, for as long as the caller allows.
+        """
         access = self._authorization.admit_at_once(request, match, "work") or await self._enter(request, match)
         body: dict[str, Any] = {}
         if request.body and len(request.body) <= SHORT_BODY:
             body = self._claim.json(request)
         elif request.body != b"":
             body = await request.in_pool(partial(self._claim.json, request, b"{}"))
-        wait, terms = self._terms(request) if body.keys() <= {"acknowledge"} else self._terms_of(request, body)
+        wait, terms = self._terms(request) if body.keys() <= {"acknowledge"} else self._merge_terms(request, body)
         receipts = body.get("acknowledge")
         ack = PiggybackedAck()
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = access if waiter is None else await self._enter(request, match)
-            size = SHORT_BYTES + terms["states"] * _STATES
+            size = MAX_SHORT_BYTES + terms["states"] * _STATES_BYTES
             if not request.reserve_at_once(size):
                 await request.reserve(size)
             return await current.apply(partial(claim, waiter=waiter))
 
         async def claim(queue: Queue, waiter: Waiter | None) -> _Claimed:
             if ack.settled is None and receipts not in (None, ""):
-                ack.receipts = _receipts_in("acknowledge", receipts, queue)
+                ack.receipts = _read_receipts("acknowledge", receipts, queue)
                 ack.texts = receipts
                 if "results" in body or "too_large" in body:
-                    ack.results = _results_in(body, ack.texts, ack.receipts)
+                    ack.results = _read_results_of(body, ack.texts, ack.receipts)
             messages = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
-            return _Claimed(mark_of(queue.qid), messages, result_ttl=queue.result_ttl)
+            return _Claimed(receipt_mark(queue.qid), messages, result_ttl=queue.result_ttl)
 
         try:
             claimed = await request.until_found(wait, attempt, ClaimUndecided)
@@ -122,17 +126,21 @@ class ClaimViews(Views):
             raise
         finally:
             request.in_doubt = ack.in_doubt
-        acknowledged = _results(ack.texts, ack.settled or ())
-        extra = _kept(claimed.result_ttl) if claimed.result_ttl else None
+        acknowledged = _make_settlements(ack.texts, ack.settled or ())
+        extra = _result_fields(claimed.result_ttl) if claimed.result_ttl else None
         return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, extra)), JSON)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
+        """Claims messages from the first of several queues that has any.
+
+        Acknowledges receipts before, also if the claim gets nothing; lists queues that refuse the caller in the answer.
+        """
         self._authorization.require_credential(request, await self._authorization.identify(request))
         body = await request.read(partial(self._claim_of_several.json, request))
-        names, receipts = _several(body)
+        names, receipts = _read_several(body)
         refused: Refusals = {}
         accesses = await self._enter_each(request, match["app"], names, refused)
-        wait, terms = self._terms_of(request, body)
+        wait, terms = self._merge_terms(request, body)
         if terms["partitions"] is not None:
             raise InvalidRequest({"partitions": "Can only be given in a claim from one queue"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused, body)
@@ -141,15 +149,15 @@ class ClaimViews(Views):
             current = accesses
             if waiter is not None:
                 current = await self._enter_each(request, match["app"], names, refused)
-            await request.reserve(SHORT_BYTES + terms["states"] * _STATES)
+            await request.reserve(MAX_SHORT_BYTES + terms["states"] * _STATES_BYTES)
             claim = partial(self._service.claims.claim, **terms)
             queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
             if queue is None:
                 return _Claimed("", messages)
-            return _Claimed(mark_of(queue.qid), messages, queue.name, queue.result_ttl)
+            return _Claimed(receipt_mark(queue.qid), messages, queue.name, queue.result_ttl)
 
         claimed = await request.until_found(wait, attempt, ClaimUndecided)
-        extra = {"queue_name": claimed.name, **_kept(claimed.result_ttl)}
+        extra = {"queue_name": claimed.name, **_result_fields(claimed.result_ttl)}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
             extra["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
@@ -164,7 +172,7 @@ class ClaimViews(Views):
         for name in names:
             try:
                 accesses.append(await self._enter(request, {"app": application, "queue": name}))
-            except OF_ONE_QUEUE as error:
+            except QUEUE_ERRORS as error:
                 refused[name] = error
         return accesses
 
@@ -183,26 +191,26 @@ class ClaimViews(Views):
         texts: list[str] = []
         settled: list[Settlement] = []
         for access in accesses:
-            given = receipts.get(access.queue.name)
-            if given is None:
+            queue_receipts = receipts.get(access.queue.name)
+            if queue_receipts is None:
                 continue
 
-            async def acknowledge(queue: Queue, given: object = given) -> list[Settlement]:
-                parsed = _receipts_in(f"acknowledge.{queue.name}", given, queue)
+            async def acknowledge(queue: Queue, queue_receipts: object = queue_receipts) -> list[Settlement]:
+                parsed = _read_receipts(f"acknowledge.{queue.name}", queue_receipts, queue)
                 # Receipts of other queues have other marks, so each result belongs to one queue.
-                results = _results_in(body, cast("list[str]", given), parsed)
+                results = _read_results_of(body, cast("list[str]", queue_receipts), parsed)
                 return await self._service.claims.acknowledge(queue, parsed, results)
 
             try:
                 settled += await access.apply(acknowledge)
-            except OF_ONE_QUEUE as error:
+            except QUEUE_ERRORS as error:
                 refused[access.queue.name] = error
                 continue
-            texts += cast("list[str]", given)
+            texts += cast("list[str]", queue_receipts)
             request.in_doubt = True
-        return _results(texts, settled)
+        return _make_settlements(texts, settled)
 
-    def _terms_of(self, request: Request, body: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
+    def _merge_terms(self, request: Request, body: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
         """Reads query and body. Returns the seconds to wait, and the other values as arguments of the use case."""
         names = self._query.names
         terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
@@ -224,7 +232,7 @@ class ClaimViews(Views):
             "limit": terms.limit,
             "ttl": round(terms.ttl, 3),
             "partitions": partitions,
-            "max_bytes": SHORT_BYTES,
+            "max_bytes": MAX_SHORT_BYTES,
             "worker": terms.worker,
             "states": terms.states,
         }
@@ -232,10 +240,12 @@ class ClaimViews(Views):
     # Receipts
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
-        def acknowledge(given: _Given[api.ReceiptsWithResults], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
-            body = {"results": given.asked.results, "too_large": given.asked.too_large}
-            results = _results_in(body, given.asked.receipts or (), given.receipts)
-            return self._service.claims.acknowledge(queue, given.receipts, results)
+        def acknowledge(
+            parsed: _ReceiptsBody[api.ReceiptsWithResults], queue: Queue
+        ) -> Coroutine[Any, Any, list[Settlement]]:
+            body = {"results": parsed.body.results, "too_large": parsed.body.too_large}
+            results = _read_results_of(body, parsed.body.receipts or (), parsed.receipts)
+            return self._service.claims.acknowledge(queue, parsed.receipts, results)
 
         return await self._settle(request, match, api.ReceiptsWithResults, acknowledge)
 
@@ -244,16 +254,16 @@ class ClaimViews(Views):
             request,
             match,
             api.Renewal,
-            lambda given, queue: self._service.claims.renew(queue, given.receipts, round(given.asked.ttl, 3)),
+            lambda parsed, queue: self._service.claims.renew(queue, parsed.receipts, round(parsed.body.ttl, 3)),
         )
 
     async def release(self, request: Request, match: Match) -> Response:
-        def release(given: _Given[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
-            body = given.asked
+        def release(parsed: _ReceiptsBody[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
+            body = parsed.body
             reason = (
                 None if body.reason is None else ReleaseReason(body.reason.error or "Released", body.reason.text or "")
             )
-            return self._service.claims.release(queue, given.receipts, body.delay, reason, retry=body.retry)
+            return self._service.claims.release(queue, parsed.receipts, body.delay, reason, retry=body.retry)
 
         return await self._settle(request, match, api.Release, release)
 
@@ -262,55 +272,63 @@ class ClaimViews(Views):
         request: Request,
         match: Match,
         kind: type[S],
-        settle: Callable[[_Given[S], Queue], Coroutine[Any, Any, list[Settlement]]],
+        settle: Callable[[_ReceiptsBody[S], Queue], Coroutine[Any, Any, list[Settlement]]],
     ) -> Response:
+        """Parses the receipts in the body, settles them, and answers with the result of each receipt in order.
+
+        Refuses the whole request if a receipt is not valid.
+        """
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
-            parsed = await request.read(partial(self._read, request, kind, queue))
-            return _settled(parsed.asked.receipts, await settle(parsed, queue))
+            parsed = await request.read(partial(self._read_receipts_body, request, kind, queue))
+            return _settled_response(parsed.body.receipts, await settle(parsed, queue))
 
         return await access.apply(call)
 
     async def _enter(self, request: Request, match: Match) -> QueueAccess:
         return await self._authorization.admit(request, match, "work")
 
-    def _read(self, request: Request, kind: type[S], queue: Queue) -> _Given[S]:
+    def _read_receipts_body(self, request: Request, kind: type[S], queue: Queue) -> _ReceiptsBody[S]:
         errors = Errors()
         body = self.fields(kind).body(request, errors)
-        receipts = _parsed("receipts", body.receipts or [], queue, errors)
+        receipts = _parse_receipts("receipts", body.receipts or [], queue, errors)
         if isinstance(body, api.Release):
-            body = cast("S", self._with_reason(body, len(receipts), errors))
+            body = cast("S", self._read_reason(body, len(receipts), errors))
         errors.check()
-        return _Given(body, receipts)
+        return _ReceiptsBody(body, receipts)
 
-    def _with_reason(self, asked: api.Release, count: int, errors: Errors) -> api.Release:
+    def _read_reason(self, release: api.Release, count: int, errors: Errors) -> api.Release:
         """Reads the reason of a release, and checks that its receipts are not too many for a reason."""
-        if not asked.retry and count > api.MAX_WITH_REASON:
+        if not release.retry and count > api.MAX_WITH_REASON:
             errors.setdefault("retry", f"False is allowed for at most {api.MAX_WITH_REASON} receipts at a time")
-        if asked.reason is None:
-            return asked
-        if not isinstance(asked.reason, dict):
+        if release.reason is None:
+            return release
+        if not isinstance(release.reason, dict):
             errors["reason"] = "Is not an object with error and text"
-            return asked
+            return release
         if count > api.MAX_WITH_REASON:
             errors["reason"] = f"Is allowed for at most {api.MAX_WITH_REASON} receipts at a time"
         reason_errors = Errors()
-        reason = self.fields(api.ReleaseReason).read(asked.reason, reason_errors)
+        reason = self.fields(api.ReleaseReason).read(release.reason, reason_errors)
         errors.include(reason_errors, "reason.")
-        return structs.replace(asked, reason=reason)
+        return structs.replace(release, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
-            states = await request.read(partial(self._states, request, queue))
+            states = await request.read(partial(self._read_states, request, queue))
             settled = await self._service.claims.set_states(queue, dict(states.values()))
-            return _settled(list(states), settled)
+            return _settled_response(list(states), settled)
 
         return await access.apply(call)
 
-    def _states(self, request: Request, queue: Queue) -> dict[str, tuple[ClaimReceipt, bytes]]:
+    def _read_states(self, request: Request, queue: Queue) -> dict[str, tuple[ClaimReceipt, bytes]]:
+        """Reads states by receipt, each with the parsed receipt and the state as JSON.
+
+        Refuses all of them if one is too large or too deeply nested.
+        """
         values = self.fields(api.States).json(request).get("states")
         if not isinstance(values, dict):
             text = validators.REQUIRED if values is None else "Is not an object with states by receipt"
@@ -318,7 +336,7 @@ class ClaimViews(Views):
         if len(values) > api.MAX_STATES:
             raise InvalidRequest({"states": f"Has {len(values)} receipts: at most {api.MAX_STATES} at a time"})
         errors = Errors()
-        receipts = _parsed("states", list(values), queue, errors)
+        receipts = _parse_receipts("states", list(values), queue, errors)
         states = [encode(value) for value in values.values()]
         for index, (value, state) in enumerate(zip(values.values(), states, strict=True)):
             if len(state) > api.MAX_STATE:
@@ -331,16 +349,20 @@ class ClaimViews(Views):
     # Actions of operators
 
     async def cancel(self, request: Request, match: Match) -> Response:
-        job = await self._act(request, match, self._service.claims.cancel)
+        job = await self._apply_to_job(request, match, self._service.claims.cancel)
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.CancelledJob))
 
     async def retry(self, request: Request, match: Match) -> Response:
-        job = await self._act(request, match, self._service.claims.hasten)
+        job = await self._apply_to_job(request, match, self._service.claims.hasten)
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.RetriedJob))
 
-    async def _act(
+    async def _apply_to_job(
         self, request: Request, match: Match, act: Callable[..., Coroutine[Any, Any, JobStanding]]
     ) -> JobStanding:
+        """Applies an operator's action to the job that the path names.
+
+        If the queue names principals, only those who may work on it are admitted.
+        """
         partition, position = parse_place(match["id"])
         access = await self._authorization.admit(request, match, "claim")
         if access.queue.principals:  # A principal that may only read can record offsets, but must not end jobs.
@@ -362,6 +384,7 @@ class ClaimViews(Views):
         return self._service.claims.backlog(access, query.limit)
 
     def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
+        """Returns outstanding jobs. With states, the limit may be smaller than otherwise, because states are long."""
         if query.states:
             errors = Errors()
             errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)
@@ -376,7 +399,7 @@ class ClaimViews(Views):
 
         async def attempt(waiter: Waiter | None) -> JobAnswer:
             current = access if waiter is None else await self._authorization.admit(request, match, "read")
-            await request.reserve(len(poll.places) * _JOB)
+            await request.reserve(len(poll.places) * _JOB_BYTES)
             return await current.apply(partial(self._service.claims.jobs.show, poll=poll, waiter=waiter))
 
         answer = await request.until_found(query.wait, attempt)
@@ -389,7 +412,7 @@ class ClaimViews(Views):
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
-def _several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
+def _read_several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
     """Returns the queues of a claim from several queues, and the receipts to acknowledge by queue."""
     names, receipts = body.get("queues"), body.get("acknowledge")
     errors = Errors()
@@ -403,7 +426,7 @@ def _several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
     return names or [], receipts or {}
 
 
-def _receipts_in(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
+def _read_receipts(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
     """Parses the receipts in a field.
 
     Raises:
@@ -411,12 +434,12 @@ def _receipts_in(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
     """
     errors = Errors()
     texts = errors.take(name, validators.items, value, api.MAX_CLAIMS)
-    receipts = _parsed(name, texts or [], queue, errors)
+    receipts = _parse_receipts(name, texts or [], queue, errors)
     errors.check()
     return receipts
 
 
-def _results_in(
+def _read_results_of(
     body: Mapping[str, object], texts: Sequence[str], receipts: Sequence[ClaimReceipt]
 ) -> dict[ClaimReceipt, JobResult]:
     """Reads the results in a body, by receipt. A result that is too large is represented by its size in bytes.
@@ -438,18 +461,22 @@ def _results_in(
         elif name == "too_large" and not all(type(size) is int and 0 < size <= MAX_SIZE for size in values.values()):
             errors[name] = "Is not an object with a number of bytes by receipt"
         else:
-            results |= _read_results(values, by_text, errors) if name == "results" else _sizes(values, by_text)
+            results |= _read_results(values, by_text, errors) if name == "results" else _read_sizes(values, by_text)
     errors.check()
     return results
 
 
-def _sizes(values: Mapping[str, int], by_text: Mapping[str, ClaimReceipt]) -> dict[ClaimReceipt, JobResult]:
+def _read_sizes(values: Mapping[str, int], by_text: Mapping[str, ClaimReceipt]) -> dict[ClaimReceipt, JobResult]:
     return {by_text[text]: size for text, size in values.items() if text in by_text}
 
 
 def _read_results(
     values: Mapping[str, object], by_text: Mapping[str, ClaimReceipt], errors: Errors
 ) -> dict[ClaimReceipt, JobResult]:
+    """Returns results as JSON, and a result that is too large as its number of bytes.
+
+    Ignores null, and receipts that the request does not acknowledge.
+    """
     results: dict[ClaimReceipt, JobResult] = {}
     for number, (text, value) in enumerate(values.items()):
         if levels(value) > api.MAX_NESTED:
@@ -460,14 +487,14 @@ def _read_results(
     return results
 
 
-def _kept(result_ttl: int) -> dict[str, object]:
+def _result_fields(result_ttl: int) -> dict[str, object]:
     return {"result_ttl": result_ttl} if result_ttl else {}
 
 
-def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
+def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
     """Parses receipts. Puts errors into ``errors`` by the index of the receipt."""
     receipts = []
-    mark = mark_of(queue.qid)
+    mark = receipt_mark(queue.qid)
     for index, item in enumerate(texts):
         text, _, marked = item.rpartition("-") if isinstance(item, str) else ("", "", "")
         try:
@@ -485,24 +512,24 @@ def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[C
 
 
 @lru_cache(1024)
-def mark_of(qid: int) -> str:
+def receipt_mark(qid: int) -> str:
     """Returns the last part of a queue's receipts, which differs between queues and changes with a purge."""
     return f"{crc32(b'%d' % qid) & 0xFFFFFF:06x}"
 
 
-def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:
+def _settled_response(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:
     """Answers with the results of receipts; ``texts`` has the receipts in the order of ``settlements``.
 
     Raises:
         ClaimLost: A receipt was superseded.
     """
-    results = _results(texts, settlements)
+    results = _make_settlements(texts, settlements)
     if any(settlement.status is ReceiptStatus.SUPERSEDED for settlement in settlements):
         raise ClaimLost(results)
     return json_response(api.Settled(results=results))
 
 
-def _results(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[api.Settlement]:
+def _make_settlements(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[api.Settlement]:
     return [
         api.Settlement(
             receipt=text,

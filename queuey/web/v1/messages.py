@@ -69,7 +69,7 @@ def format_place(partition: int, position: Position) -> str:
     return f"{partition}:{ids.to_hex(position)}"
 
 
-def _position(value: object) -> Position:
+def _read_position(value: object) -> Position:
     try:
         return ids.parse_position(validators.text(value).strip())
     except ValueError:
@@ -143,7 +143,7 @@ class MessageViews(Views):
         """Returns the messages of a post, and the id that their ids must be above."""
         errors = Errors()
         after = request.headers.get("x-after")
-        position = errors.take("after", _position, after) if after else None
+        position = errors.take("after", _read_position, after) if after else None
         try:
             drafts: Sequence[AnyDraft]
             if batch:
@@ -158,14 +158,14 @@ class MessageViews(Views):
         return drafts, position
 
     def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
-        if request.has_own_headers or not request.headers.keys().isdisjoint(_OF_ONE_MESSAGE):
-            misplaced = [name for name in request.headers if name in _OF_ONE_MESSAGE or name.startswith(OWN_HEADER)]
+        if request.has_own_headers or not request.headers.keys().isdisjoint(_MESSAGE_HEADERS):
+            misplaced = [name for name in request.headers if name in _MESSAGE_HEADERS or name.startswith(OWN_HEADER)]
             note_unknown(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
         drafts = read_batch(body, self._limits, queue, request)
         request.batch = len(drafts)
         return drafts
 
-    def _located(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
+    def _enter_ids(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
         return self._enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
 
     def _enter(self, request: Request, match: Match, action: Action, parse: Callable[[], T]) -> tuple[QueueAccess, T]:
@@ -178,7 +178,8 @@ class MessageViews(Views):
         return self._authorization.enter(request, match, action), parsed
 
     def fetch(self, request: Request, match: Match) -> Response:
-        access, locations = self._located(request, match, "read")
+        """Returns the messages that exist, or with ``raw`` the body of one; that raises if it does not exist."""
+        access, locations = self._enter_ids(request, match, "read")
         raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
@@ -190,13 +191,14 @@ class MessageViews(Views):
         return raw_response(messages[0])
 
     def put(self, request: Request, match: Match) -> Response:
-        access, locations = self._located(request, match, "overwrite")
+        """Stores one body under all ids in the path, whether messages with these ids exist or not."""
+        access, locations = self._enter_ids(request, match, "overwrite")
         draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
         self._service.messages.put(access, locations, draft)
         return json_response(Done())
 
     def delete(self, request: Request, match: Match) -> Response:
-        self._service.messages.delete(*self._located(request, match, "delete"))
+        self._service.messages.delete(*self._enter_ids(request, match, "delete"))
         return json_response(Done())
 
     def explain(self, request: Request, match: Match) -> Response:
@@ -262,12 +264,12 @@ _STORED_AS_ONE: Header = (
     WARNING,
     '299 - "Stored as one message. For a batch, send it with the header Content-Type: application/json"',
 )
-_LARGE, _BRACES = 1024 * 1024, 64
+_LARGE_BATCH, _MAX_BRACES = 1024 * 1024, 64
 """A batch is decoded at once if it has at most this many bytes, or at most this many ``{`` per allowed message.
 
 Every message has one ``{``, and its text may have more. The bound limits the memory of decoded messages.
 """
-_BESIDE_BODY = 128 * 1024
+_MAX_ITEM_FIELDS = 128 * 1024
 """Max bytes of an item without its body: far more than valid fields take, even if every character is escaped."""
 _WRITTEN, _WRITTEN_MORE = 8, 32
 """Max JSON bytes per body byte (escaped as ``\\u0041``, or base64 of it), and a constant on top."""
@@ -286,21 +288,21 @@ def text_or_bytes(body: bytes) -> str | bytes:
         return body
 
 
-def _number(value: object, queue: Queue) -> int:
+def _read_partition(value: object, queue: Queue) -> int:
     number = validators.integer(value, -(10**18), 10**18)
     if (error := partition_error(number, queue)) is not None:
         raise validators.Misfit(error)
     return number
 
 
-def _content_type(value: object, longest: int) -> str:
+def _read_content_type(value: object, longest: int) -> str:
     kind = validators.text(value, longest)
     if validators.CONTROL.search(kind) is not None:
         raise validators.BadField("A content type must not have control characters")
     return kind
 
 
-def _headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
+def _read_message_headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
     """Reads the headers to keep with a message. Readers get them as HTTP headers, so they must be valid ones."""
     if not isinstance(value, dict):
         raise validators.BadField(f'"{validators.show(value)}" is not an object')
@@ -318,7 +320,7 @@ def _headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
     return tuple(headers.items())
 
 
-def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json: bool = False) -> Meta | None:
+def _make_meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json: bool = False) -> Meta | None:
     """Returns metadata, cached if it is only a content type. JSON is ``application/json`` unless ``kind`` is given."""
     if headers or json:
         return Meta(kind or (_JSON if json else kind), headers or (), json)
@@ -337,8 +339,8 @@ def _own_headers(request: Request) -> dict[str, str]:
     return {name[len(OWN_HEADER) :]: value for name, value in request.headers.items() if name.startswith(OWN_HEADER)}
 
 
-_OF_ONE_MESSAGE = frozenset({"x-ttl", "x-partition", "x-message-key", "x-delay", "x-encoding"})
-_OF_POSTS = ("x-partition", "x-message-key", "x-delay", "x-after", "idempotency-key")
+_MESSAGE_HEADERS = frozenset({"x-ttl", "x-partition", "x-message-key", "x-delay", "x-encoding"})
+_POST_HEADERS = ("x-partition", "x-message-key", "x-delay", "x-after", "idempotency-key")
 
 
 def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
@@ -360,8 +362,8 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     errors = Errors()
     if queue is None:
         text = "Is only allowed for messages posted to the queue, which get new ids"
-        errors.update({name.removeprefix("x-").replace("-", "_"): text for name in _OF_POSTS if get(name)})
-    is_plain = not errors and headers is None and request.headers.keys().isdisjoint(_OF_ONE_MESSAGE)
+        errors.update({name.removeprefix("x-").replace("-", "_"): text for name in _POST_HEADERS if get(name)})
+    is_plain = not errors and headers is None and request.headers.keys().isdisjoint(_MESSAGE_HEADERS)
     meta = _types.get(kind) if kind else None
     if body and is_plain and (not kind or meta is not None):
         return Draft(text_or_bytes(body), meta=meta)
@@ -374,19 +376,24 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     elif errors.take("encoding", validators.one_of, encoding, ("json",)):
         draft.body, json = _read_item_body(body, limits, errors, encoded=False)
     draft.ttl = errors.take("ttl", validators.integer, fields[0], 1, MAX_TTL)
-    custom = errors.take("headers", _headers, headers, limits)
-    draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), custom, json=json)
+    custom = errors.take("headers", _read_message_headers, headers, limits)
+    kind = errors.take("content_type", _read_content_type, kind, limits.max_content_type)
+    draft.meta = _make_meta(kind, custom, json=json)
     if queue is not None:
         _, partition, key, delay = fields
-        _place(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
+        _take_placement(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
     errors.check()
     return draft
 
 
-def _place(
+def _take_placement(
     draft: Draft, partition: object, key: object, delay: object, *, queue: Queue, limits: Limits, errors: Errors
 ) -> None:
-    draft.partition = errors.take("partition", _number, partition, queue)
+    """Sets partition, key and delay of a draft.
+
+    Puts bad values into ``errors``, and a partition together with a key.
+    """
+    draft.partition = errors.take("partition", _read_partition, partition, queue)
     draft.key = errors.take("message_key", validators.text, key, limits.max_message_key)
     draft.delay = errors.take("delay", validators.decimal, delay, 0, MAX_TTL) or 0.0
     if draft.partition is not None and draft.key is not None:
@@ -416,7 +423,7 @@ def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> S
         InvalidRequest: Fields are not valid; the error names every field of every item.
         TooLarge: The batch has too many messages, or one of them is too long.
     """
-    if len(body) > _LARGE and body.count(b"{") > _BRACES * limits.max_batch:
+    if len(body) > _LARGE_BATCH and body.count(b"{") > _MAX_BRACES * limits.max_batch:
         return _read_loose_batch(body, limits, queue, request)
     try:
         batch = _decode_batch(body)
@@ -461,24 +468,28 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Reques
     if unknown:
         note_unknown(request, unknown, "field", "body", ("messages", *_LooseItem.__struct_fields__))
     if any(text.startswith("Longer") and name.endswith(".body") for name, text in errors.items()):
-        raise _over(errors)
+        raise _make_too_large(errors)
     errors.check()
     return drafts
 
 
-def _over(errors: Errors) -> InvalidRequest:
+def _make_too_large(errors: Errors) -> InvalidRequest:
     error = too_large("body", 0)
     error.fields = dict(errors)
     return error
 
 
 def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, errors: Errors, unknown: list[str]) -> Draft:
+    """Reads an item of a batch, whose errors go into ``errors`` under its index.
+
+    A bad item gives a draft that must not be stored.
+    """
     draft = Draft("")
     item_errors = Errors()
     size = memoryview(raw).nbytes
     try:
-        if size > _BESIDE_BODY and size - memoryview(_decode_item_body(raw).body).nbytes > _BESIDE_BODY:
-            errors[str(index)] = f"Longer than maximum length {_BESIDE_BODY} bytes without its body"
+        if size > _MAX_ITEM_FIELDS and size - memoryview(_decode_item_body(raw).body).nbytes > _MAX_ITEM_FIELDS:
+            errors[str(index)] = f"Longer than maximum length {_MAX_ITEM_FIELDS} bytes without its body"
             return draft
         item = _decode(_ITEM_DECODERS, raw, unknown, index)
     except JSON_ERRORS:
@@ -487,9 +498,9 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     item_errors.take("encoding", validators.one_of, item.encoding, ("base64",))
     draft.body, json = _read_item_body(bytes(item.body), limits, item_errors, encoded=item.encoding == "base64")
     draft.ttl = item_errors.take("ttl", validators.integer, item.ttl, 1, MAX_TTL)
-    _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=item_errors)
-    kind = item_errors.take("content_type", _content_type, item.content_type, limits.max_content_type)
-    draft.meta = _meta(kind, item_errors.take("headers", _headers, item.headers, limits), json=json)
+    _take_placement(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=item_errors)
+    kind = item_errors.take("content_type", _read_content_type, item.content_type, limits.max_content_type)
+    draft.meta = _make_meta(kind, item_errors.take("headers", _read_message_headers, item.headers, limits), json=json)
     errors.include(item_errors, f"{index}.")
     return draft
 

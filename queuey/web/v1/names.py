@@ -7,7 +7,7 @@ from functools import partial
 from queuey.api.messages import FetchQuery
 from queuey.api.values import Done
 from queuey.errors import InvalidRequest, NotFound
-from queuey.messages import LONGEST_NAME
+from queuey.messages import MAX_NAME_LENGTH
 from queuey.service import Draft
 from queuey.service.names import Changed
 from queuey.web.endpoint import Match
@@ -27,20 +27,25 @@ class NameViews(Views):
     """Create, replace, get and delete a message by its name."""
 
     async def create(self, request: Request, match: Match) -> Response:
+        """Stores a message under a free name (201).
+
+        If the name has the same message already, answers with that (200).
+        """
         access = await self._authorization.admit(request, match, "send")
-        name, draft = _name(match), await request.read(partial(self._draft, request))
+        name, draft = _check_name(match), await request.read(partial(self._read_draft, request))
         changed = await access.apply(partial(self._service.names.create, name=name, draft=draft))
-        return _stored(changed, 201 if changed.stored else 200)
+        return _answer_stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
+        """Stores a message under the name, whether one exists or not."""
         access = await self._authorization.admit(request, match, "overwrite")
-        name, draft = _name(match), await request.read(partial(self._draft, request))
-        return _stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
+        name, draft = _check_name(match), await request.read(partial(self._read_draft, request))
+        return _answer_stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
-        name = _name(match)
+        name = _check_name(match)
         raw = self.fields(FetchQuery).query(request).raw
         message = await access.apply(partial(self._service.names.fetch, name=name))
         if message is None:
@@ -49,24 +54,24 @@ class NameViews(Views):
 
     async def delete(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "delete")
-        name = _name(match)
+        name = _check_name(match)
         await access.apply(partial(self._service.names.delete, name=name))
         return json_response(Done())
 
-    def _draft(self, request: Request) -> Draft:
+    def _read_draft(self, request: Request) -> Draft:
         if "idempotency-key" in request.headers:
             text = "Is not allowed for named messages: POST stores a message once without it, and PUT can be repeated"
             raise InvalidRequest({"idempotency_key": text})
         return read_single(request, read_body(request, self._limits.max_body), self._limits, None)
 
 
-def _name(match: Match) -> str:
+def _check_name(match: Match) -> str:
     name = match["name"]
-    if len(name) > LONGEST_NAME:
-        raise InvalidRequest({"name": f"Longer than maximum length {LONGEST_NAME}"})
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidRequest({"name": f"Longer than maximum length {MAX_NAME_LENGTH}"})
     return name
 
 
-def _stored(changed: Changed, status: int) -> Response:
+def _answer_stored(changed: Changed, status: int) -> Response:
     assert changed.location is not None  # noqa: S101 - the message was stored or found
     return Response(status, render_posted([changed.location]), JSON)

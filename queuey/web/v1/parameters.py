@@ -10,7 +10,7 @@ from typing import Any
 
 from queuey.api import errors
 from queuey.errors import InvalidRequest
-from queuey.messages import LONGEST_KEY, LONGEST_NAME, MAX_TTL
+from queuey.messages import MAX_KEY_LENGTH, MAX_NAME_LENGTH, MAX_TTL
 from queuey.partitions import MAX_PARTITIONS
 from queuey.web import validators
 from queuey.web.openapi import BOOLEAN, JSON, Content, Parameter, ResponseSpec
@@ -86,9 +86,9 @@ ERRORS = {
     500: ResponseSpec(FAILURE),
     503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
 }
-USUAL = (400, 401, 403, 404, 429, 500, 503)
-TOO_LONG = (*USUAL, 413)
-WITH_BODY = (*TOO_LONG, 415)
+USUAL_ERRORS = (400, 401, 403, 404, 429, 500, 503)
+TOO_LONG = (*USUAL_ERRORS, 413)
+BODY_ERRORS = (*TOO_LONG, 415)
 
 
 def read_key(value: str) -> str:
@@ -99,7 +99,7 @@ def read_key(value: str) -> str:
     """
     text = value.strip()
     if _KEY.fullmatch(text) is None:
-        rule = f'use 1 to {LONGEST_KEY} visible ASCII characters without " , ; \\, or a quoted string'
+        rule = f'use 1 to {MAX_KEY_LENGTH} visible ASCII characters without " , ; \\, or a quoted string'
         raise InvalidRequest({"idempotency_key": f'"{validators.show(text)}" is not a valid key: {rule}'})
     return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' else text
 
@@ -119,7 +119,7 @@ PATH_PARAMETERS = (
     ),
     Parameter(name="id", place="path", about="`<id>` in any partition, or `<partition>:<id>`", schema=_pattern(ID)),
     Parameter(
-        name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME}
+        name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": MAX_NAME_LENGTH}
     ),
     Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
     Parameter(name="schedule", place="path", about="Schedule", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),

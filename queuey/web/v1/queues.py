@@ -29,7 +29,7 @@ DEFAULTS = {each.name: each.default for each in fields(ChosenOptions)}
 ALWAYS_LISTED = ("partitions", "type", "consistency")
 
 
-def _principals(value: object, most: int) -> tuple[Principal, ...]:
+def _read_principals(value: object, most: int) -> tuple[Principal, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
@@ -38,7 +38,7 @@ def _principals(value: object, most: int) -> tuple[Principal, ...]:
     return parse_principals(items)
 
 
-def _backoff(value: object) -> Backoff:
+def _read_backoff(value: object) -> Backoff:
     """Parses the delays of retries: an object, or text such as ``first=5,most=600``."""
     if isinstance(value, str):
         value = {name.strip(): number.strip() for name, _, number in (pair.partition("=") for pair in value.split(","))}
@@ -56,16 +56,16 @@ def _fields(limits: Limits) -> Fields[api.QueueFields]:
 def read_spec(given: Mapping[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
     """Reads the options of a queue. ``principles`` is an old misspelling of ``principals``, and has the same effect."""
     requested = _fields(limits).read(given, errors)
-    old = errors.take("principles", _principals, requested.principles, limits.max_principals)
-    new = errors.take("principals", _principals, requested.principals, limits.max_principals)
+    old = errors.take("principles", _read_principals, requested.principles, limits.max_principals)
+    new = errors.take("principals", _read_principals, requested.principals, limits.max_principals)
     if old is not None and new is not None and old != new:
         errors["principals"] = "Differs from principles"
     options = {name: getattr(requested, name) for name in QueueOptions.__struct_fields__}
-    backoff = errors.take("backoff", _backoff, requested.backoff)
+    backoff = errors.take("backoff", _read_backoff, requested.backoff)
     return QueueSpec(**options | {"backoff": backoff}, principals=old if new is None else new)
 
 
-def _resets(given: dict[str, Any]) -> list[str]:
+def _find_resets(given: dict[str, Any]) -> list[str]:
     """Returns the options given as null, under their correct names."""
     options = {name for name, value in given.items() if value is None}
     if "principles" in options:
@@ -77,11 +77,11 @@ def _principal_text(queue: Queue) -> str | None:
     return ",".join(map(format_principal, queue.principals)) or None
 
 
-def _state(queue: Queue) -> dict[str, Any]:
+def _show_options(queue: Queue) -> dict[str, Any]:
     return {"name": queue.name, **{name: getattr(queue, name) for name in DEFAULTS}}
 
 
-def _listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an api.ListedQueue
+def _show_listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an api.ListedQueue
     """Returns a queue with its details. Leaves out options that have their defaults."""
     options = {name: value for name, default in DEFAULTS.items() if (value := getattr(queue, name)) != default}
     return api.ListedQueue(
@@ -94,7 +94,7 @@ def _listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an api.Li
     )
 
 
-def _fits(name: object) -> bool:
+def _is_name(name: object) -> bool:
     return isinstance(name, str) and len(name) <= api.MAX_ASKED
 
 
@@ -103,7 +103,7 @@ class QueueViews(Views):
 
     def create(self, request: Request, match: Match) -> Response:
         """Creates a queue, or returns the existing one if it has all given options."""
-        check = self._authorization.creation(request, match["app"])
+        check = self._authorization.creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).note_unknown(request, body)
         errors = Errors()
@@ -113,10 +113,14 @@ class QueueViews(Views):
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
         queue, created = self._service.queues.create(match["app"], name, spec)
-        response = api.CreatedQueue(**_state(queue), principles=_principal_text(queue))
+        response = api.CreatedQueue(**_show_options(queue), principles=_principal_text(queue))
         return json_response(response, 201 if created else 200)
 
     def list(self, request: Request, match: Match) -> Response:
+        """Lists a page of the queues that the caller may measure.
+
+        With counts, a queue that was deleted meanwhile is left out.
+        """
         patterns = self._authorization.patterns(request, match["app"], "measure")
         query = self.fields(api.QueueListQuery).query(request)
         details = query.include_count or query.details
@@ -127,7 +131,7 @@ class QueueViews(Views):
             count = self._service.queues.count(queue) if query.include_count else None
             if query.include_count and count is None:
                 continue
-            items.append(_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
+            items.append(_show_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def rights(self, request: Request, match: Match) -> Response:
@@ -135,7 +139,7 @@ class QueueViews(Views):
         self._authorization.caller(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
         max_names = self._limits.max_queues_per_read
-        if not isinstance(names, list) or len(names) > max_names or not all(map(_fits, names)):
+        if not isinstance(names, list) or len(names) > max_names or not all(map(_is_name, names)):
             text = f"Is not a list of at most {max_names} names of at most {api.MAX_ASKED} characters"
             raise InvalidRequest({"queues": text})
         rights = [api.QueueRights(name, self._authorization.rights(request, match["app"], name)) for name in names]
@@ -156,7 +160,7 @@ class QueueViews(Views):
         return json_response(api.Me(names=names, expires=caller.expires, rights=rights))
 
     def applications(self, request: Request, match: Match) -> Response:
-        self._authorization.oversee(request)
+        self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list
         names, following = self._service.queues.applications(start=query.offset, limit=limit)
@@ -171,9 +175,9 @@ class QueueViews(Views):
         spec = read_spec(body, errors, self._limits)
         errors.check()
         access = self._authorization.enter(request, match, "admin", dead_letter=spec.dead_letter)
-        queue = self._service.queues.update(access, spec, _resets(body))
+        queue = self._service.queues.update(access, spec, _find_resets(body))
         principles = list(map(format_principal, queue.principals))
-        return json_response(api.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
+        return json_response(api.UpdatedQueue(**_show_options(queue), created=queue.created, principles=principles))
 
     def delete(self, access: QueueAccess) -> None:
         self._service.queues.delete(access)

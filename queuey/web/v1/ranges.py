@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from queuey.api.messages import ManyRanges, QueueRange, RangeFields, RangeQuery
 from queuey.errors import QueueyError
 from queuey.service import Bound, Limits, QueueAccess, Range, Reading, Service, Source, parse_bound
-from queuey.service.reading import SHORT_BYTES, is_fruitless
+from queuey.service.reading import MAX_SHORT_BYTES, are_empty
 from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -27,7 +27,7 @@ Ranges = list[tuple[str, Range]]
 BOUNDS = ("since", "after", "before", "until")
 
 
-def _bound(value: object) -> Bound:
+def _read_bound(value: object) -> Bound:
     try:
         return parse_bound(validators.text(value))
     except ValueError:
@@ -68,11 +68,11 @@ def take_partitions(named: object, errors: Errors, otherwise: tuple[int, ...] | 
 
 def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
     """Reads the positions and flags of a range. Puts bad fields into ``errors``."""
-    since, after, before, until = (errors.take(name, _bound, getattr(asked, name)) for name in BOUNDS)
+    since, after, before, until = (errors.take(name, _read_bound, getattr(asked, name)) for name in BOUNDS)
     # Blank text names no partition.
     partitions = take_partitions(given.get("partitions"), errors, (1,))
     delayed = validators.boolean(asked.delay)
-    early, early_after = _early(asked.early, errors)
+    early, early_after = _read_early(asked.early, errors)
     descending = asked.order == "descending"
     if early and (descending or not delayed):
         errors["early"] = "Early messages follow an ascending read that keeps the read delay"
@@ -91,10 +91,10 @@ def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, err
     )
 
 
-def _early(value: object, errors: Errors) -> tuple[bool, Bound]:
+def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
     """Returns whether early messages are requested, and the bound that they must be above."""
     if isinstance(value, str) and (":" in value or len(value.strip()) == 32):  # noqa: PLR2004 - digits of an id
-        return True, errors.take("early", _bound, value)
+        return True, errors.take("early", _read_bound, value)
     return validators.boolean(value), None
 
 
@@ -105,7 +105,7 @@ class _Answer(NamedTuple):
     response: Response
 
     def __bool__(self) -> bool:
-        return not is_fruitless(self.readings)
+        return not are_empty(self.readings)
 
 
 class RangeViews(Views):
@@ -113,26 +113,30 @@ class RangeViews(Views):
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
-        self._asked = Queries(self._read_query).read
+        self._read_cached_query = Queries(self._read_query).read
 
     async def read(self, request: Request, match: Match) -> Response:
+        """Reads messages of one queue, and waits for some if the request says so.
+
+        Rights are checked again at each attempt.
+        """
         authorization = self._authorization
         access = authorization.admit_at_once(request, match, "read")
         if access is None:
             access = await authorization.admit(request, match, "read")
-        requested, wait = self._asked(request)
+        requested, wait = self._read_cached_query(request)
         reader = self._service.reader
 
         async def attempt(waiter: Waiter | None) -> _Answer:
             current, reading = access, None
             if waiter is not None:
                 current = await self._authorization.admit(request, match, "read")
-            if request.reserve_at_once(SHORT_BYTES):
+            if request.reserve_at_once(MAX_SHORT_BYTES):
                 reading = await current.apply(lambda queue: reader.read_short(queue, requested, waiter))
             if reading is not None:
-                return _shown(reading)
+                return _show_reading(reading)
             return await request.in_pool(
-                lambda: _shown(reader.read(current, requested, waiter=waiter)), computes=True, page=True
+                lambda: _show_reading(reader.read(current, requested, waiter=waiter)), computes=True, page=True
             )
 
         return (await request.until_found(wait, attempt)).response
@@ -150,7 +154,7 @@ class RangeViews(Views):
         """Reads ranges of several queues. An error of one queue does not affect the others."""
 
         def begin() -> tuple[Ranges, float, _Answer | None]:
-            ranges, wait = self._ranges(request, match)
+            ranges, wait = self._read_ranges(request, match)
             return ranges, wait, None if wait else self._read_each(request, match["app"], ranges, None)
 
         async def attempt(waiter: Waiter | None) -> _Answer:
@@ -162,7 +166,7 @@ class RangeViews(Views):
             answer = await request.until_found(wait, attempt)
         return answer.response
 
-    def _ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
+    def _read_ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
         """Returns the queues and ranges in the body, and the seconds to wait for messages."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
@@ -171,7 +175,7 @@ class RangeViews(Views):
             raise bad_json('It has no list "queues"')
         errors = Errors()
         fields = self.fields(ManyRanges).read(body, errors)
-        ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(fields.queues or [])]
+        ranges = [self._read_item(item, f"{index}.", errors) for index, item in enumerate(fields.queues or [])]
         errors.check()
         return ranges, fields.wait
 
@@ -194,7 +198,7 @@ class RangeViews(Views):
         pieces.append(b"]}")
         return _Answer(results, Response(200, body_of(pieces), JSON))
 
-    def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
+    def _read_item(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
         if not isinstance(item, dict):
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()
@@ -205,7 +209,7 @@ class RangeViews(Views):
         return fields.queue_name, requested
 
 
-def _shown(reading: Reading) -> _Answer:
+def _show_reading(reading: Reading) -> _Answer:
     return _Answer([reading], Response(200, body_of(render_reading(reading)), JSON))
 
 

@@ -47,38 +47,39 @@ class ScheduleViews(Views):
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
         # Characters may be escaped in JSON, and the plan has other fields.
-        self._most = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
+        self._max_body = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
         self._saver = ScheduleSaver(service, authorization)
 
     def put(self, request: Request, match: Match) -> Response:
         may_see = self._authorization.matching(request, match["app"], "admin")
-        report, new = self._saver.save(request, match, read_body(request, self._most), may_see)
-        return json_response(_shown(report), 201 if new else 200)
+        report, new = self._saver.save(request, match, read_body(request, self._max_body), may_see)
+        return json_response(_show_schedule(report), 201 if new else 200)
 
     def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
         reports, more = self._service.schedules.list(application, may_see, start=query.start)
         return api.ScheduleList(schedules=[api.ListedSchedule(**_fields(report)) for report in reports], more=more)
 
     def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
-        return _shown(self._service.schedules.show(application, schedule, may_see))
+        return _show_schedule(self._service.schedules.show(application, schedule, may_see))
 
     def remove(self, may_see: MaySee, application: str, schedule: str) -> None:
         self._service.schedules.remove(application, schedule, may_see)
 
     async def run(self, request: Request, match: Match) -> Response:
+        """Sends the schedule's message now. Needs the right to send as well."""
         application, name = match["app"], match["schedule"]
-        may_see = await request.in_pool(partial(self._runnable, request, application))
-        return json_response(_shown(await self._service.schedules.fire(application, name, may_see)))
+        may_see = await request.in_pool(partial(self._make_run_check, request, application))
+        return json_response(_show_schedule(await self._service.schedules.fire(application, name, may_see)))
 
-    def _runnable(self, request: Request, application: str) -> MaySee:
+    def _make_run_check(self, request: Request, application: str) -> MaySee:
         """Returns a predicate of queue names: the caller may administer the queue and send to it."""
         administers = self._authorization.matching(request, application, "admin")
         sends = self._authorization.matching(request, application, "send")
         return lambda queue: administers(queue) and sends(queue)
 
 
-def _shown(report: ScheduleReport) -> api.ScheduleState:
-    return api.ScheduleState(**_fields(report), message=_message(report.plan.message.draft))
+def _show_schedule(report: ScheduleReport) -> api.ScheduleState:
+    return api.ScheduleState(**_fields(report), message=_show_message(report.plan.message.draft))
 
 
 def _fields(report: ScheduleReport) -> dict[str, Any]:
@@ -95,11 +96,11 @@ def _fields(report: ScheduleReport) -> dict[str, Any]:
         "changed": report.changed,
         "next": tuple(report.next),
         "firing": report.firing,
-        "last": None if report.last is None else _tick(report.last),
+        "last": None if report.last is None else _make_tick(report.last),
     }
 
 
-def _tick(outcome: Outcome) -> api.Tick:
+def _make_tick(outcome: Outcome) -> api.Tick:
     return api.Tick(
         instant=outcome.instant,
         at=outcome.at,
@@ -111,7 +112,8 @@ def _tick(outcome: Outcome) -> api.Tick:
     )
 
 
-def _message(draft: Draft) -> ScheduledMessage:
+def _show_message(draft: Draft) -> ScheduledMessage:
+    """Shows a schedule's message as it was posted: bytes in base64, and JSON as the value that was written."""
     meta = draft.meta or Meta()
     body: Any = draft.body
     if isinstance(body, bytes):
@@ -152,11 +154,11 @@ class ScheduleSaver:
         application, name = match["app"], match["schedule"]
         fields = read_object(text)
         _check_names(name, fields)
-        queue = self._target(request, match, fields, may_see)
-        build = self._builder(request, fields, text, queue)
+        queue = self._find_queue(request, match, fields, may_see)
+        build = self._make_builder(request, fields, text, queue)
         return self._service.schedules.put(application, name, build, may_see)
 
-    def _target(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
+    def _find_queue(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
         """Checks that the caller may administer the schedule's queue and send to it. Returns the queue.
 
         Returns None, without a check, if the request only pauses the schedule.
@@ -177,7 +179,7 @@ class ScheduleSaver:
         self._authorization.enter(request, where, "admin")
         return self._authorization.enter(request, where, "send").queue
 
-    def _builder(self, request: Request, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
+    def _make_builder(self, request: Request, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
         """Reads the given fields of a plan. Returns a function that merges them into the present plan.
 
         Args:
@@ -192,7 +194,7 @@ class ScheduleSaver:
         errors = Errors()
         fields = self._fields.read(given, errors)
         cron, every = fields.cron, fields.every
-        zone = errors.take("timezone", _zone, fields.timezone)
+        zone = errors.take("timezone", _read_zone, fields.timezone)
         message = None
         if given.get("message") is not None and queue is not None:
             message = _read_message(request, text, queue, self._limits, errors)
@@ -200,10 +202,10 @@ class ScheduleSaver:
 
         def build(before: Plan | None, now: float) -> Plan:
             if before is None:
-                _require(given, "queue", "message", "cron" if every is None else "every")
-            timetable = _timetable(None if before is None else before.timetable, cron, zone, every, now)
+                _require_fields(given, "queue", "message", "cron" if every is None else "every")
+            timetable = _merge_timetable(None if before is None else before.timetable, cron, zone, every, now)
             if before is None:
-                assert queue is not None  # noqa: S101 - _require has checked the fields
+                assert queue is not None  # noqa: S101 - _require_fields has checked the fields
                 assert message is not None  # noqa: S101
                 plan = Plan(queue.name, timetable, kept(message))
             elif queue is not None and given.get("queue") is None and before.queue != queue.name:
@@ -227,6 +229,7 @@ class ScheduleSaver:
 
 
 def _check_names(name: str, given: dict[str, Any]) -> None:
+    """Raises InvalidRequest if the name is not valid, a field is unknown, or fields exclude each other."""
     errors = Errors()
     if _NAME.fullmatch(name) is None:
         errors["schedule"] = f"Use 1 to {MAX_NAME} letters, digits and ._:@-, but not . or .."
@@ -240,20 +243,20 @@ def _check_names(name: str, given: dict[str, Any]) -> None:
     errors.check()
 
 
-def _zone(value: object) -> str:
+def _read_zone(value: object) -> str:
     name = validators.text(value)
     check_zone(name)
     return name
 
 
-def _require(given: dict[str, Any], *fields: str) -> None:
+def _require_fields(given: dict[str, Any], *fields: str) -> None:
     if missing := {field: validators.REQUIRED for field in fields if given.get(field) is None}:
         if "cron" in missing:
             missing["cron"] = f"{validators.REQUIRED}: cron or every"
         raise InvalidRequest(missing)
 
 
-def _timetable(
+def _merge_timetable(
     before: Timetable | None, cron: str | None, zone: str | None, every: int | None, now: float
 ) -> Timetable:
     """Returns the new timetable. An unchanged interval keeps its instants.

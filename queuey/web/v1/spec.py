@@ -25,6 +25,7 @@ from queuey.web.v1.names import NameViews
 from queuey.web.v1.parameters import (
     ANY_BODY,
     ANY_TEXT,
+    BODY_ERRORS,
     ENCODING,
     EVENTS,
     FORM,
@@ -36,8 +37,7 @@ from queuey.web.v1.parameters import (
     RAW_JSON,
     STREAM,
     TTL,
-    USUAL,
-    WITH_BODY,
+    USUAL_ERRORS,
 )
 from queuey.web.v1.queues import MoveViews, QueueViews
 from queuey.web.v1.ranges import RangeViews
@@ -102,7 +102,7 @@ def _operation(
     method, path = request.split(" ")
     success = answer if isinstance(answer, dict) else {200: ResponseSpec({JSON: answer})}
     more["body"] = {} if body is None else body if isinstance(body, dict) else {JSON: body}
-    more.setdefault("errors", (*(USUAL if body is None else WITH_BODY), *also))
+    more.setdefault("errors", (*(USUAL_ERRORS if body is None else BODY_ERRORS), *also))
     name = view.__qualname__
     more["tag"] = _TAG_NAMES.get(name) or _TAG_NAMES[name.partition(".")[0]]
     return Operation(method=method, path=path, summary=summary, success=success, view=view, action=action, **more)
@@ -112,7 +112,7 @@ def _new(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa: ANN401 
     return {status: ResponseSpec({JSON: kind}) for status in statuses}
 
 
-def _by_receipts(what: str, summary: str, view: Callable[..., Any], body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
+def _claims_operation(what: str, summary: str, view: Callable[..., Any], body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
     about = "409: some messages were delivered again, moved or replaced (see `results`). All others succeeded."
     path = f"POST {QUEUE}/claims/{what}"
     return _operation(path, summary, claims.Settled, view, about=about, body=body, also=(409,))
@@ -360,10 +360,10 @@ OPERATIONS = (
         also=(409,),
         reads=True,
     ),
-    _by_receipts("ack", "Acknowledge messages", ClaimViews.acknowledge, claims.ReceiptsWithResults),
-    _by_receipts("renew", "Renew claims", ClaimViews.renew, claims.Renewal),
-    _by_receipts("release", "Release claims", ClaimViews.release, claims.Release),
-    _by_receipts("state", "Set job states", ClaimViews.set_states, claims.States),
+    _claims_operation("ack", "Acknowledge messages", ClaimViews.acknowledge, claims.ReceiptsWithResults),
+    _claims_operation("renew", "Renew claims", ClaimViews.renew, claims.Renewal),
+    _claims_operation("release", "Release claims", ClaimViews.release, claims.Release),
+    _claims_operation("state", "Set job states", ClaimViews.set_states, claims.States),
     _operation(f"GET {QUEUE}/claims", "Count claims", claims.ClaimCounts, ClaimViews.counts, "measure", also=(409,)),
     _operation(
         f"DELETE {QUEUE}/claims", "Release all claims", values.Done, ClaimViews.release_all, "admin", also=(409,)

@@ -17,14 +17,14 @@ from urllib.parse import unquote
 from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
 from queuey.errors import InvalidRequest, QueueyError
 from queuey.service import QueueAccess, Service
-from queuey.service.reading import SHORT_BYTES
+from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.streams import Cursor, Event, Found, Stream
 from queuey.service.unread import MarkNews
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.errors import as_stranger_sees, error_response, error_texts
+from queuey.web.errors import as_unauthenticated, error_response, error_texts
 from queuey.web.requests import Request, read_query, wants_events
 from queuey.web.responses import Body, Response, encode, event
 from queuey.web.v1.message_json import EARLY, render_messages
@@ -67,21 +67,23 @@ class StreamViews(Views):
     async def one(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "read")
         query = read_query(request, self.fields(StreamFields).names)
-        stream, marks = self._begin(request, StreamFields, query, access.queue.name)
+        stream, marks = self._make_stream(request, StreamFields, query, access.queue.name)
         source = EventsOfOne(self._service, self._authorization, request, match, stream, marks)
-        return await request.stream(source, self._authorization.seen(request), *HEADERS)
+        return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     async def many(self, request: Request, match: Match) -> Response:
+        """Streams the events of several queues, or of all that the caller may read if none is named."""
         await self._authorization.identify(request)
-        terms = self._asked(request)
-        names = self._names(terms.get("queues"))
-        stream, marks = self._begin(request, StreamAsked, terms, None)
+        terms = self._read_terms(request)
+        names = self._read_names(terms.get("queues"))
+        stream, marks = self._make_stream(request, StreamAsked, terms, None)
         stream.is_of_all = names is None
         source = EventsOfMany(self._service, self._authorization, request, match, stream, marks)
         source.names = names
-        return await request.stream(source, self._authorization.seen(request), *HEADERS)
+        return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
-    def _asked(self, request: Request) -> dict[str, Any]:
+    def _read_terms(self, request: Request) -> dict[str, Any]:
+        """Returns the fields of a stream of several queues: from the body of a POST, or else from the query."""
         if request.method == "POST":
             return self.fields(StreamAsked).json(request, b"{}")
         query: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
@@ -89,25 +91,25 @@ class StreamViews(Views):
             query["queues"] = [unquote(name) for name in query["queues"].split(",")]
         return query
 
-    def _names(self, asked: object) -> list[str] | None:
-        if asked is None or asked == "":
+    def _read_names(self, names: object) -> list[str] | None:
+        if names is None or names == "":
             return None
-        if not isinstance(asked, list) or not all(isinstance(name, str) and name for name in asked):
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
-        check_number(asked, self._limits.max_queues_per_stream)
-        return list(dict.fromkeys(asked))
+        check_number(names, self._limits.max_queues_per_stream)
+        return list(dict.fromkeys(names))
 
-    def _begin(
-        self, request: Request, kind: type[StreamFields], given: Mapping[str, Any], queue: str | None
+    def _make_stream(
+        self, request: Request, kind: type[StreamFields], terms: Mapping[str, Any], queue: str | None
     ) -> tuple[Stream, bool]:
         """Returns a new stream, and whether it reports read marks."""
         errors = Errors()
-        fields = self.fields(kind).read(given, errors)
-        partitions = take_partitions(given.get("partitions"), errors, None)
+        fields = self.fields(kind).read(terms, errors)
+        partitions = take_partitions(terms.get("partitions"), errors, None)
         last = request.headers.get("last-event-id") or fields.last_event_id
         field = LAST_EVENT if last else "since"
         streams = self._service.streams
-        cursor = errors.take(field, _cursor, last or fields.since, queue, streams.reader.now) or Cursor()
+        cursor = errors.take(field, _parse_cursor, last or fields.since, queue, streams.reader.now) or Cursor()
         errors.check()
         limit = fields.limit or self._limits.default_limit
         return Stream(streams, cursor, limit, partitions, queue, early=fields.early), fields.read_marks
@@ -142,8 +144,8 @@ class QueueEvents(ABC):
         self._authorization = authorization
         self._match = match
         self._stream = stream
-        self._marks = marks
-        self._listed = monotonic()
+        self._reports_marks = marks
+        self._listed_at = monotonic()
         self._beat = 0.0
 
     @property
@@ -155,32 +157,41 @@ class QueueEvents(ABC):
         return self._stream.more
 
     @property
-    def looks_unwoken(self) -> bool:
+    def polls_unwoken(self) -> bool:
         return self._stream.is_of_all or self._stream.marks is not None
 
     def pause(self, beat: float) -> float:
+        """Returns the seconds until the next attempt if nothing wakes the stream.
+
+        That is ``beat``, or less for lists and marks.
+        """
         self._beat = beat
-        if self._stream.rests:
+        if self._stream.waits_for_list:
             return LISTING_INTERVAL
-        pause = self._stream.beat(beat) * uniform(0.6, 1)  # noqa: S311 - it only spreads the reads of marks
-        return min(pause, self._listed + beat - monotonic()) if self._stream.is_of_all else pause
+        pause = self._stream.mark_interval(beat) * uniform(0.6, 1)  # noqa: S311 - it only spreads the reads of marks
+        return min(pause, self._listed_at + beat - monotonic()) if self._stream.is_of_all else pause
 
     async def first(self, turn: LongPoll) -> list[bytes]:
+        """Returns the first events, of which one only has the cursor. Raises if a queue cannot be read."""
         refused = await self._admit(turn)
         if refused:
             raise refused[0][1]
-        if self._marks:
+        if self._reports_marks:
             await self._authorization.identify(self.request)
             reader = self._authorization.reader(self.request, self._match["app"])
             self._stream.follow_marks(MarkNews(self._service.unread, reader, turn.wake))
-        events = [event(identity=self._stream.text), *await self._next(turn, refused)]
+        events = [event(identity=self._stream.text), *await self._next_events(turn, refused)]
         self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
         return events
 
     async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
-        if self._stream.is_of_all and (not woken or monotonic() - self._listed >= self._beat):
-            self._stream.looks_again, self._listed = True, monotonic()
-        return await self._next(turn, await self._admit(turn))
+        """Returns new events.
+
+        A stream of all queues lists them again after each ``beat``, and whenever it was not woken.
+        """
+        if self._stream.is_of_all and (not woken or monotonic() - self._listed_at >= self._beat):
+            self._stream.must_list, self._listed_at = True, monotonic()
+        return await self._next_events(turn, await self._admit(turn))
 
     def explain(self, error: Exception) -> Body:
         """Returns the error that ends the stream, as a problem (RFC 9457)."""
@@ -190,14 +201,18 @@ class QueueEvents(ABC):
     async def _admit(self, turn: LongPoll) -> Refused:
         """Authorizes the reader for the current queues. Returns queues that are gone or that it may not read."""
 
-    async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
+    async def _next_events(self, turn: LongPoll, refused: Refused) -> list[bytes]:
+        """Returns events of new messages, lost queues and changed read marks.
+
+        Queues that are lost are not followed any more.
+        """
         stream, request = self._stream, self.request
         for name, _ in refused:
             stream.drop(name)
-        messages, lost = await self._read(turn)
+        messages, lost = await self._read_messages(turn)
         if lost and not self.named:
             raise lost[0][1]
-        events = _rendered(messages, named=self.named)
+        events = _render_events(messages, named=self.named)
         for name, error in (*refused, *lost):
             stream.drop(name)
             events.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
@@ -206,15 +221,19 @@ class QueueEvents(ABC):
                 events.append(event("read", {**({"queue_name": name} if self.named else {}), **unread_fields(unread)}))
         return events
 
-    async def _read(self, turn: LongPoll) -> Found:
-        woken = turn.take_woken()
+    async def _read_messages(self, turn: LongPoll) -> Found:
+        """Reads messages on the event loop if they are short and cached, or else in a thread.
+
+        After an error, the queues count as changed.
+        """
+        woken = turn.pop_woken()
         try:
-            if self.request.reserve_at_once(SHORT_BYTES) and (result := await self._stream.read_short(turn)):
+            if self.request.reserve_at_once(MAX_SHORT_BYTES) and (result := await self._stream.read_short(turn)):
                 return result
             read = partial(self._stream.read, woken, turn)
             return await self.request.in_pool(read, computes=True, page=True)
         except BaseException:
-            turn.note_woken(None)
+            turn.record_wake(None)
             raise
 
 
@@ -238,20 +257,24 @@ class EventsOfMany(QueueEvents):
     names: Sequence[str] | None = None
 
     async def _admit(self, turn: LongPoll) -> Refused:
-        if not ((self._stream.looks_again and self._stream.may_look) or turn.may_be_any):
+        if not ((self._stream.must_list and self._stream.may_list) or turn.may_be_any):
             return []
         return await self.request.in_pool(self._admit_each)
 
-    async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
-        events = await super()._next(turn, refused)
+    async def _next_events(self, turn: LongPoll, refused: Refused) -> list[bytes]:
+        events = await super()._next_events(turn, refused)
         if self.names is not None:  # A named queue that is gone is not followed again.
             self.names = list(self._stream.queues)
         return events
 
     def _admit_each(self) -> Refused:
+        """Authorizes the reader for the named or readable queues, and drops all others from the stream.
+
+        Returns refused queues that were named or followed.
+        """
         application, stream = self._match["app"], self._stream
         self._service.queues.require_application(application)
-        stream.look()
+        stream.record_list()
         names = self.names
         if names is None:
             max_queues = self._service.limits.max_queues_per_stream
@@ -269,7 +292,7 @@ class EventsOfMany(QueueEvents):
         return refused
 
     def explain(self, error: Exception) -> Body:
-        return super().explain(as_stranger_sees(error))
+        return super().explain(as_unauthenticated(error))
 
 
 def check_number(names: Sequence[str], most: int) -> None:
@@ -277,7 +300,7 @@ def check_number(names: Sequence[str], most: int) -> None:
         raise InvalidRequest({"queues": f"Longer than maximum length {most}: name fewer, or use several streams"})
 
 
-def _cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:
+def _parse_cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:
     try:
         return Cursor.parse(validators.text(value), queue, now)
     except ValueError:
@@ -286,7 +309,7 @@ def _cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:
         ) from None
 
 
-def _rendered(events: Sequence[Event], *, named: bool) -> list[bytes]:
+def _render_events(events: Sequence[Event], *, named: bool) -> list[bytes]:
     pieces = []
     for cursor, queue, message, early in events:
         fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]

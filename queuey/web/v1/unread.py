@@ -21,7 +21,7 @@ from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, bad_json
 
 
-def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:
+def _parse_ends(value: object, end: Callable[[Mark], Position]) -> Marks:
     """Parses an id, or ids by partition. An instant is refused, because it does not name a message."""
     text = validators.text(value)
     try:
@@ -36,10 +36,10 @@ def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:
     return {number: end(mark) for number, mark in marks.items()}
 
 
-def _take_ends(asked: api.NewReadMark, errors: Errors) -> Marks:
+def _take_ends(body: api.NewReadMark, errors: Errors) -> Marks:
     """Returns the positions up to which messages are read. Puts bad fields into ``errors``."""
-    until = errors.take("until", _ends, asked.until, lambda mark: mark.end)
-    cursor = errors.take("cursor", _ends, asked.cursor, lambda mark: mark.start)
+    until = errors.take("until", _parse_ends, body.until, lambda mark: mark.end)
+    cursor = errors.take("cursor", _parse_ends, body.cursor, lambda mark: mark.start)
     if until is not None and cursor is not None:
         errors["cursor"] = "Not together with until"
     if until is None and cursor is None and not errors:
@@ -47,12 +47,12 @@ def _take_ends(asked: api.NewReadMark, errors: Errors) -> Marks:
     return until or cursor or {}
 
 
-def _texts(marks: Marks) -> dict[int, str]:
+def _show_marks(marks: Marks) -> dict[int, str]:
     return {number: ids.to_hex(position) for number, position in marks.items()}
 
 
 def unread_fields(unread: Unread) -> dict[str, Any]:
-    return {"read": _texts(unread.marks), "unread": unread.count, "more": unread.more}
+    return {"read": _show_marks(unread.marks), "unread": unread.count, "more": unread.more}
 
 
 class UnreadViews(Views):
@@ -64,7 +64,7 @@ class UnreadViews(Views):
         ends = _take_ends(body, errors)
         errors.check()
         marked = self._service.unread.mark(access, reader, ends, back=body.back)
-        return json_response(api.ReadMark(read=_texts(marked.marks), pending=marked.pending))
+        return json_response(api.ReadMark(read=_show_marks(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
         """Counts unread messages of several queues. An error of one queue does not affect the others."""
@@ -73,15 +73,16 @@ class UnreadViews(Views):
         body = self.fields(api.UnreadAsked).json(request, b"{}")
         errors = Errors()
         limit = self.fields(api.UnreadAsked).read({"limit": body.get("limit")}, errors).limit or DEFAULT_COUNTED
-        names = self._names(request, match["app"], body.get("queues"), errors)
+        names = self._find_names(request, match["app"], body.get("queues"), errors)
         errors.check()
         entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
         accesses = [access for access in entered if isinstance(access, QueueAccess)]
         counts = iter(self._service.unread.unread(accesses, reader, limit))
         results = [next(counts) if isinstance(access, QueueAccess) else access for access in entered]
-        return json_response(api.UnreadQueues(queues=tuple(map(_shown, names, results))))
+        return json_response(api.UnreadQueues(queues=tuple(map(_show_unread, names, results))))
 
-    def _names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
+    def _find_names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
+        """Returns the given names without repetitions or, without any, those of all queues that the caller may read."""
         max_queues = self._limits.max_queues_per_stream
         names = self._authorization.readable(request, application, max_queues + 1) if asked is None else asked
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -91,7 +92,7 @@ class UnreadViews(Views):
         return list(dict.fromkeys(names))
 
 
-def _shown(name: str, found: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
+def _show_unread(name: str, found: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
     if isinstance(found, QueueyError):
         return api.QueueReadError(queue_name=name, error_msg=error_texts(found))
     if found is None:

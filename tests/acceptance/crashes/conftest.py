@@ -23,7 +23,7 @@ from tests.servers.served import Served, free_port
 from tests.waiting import until
 
 APP, KEY = "acme", "f" * 64
-PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
+PATIENT_RETRY = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
 """Retries until the service is back."""
 W = 1
 """Seconds after which an interrupted post is repeated on Cassandra."""
@@ -102,5 +102,5 @@ def serving(start: Start, count: int = 2) -> Iterator[Services]:
     with ExitStack() as stack:
         running = {port: stack.enter_context(start(port)) for port in [free_port() for _ in range(count)]}
         urls = [f"http://127.0.0.1:{port}" for port in running]
-        client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT, timeout=30))
+        client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT_RETRY, timeout=30))
         yield Services(urls, client, running, partial(kill_often, stack, start, running))

@@ -36,7 +36,7 @@ Place = tuple[int, str]
 
 
 @dataclass
-class Truth:
+class ReportedWrites:
     """What the killed processes reported.
 
     Attributes:
@@ -92,7 +92,7 @@ class Victim:
         self.process.wait(END_SECONDS)
 
 
-def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Truth) -> None:
+def round_of_killing(directory: Path, number: int, rng: random.Random, truth: ReportedWrites) -> None:
     """Two processes write into one directory until each is killed at a moment of its own."""
     with ExitStack() as started:
         victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
@@ -125,7 +125,7 @@ def stored(directory: Path) -> list[tuple[Place, str]]:
     return messages
 
 
-def judge(directory: Path, truth: Truth) -> None:
+def judge(directory: Path, truth: ReportedWrites) -> None:
     messages = stored(directory)
     places = dict(messages)
     assert len(places) == len(messages), "a message is shown twice"
@@ -137,7 +137,7 @@ def judge(directory: Path, truth: Truth) -> None:
     assert check(directory) == []
 
 
-def torn(found: list[tuple[Place, str]], truth: Truth) -> None:
+def torn(found: list[tuple[Place, str]], truth: ReportedWrites) -> None:
     """Checks that unacknowledged batches are stored whole or not at all."""
     reported = truth.bodies.keys() | truth.either.keys()
     batches: Counter[tuple[str, int]] = Counter()
@@ -148,13 +148,13 @@ def torn(found: list[tuple[Place, str]], truth: Truth) -> None:
     assert [batch for batch, count in batches.items() if count != batch[1]] == []
 
 
-def kill_again_and_again(directory: Path, rounds: int, seed: int) -> Truth:
+def kill_again_and_again(directory: Path, rounds: int, seed: int) -> ReportedWrites:
     """Kills writers for a number of rounds; compares everything after each."""
     store = open_store(directory)
     bridge.run(store.applications.create_application(APP))
     bridge.run(store.catalogue.create_queue(APP, QUEUE, QueueSpec(partitions=PARTITIONS)))
     store.close()
-    truth, rng = Truth(), random.Random(seed)
+    truth, rng = ReportedWrites(), random.Random(seed)
     for number in range(rounds):
         round_of_killing(directory, number, rng, truth)
         judge(directory, truth)

@@ -11,24 +11,24 @@ from functools import partial
 import pytest
 
 from queuey.client import Client, Outgoing
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, serving
+from tests.acceptance.crashes.conftest import APP, KEY, PATIENT_RETRY, Start, serving
 from tests.waiting import until
 
 QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
-REST = 0.03
+POST_INTERVAL = 0.03
 """Seconds between a caller's posts, about as long as a post: some are always running, and services can start."""
 Receipts = dict[str, tuple[int, str]]
 
 
 def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
     """Posts messages, one or several in a request, repeating each until it is answered."""
-    with Client(url, key=KEY, application=APP, retry=PATIENT, timeout=20) as client:
+    with Client(url, key=KEY, application=APP, retry=PATIENT_RETRY, timeout=20) as client:
         for number in range(count):
             bodies = [f"{caller}:{number}:{n}" for n in range(1 if number % 3 else 5)]
             messages = [Outgoing(body, partition=n % PARTITIONS + 1) for n, body in enumerate(bodies)]
             for body, receipt in zip(bodies, client.send_many(QUEUE, messages), strict=True):
                 stored[body] = receipt.partition, receipt.id
-            time.sleep(REST)
+            time.sleep(POST_INTERVAL)
 
 
 def post_often(url: list[str], caller: int, stored: Receipts, ended: threading.Event) -> None:

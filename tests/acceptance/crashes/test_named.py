@@ -22,14 +22,14 @@ QUEUE, PARTITIONS, NAMES = "tasks", 2, 6
 ONCE = RetryPolicy(rounds=1)
 
 
-class Said(NamedTuple):
+class SentValues(NamedTuple):
     """For each name the last number that was sent, and the last one that was answered."""
 
     sent: dict[str, int]
     answered: dict[str, int]
 
 
-def set_until_killed(url: str, name: str, said: Said, killed: threading.Event) -> None:
+def set_until_killed(url: str, name: str, said: SentValues, killed: threading.Event) -> None:
     """Sets a name to one number after another, each once."""
     with Client(url, key=KEY, application=APP, retry=ONCE, timeout=20) as client:
         for number in itertools.count(1):
@@ -51,7 +51,7 @@ def read(client: Client) -> set[str]:
 
 def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
     """Kills a service that sets names, and reads by time through another one before any other call uses them."""
-    rng, port, said, shown = random.Random(seed), free_port(), Said({}, {}), set[str]()
+    rng, port, said, shown = random.Random(seed), free_port(), SentValues({}, {}), set[str]()
     with serving(start, 1) as services, ExitStack() as stack:
         client = services.client
         client.create_queue(QUEUE, partitions=PARTITIONS)

@@ -71,7 +71,7 @@ CLIENT = jars.Bundle(
 )
 
 
-class Said(NamedTuple):
+class Outcome(NamedTuple):
     """Outcome of a call: its result, or the class and the message of the exception."""
 
     result: Any
@@ -101,7 +101,7 @@ class JavaClient(java_programs.JavaProgram):
         assert not outcome.error, outcome
         return outcome.result
 
-    def say(self, name: str, *arguments: object, kind: str = "plain") -> Said:
+    def say(self, name: str, *arguments: object, kind: str = "plain") -> Outcome:
         self.tell(json.dumps([kind, name, *arguments]))
         line = json.loads(self.next())
-        return Said(line.get("result"), line.get("error", ""), line.get("message") or "")
+        return Outcome(line.get("result"), line.get("error", ""), line.get("message") or "")

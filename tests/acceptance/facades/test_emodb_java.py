@@ -14,7 +14,7 @@ from tests.servers.served import Served
 
 pytestmark = pytest.mark.slow
 
-MOST = 60
+BACKGROUND_TIMEOUT = 60
 """Timeout in seconds of what happens in the background."""
 SERVED = "[facades.emodb]\nbeside = true\n"
 
@@ -75,7 +75,7 @@ def test_a_move(emodb: JavaClient, kind: str) -> None:
     emodb.call("sendAll", "from", [1, 2, 3, 3] if kind == "dedup" else [1, 2, 3], kind=kind)
     emodb.call("send", "to", 0, kind=kind)
     reference = emodb.call("move", "from", "to", kind=kind)
-    end = time.monotonic() + MOST
+    end = time.monotonic() + BACKGROUND_TIMEOUT
     while (status := emodb.call("moveStatus", reference, kind=kind)) != ["from", "to", "COMPLETE"]:
         assert status == ["from", "to", "IN_PROGRESS"]
         assert time.monotonic() < end
@@ -127,7 +127,7 @@ def test_a_server_that_was_away(command: list[str], tmp_path: Path) -> None:
             first.kill()
             assert client.say("size", "q").error
             with Served(tmp_path, options, port=port):
-                end = time.monotonic() + MOST
+                end = time.monotonic() + BACKGROUND_TIMEOUT
                 while (outcome := client.say("size", "q")).error:
                     assert time.monotonic() < end, outcome
                     time.sleep(0.2)

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.storage import Store, bridge, cassandra, sqlite
 from tests.acceptance.facades.calls import Facade, settings_file
-from tests.acceptance.facades.conftest import LASTING
+from tests.acceptance.facades.conftest import LONG_REDELIVERY
 from tests.acceptance.facades.test_mq import LONGEST, fetch_until, id_of, post
 from tests.acceptance.facades.test_rqms import add, fetch, fetch_some, finish
 from tests.servers import keyspaces
@@ -22,10 +22,10 @@ def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> No
     store: Store
     if kind == "cassandra":
         url = keyspaces.make(request.getfixturevalue("cassandra"))
-        options = [*settings_file(tmp_path, LASTING.replace("3600", "3600\nunsynced = true")), "--store", url]
+        options = [*settings_file(tmp_path, LONG_REDELIVERY.replace("3600", "3600\nunsynced = true")), "--store", url]
         store = cassandra.open_store(url)
     else:
-        options = settings_file(tmp_path, LASTING)
+        options = settings_file(tmp_path, LONG_REDELIVERY)
         store = sqlite.open_store(tmp_path / "data")
     bridge.run(store.applications.create_application("queuey"))
     store.close()

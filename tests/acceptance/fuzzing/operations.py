@@ -67,6 +67,7 @@ class Target:
         for method, path, content in steps:
             self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
         self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "id": [ID], "group": [GROUP]}
+        self._known["member"] = ["m"]
         self._move = self._move or self._begin_move(headers)
         self._known |= {"name": [NAME], "move": [self._move], "schedule": [NAME]}
 
@@ -92,6 +93,7 @@ class Target:
         if operation.query or operation.headers or operation.body:
             # A wrong path would be answered before anything else is checked.
             path = {"app": self._application, "queue": QUEUE, "ids": ID, "id": ID, "group": GROUP, "name": NAME}
+            path["member"] = "m"
             path |= {"move": self._move or NAME, "schedule": NAME}
             path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
             strategy |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)

@@ -16,7 +16,7 @@ from tests.acceptance.fuzzing.streams import Stream
 
 QUIET = 0.25
 """Seconds without an answer after which a client that waits for one stops sending."""
-PATIENCE = 25.0
+ANSWER_TIMEOUT = 25.0
 """Seconds after its client's last byte within which a connection has to end: the head of a request has 10."""
 DOCUMENTED = {200, 201, 204, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 429, 431, 503}
 """Statuses of the API, and of invalid requests."""
@@ -112,7 +112,7 @@ def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
             writer.write_eof()
 
 
-async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[Answer]:
+async def carry(stream: Stream, port: int, patience: float = ANSWER_TIMEOUT) -> list[Answer]:
     """Plays one connection to its end and checks every answer.
 
     Raises:
@@ -154,7 +154,7 @@ async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[A
     return answers
 
 
-async def play(streams: Sequence[Stream], port: int, patience: float = PATIENCE) -> Counter[int]:
+async def play(streams: Sequence[Stream], port: int, patience: float = ANSWER_TIMEOUT) -> Counter[int]:
     """Plays several connections at the same time; returns how often each status was answered.
 
     Raises:

@@ -23,7 +23,7 @@ MIB = 1 << 20
 MEMORY = 24 * MIB
 PAGE = 2 * MIB
 OPTIONS = {"memory": MEMORY, "page-bytes": PAGE, "max-batch-bytes": 2 * MIB, "threads": 4, "wait-slots": 4}
-ALWAYS = 100.0
+TEST_TIMEOUT = 100.0
 """Timeout of a test in seconds; whatever it waits for comes long before."""
 SLACK = 48 * MIB
 """Max growth of the process beyond ``memory``: its heap does not shrink, and connections have buffers."""
@@ -48,7 +48,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     options = [text for name, value in OPTIONS.items() for text in (f"--{name}", str(value))]
     with Served(tmp_path_factory.mktemp("greedy"), options) as served:
         create = [sys.executable, "-m", "queuey", "app", "create", "other", "--data", str(served.data)]
-        done = subprocess.run(create, env=environment(), capture_output=True, text=True, check=True, timeout=ALWAYS)
+        done = subprocess.run(
+            create, env=environment(), capture_output=True, text=True, check=True, timeout=TEST_TIMEOUT
+        )
         key = re.search(r"[0-9a-f]{64}", done.stdout)
         assert key is not None, done.stdout
         with served.client() as client:
@@ -79,7 +81,7 @@ def resident(served: Served) -> int:
 
 def statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
     """Returns the statuses of the answers (0: none came) once at most this many are outstanding, or on timeout."""
-    deadline = time.monotonic() + ALWAYS
+    deadline = time.monotonic() + TEST_TIMEOUT
     sockets = [wire.socket for wire in wires]
     while len(sockets) - len(ready := select.select(sockets, [], [], 0)[0]) > waiting and time.monotonic() < deadline:
         time.sleep(0.02)

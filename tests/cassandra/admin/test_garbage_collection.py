@@ -24,8 +24,8 @@ from queuey.storage.cassandra.catalogue import queue_index
 from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector, PendingDelete, own_buckets
 from queuey.storage.cassandra.driver import Statement
 from tests.cassandra.conftest import OpenStore
-from tests.cassandra.interposed import ALWAYS, Wire
-from tests.contract.samples import enter
+from tests.cassandra.interposed import UNLIMITED, Wire
+from tests.contract.samples import append_log_entry
 from tests.replacing import replace
 
 TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "claim_snapshots"]
@@ -66,7 +66,7 @@ def fill(store: CassandraStore, queue: Queue) -> None:
             store.messages.put(queue, [(partition, (ids.seconds_to_ticks(1.5e9), 7))], NewMessage("x", partition, 60))
         )
         for number in (1, 2):
-            assert enter(store, queue, LogEntry(number, b"claim"), partition)
+            assert append_log_entry(store, queue, LogEntry(number, b"claim"), partition)
         bridge.run(store.claim_logs.write_snapshot(queue, partition, 2, b"snapshot"))
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]))
     version = bridge.run(store.offsets.owned_offsets(queue, "members")).version
@@ -141,7 +141,7 @@ def test_change_that_was_not_made(reaping: CassandraStore, application: str, que
     rows_before = rows_left(reaping, queue.qid)
     calls = reaping._driver.calls
     row = calls.run(reaping._parts.rows.current(queue))
-    calls.run(reaping._parts.pending_deletes.dig(row, reaping._clock.now(), deleted=deleted))
+    calls.run(reaping._parts.pending_deletes.add(row, reaping._clock.now(), deleted=deleted))
     bridge.run(reaping.reap())
     assert rows_left(reaping, queue.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(queue)) == ["group", "members"]
@@ -167,7 +167,7 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
         left -= not statement.reads
         return left < 0 and not statement.reads
 
-    wire.fail(fails, ALWAYS)
+    wire.fail(fails, UNLIMITED)
     stops = 0
     (pending,) = pending_deletes(reaping, application)
     for allowed in range(60):

@@ -24,7 +24,7 @@ from queuey.storage.cassandra.admin.migrations import (
 )
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import DataCentreTarget
-from tests.cassandra.interposed import ALWAYS, Wire
+from tests.cassandra.interposed import UNLIMITED, Wire
 from tests.contract.samples import becomes_healthy
 from tests.servers.plugin import Cassandra, unique_name
 from tests.waiting import PATIENCE_SECONDS
@@ -175,7 +175,9 @@ def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None
     running, wire = Running(ALL, lock_ttl=600, lock_every=0.05), Wire()
     table = f"{target.keyspace}.migrations"
 
-    wire.meanwhile(changing("a"), lambda: wire.fail(lambda _: True, ALWAYS))  # Cassandra gets no request from here on.
+    wire.after_answer(
+        changing("a"), lambda: wire.fail(lambda _: True, UNLIMITED)
+    )  # Cassandra gets no request from here on.
     with pytest.raises(StoreUnavailable):
         migrate(target, OPTIONS, replication="1", running=replace(running, driver=wire.driver))
     assert tables(driver) == {"migrations", "a"}
@@ -216,7 +218,7 @@ def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> No
     keyed.run(Statement("DELETE FROM migrations WHERE singleton = 0 AND number = 1 IF EXISTS", idempotent=False))
     keyed.run(Statement.unprepared(f"DROP TABLE {target.keyspace}.heartbeats"), timeout=60.0)
     slow = Wire()
-    slow.meanwhile(changing("a"), lambda: keyed.run(take))
+    slow.after_answer(changing("a"), lambda: keyed.run(take))
     with pytest.raises(StoreUnavailable, match="another"):
         migrate(target, OPTIONS, running=replace(RUNNING, driver=slow.driver))
     keyed.close()

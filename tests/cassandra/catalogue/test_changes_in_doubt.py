@@ -16,7 +16,7 @@ from queuey.messages import OffsetChange, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra.driver import InDoubt, Statement
 from tests.cassandra.conftest import OpenStore
-from tests.cassandra.interposed import ALWAYS, Wire
+from tests.cassandra.interposed import UNLIMITED, Wire
 
 DIGEST = hashlib.sha256(b"key")
 FIRST, SECOND = (ids.EPOCH_TICKS, 0), (ids.EPOCH_TICKS + 1, 0)
@@ -38,9 +38,9 @@ class LostAnswers:
         self._doubted: set[Statement] = set()
         self.lost = 0
         if arrives:
-            wire.lose(self._is_lost, ALWAYS, self._meddle)
+            wire.lose(self._is_lost, UNLIMITED, self._meddle)
         else:
-            wire.fail(self._is_lost, ALWAYS, InDoubt("the answer was lost"), self._meddle)
+            wire.fail(self._is_lost, UNLIMITED, InDoubt("the answer was lost"), self._meddle)
 
     def _is_lost(self, statement: Statement) -> bool:
         if statement.idempotent or statement in self._doubted:

@@ -17,7 +17,7 @@ from tests.cassandra.interposed import CLOCKS, QUEUES
 from tests.cassandra.scene import Process, Scene, World
 from tests.contract.groups.group import SESSION, Member, message, places_of
 from tests.contract.groups.in_service import HandCore, ServiceGroup
-from tests.contract.samples import ran
+from tests.contract.samples import run_call
 
 THIRD = SESSION / 3
 
@@ -92,10 +92,10 @@ def test_a_queue_without_members(scene: Scene) -> None:
     store, queue = process.store, scene.queue(process, partitions=3)
     changes = [OffsetChange(number, (ids.EPOCH_TICKS, number)) for number in (1, 2)]
     calls: tuple[tuple[Callable[[], object], Sent], ...] = (
-        (partial(ran, store.offsets.set_offsets, queue, "g", changes), Sent(1, 0, 1)),
-        (partial(ran, store.offsets.group_offsets, queue, "g"), Sent(1, 0, 0)),
-        (partial(ran, store.offsets.groups, queue), Sent(2, 0, 0)),
-        (partial(ran, store.offsets.delete_group, queue, "g"), Sent(1, 0, 1)),
+        (partial(run_call, store.offsets.set_offsets, queue, "g", changes), Sent(1, 0, 1)),
+        (partial(run_call, store.offsets.group_offsets, queue, "g"), Sent(1, 0, 0)),
+        (partial(run_call, store.offsets.groups, queue), Sent(2, 0, 0)),
+        (partial(run_call, store.offsets.delete_group, queue, "g"), Sent(1, 0, 1)),
     )
     for call, sent in calls:
         bridge.run(store.offsets.set_offsets(queue, "g", changes))
@@ -112,7 +112,7 @@ def test_heartbeats(make_crew: Callable[[int], Crew]) -> None:
     def beat() -> None:
         for _ in range(45):
             crew.group.pass_time(SESSION / 15)
-            member.beat()
+            member.send_heartbeat()
 
     sent = sent_by(crew.process, beat)
     assert sent.transactions == 0
@@ -131,7 +131,7 @@ def test_joins_commits_and_leaves(make_crew: Callable[[int], Crew], count: int) 
 
     def join() -> None:
         joined.append(crew.group.join(crew.queue))
-        joined[0].beat()
+        joined[0].send_heartbeat()
 
     # The state for the join, and for its first heartbeat with the plan.
     sent = sent_by(crew.process, join)

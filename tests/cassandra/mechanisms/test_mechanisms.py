@@ -25,9 +25,9 @@ from queuey.storage.cassandra.clocks.clock import ticks
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.store.messages import CassandraMessages
 from queuey.storage.cassandra.write.writer import MessageWriter
-from tests.cassandra.interposed import ALWAYS, PATIENCE, QUEUES, READS
+from tests.cassandra.interposed import QUEUES, READS, UNLIMITED, WAIT_TIMEOUT
 from tests.cassandra.scene import TTL, D, Reader, S, Scene, end_of, message
-from tests.contract.samples import ran
+from tests.contract.samples import run_call
 from tests.replacing import replace, replace_in
 from tests.servers.plugin import unique_name
 
@@ -61,15 +61,15 @@ def slow_read(scene: Scene) -> list[str]:
     queue = scene.queue(writing)
     reader = Reader(reading_, queue)
     gate = reading_.wire.hold(READS, answered=True)
-    thread = threading.Thread(target=reader.go_on)
+    thread = threading.Thread(target=reader.read_more)
     thread.start()
     gate.reached()
     attempt = writing.post(queue)
     assert end_of(attempt) == "acknowledged"
     scene.world.advance(D + S)
     gate.open()
-    thread.join(PATIENCE)
-    reader.go_on()
+    thread.join(WAIT_TIMEOUT)
+    reader.read_more()
     return reader.missed([attempt])
 
 
@@ -83,7 +83,7 @@ def longer_lived(scene: Scene) -> list[str]:
     end_of(attempt)
     scene.world.advance(100)
     reader = Reader(stale, queue)
-    reader.go_on()
+    reader.read_more()
     return reader.missed([attempt])
 
 
@@ -96,12 +96,12 @@ def place_seen_late(scene: Scene) -> list[str]:
         process.machine.fall_behind(behind)
         assert process.check_clock()
     reader = Reader(reading_, queue)
-    reader.go_on()
+    reader.read_more()
     scene.world.advance(0.01)
     attempt = writing.post(queue, message(ttl=LONG))
     assert end_of(attempt) == "acknowledged"
     scene.world.advance(D - 0.78 * S + 0.01)
-    reader.go_on()
+    reader.read_more()
     return reader.missed([attempt])
 
 
@@ -123,7 +123,7 @@ def stopped_before_minting(scene: Scene) -> list[str]:
         end_of(attempt)
     scene.world.advance(D + S)
     reader = Reader(other, purged[0])
-    reader.go_on()
+    reader.read_more()
     return reader.missed([attempt])
 
 
@@ -136,7 +136,7 @@ def purged_while_stopped(scene: Scene) -> list[str]:
     writing.machine.fall_behind(0.4 * S)
     writing.check_clock()
     scene.world.advance(0.01)
-    writing.wire.fail(QUEUES, ALWAYS)  # In the background it would be read again.
+    writing.wire.fail(QUEUES, UNLIMITED)  # In the background it would be read again.
     return ["written to what was purged"] if end_of(writing.post(queue)) == "acknowledged" else []
 
 
@@ -146,16 +146,16 @@ def purged_while_it_was_read(scene: Scene) -> list[str]:
     queue = scene.queue(purging)
     gate = writing.wire.hold(QUEUES, answered=True)
     with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(ran, writing.store.catalogue.queue, queue.application, queue.name, fresh=True)
+        read = pool.submit(run_call, writing.store.catalogue.queue, queue.application, queue.name, fresh=True)
         gate.reached()
         gate.passed()
         bridge.run(purging.store.catalogue.purge_queue(queue))
         writing.machine.fall_behind(0.4 * S)
         writing.check_clock()
         gate.open()
-        read.result(PATIENCE)
+        read.result(WAIT_TIMEOUT)
     scene.world.advance(0.01)
-    writing.wire.fail(QUEUES, ALWAYS)  # In the background it would be read again.
+    writing.wire.fail(QUEUES, UNLIMITED)  # In the background it would be read again.
     return ["written to what was purged"] if end_of(writing.post(queue)) == "acknowledged" else []
 
 

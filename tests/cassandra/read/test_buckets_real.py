@@ -16,7 +16,7 @@ from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import LOOKS, LOW_WATERMARKS, QUEUES, READS
+from tests.cassandra.interposed import BUCKET_LOOKUPS, LOW_WATERMARKS, QUEUES, READS
 from tests.cassandra.scene import C, D, Reader, S, Scene
 from tests.replacing import replace_in
 
@@ -54,7 +54,7 @@ def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None
         bridge.run(store.messages.read(queue, [part]))
         scene.world.advance(0.7 * C)
         assert (part == Slice(1)) <= log.count(READS) <= 2
-        assert max(log.count(LOOKS), log.count(QUEUES)) <= 1
+        assert max(log.count(BUCKET_LOOKUPS), log.count(QUEUES)) <= 1
 
 
 def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:
@@ -102,7 +102,7 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
         assert buffer.bucket_widths is not None
         levels.append(buffer.bucket_widths.width_index)
         scene.world.advance(pause)
-        reader.go_on()
+        reader.read_more()
         return buffer.bucket_widths.width_index
 
     with replace_in(writer, BucketWidths, partial(BucketWidths, full_rows=300)):
@@ -117,7 +117,7 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     scene.world.advance(D + S)
     written.sort()
     expected = [text for _, text in written]
-    reader.go_on()
+    reader.read_more()
     assert reader.bodies == expected
     for store in (one, other):
         for limit in (170, 1000):

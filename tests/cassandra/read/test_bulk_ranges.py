@@ -9,7 +9,7 @@ from queuey import ids
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge, columns
 from queuey.storage.cassandra import CassandraStore, bucketing
-from queuey.storage.cassandra.store.messages import LOOKED_AT
+from queuey.storage.cassandra.store.messages import MAX_RECORDED_BUCKETS
 from queuey.storage.cassandra.write import bulk_load
 from tests.replacing import replace
 
@@ -36,7 +36,7 @@ def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Mess
         store.messages.put(queue, [(1, messages[0].position), (1, messages[7].position)], NewMessage("put", 1, 3600))
     )
     bridge.run(store.messages.append(queue, [NewMessage(f"new {n}", 1, 3600) for n in range(5)]))
-    assert PLACES > 2 * LOOKED_AT
+    assert PLACES > 2 * MAX_RECORDED_BUCKETS
     read_messages = [message for some in bridge.iterate(store.bulk.scan(queue, Slice(1))) for message in some]
     assert len(read_messages) == PLACES * EACH + 5
     assert [message.body for message in read_messages[:8:7]] == ["put", "put"]

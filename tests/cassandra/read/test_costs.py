@@ -15,7 +15,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, Slice
 from queuey.service import Draft, Range, Service
-from queuey.service.reading import SHORT, SHORT_BYTES
+from queuey.service.reading import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
 from queuey.storage import bridge
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
@@ -24,7 +24,7 @@ from tests.blocking import BlockingNames
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
 from tests.cassandra.scene import D, Process, Scene
-from tests.contract.samples import ran
+from tests.contract.samples import run_call
 from tests.replacing import replace
 
 T = TypeVar("T")
@@ -99,9 +99,9 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
     queue, positions = queue_of(scene, process, buckets, 1000)
     ordered = positions[::-1] if descending else positions
     for limit in (1, 10, 100, 1000):
-        max_bytes = SHORT_BYTES - (16 << 10) if limit <= SHORT else PAGE_BYTES
+        max_bytes = MAX_SHORT_BYTES - (16 << 10) if limit <= MAX_SHORT_MESSAGES else PAGE_BYTES
         part = Slice(1, positions[0], limit=limit, max_bytes=max_bytes, descending=descending)
-        waited, [page] = cost_of(process, partial(ran, process.store.messages.read, queue, [part]))
+        waited, [page] = cost_of(process, partial(run_call, process.store.messages.read, queue, [part]))
         begun, other = cost_of(process, partial(page_of, process.store, queue, part))
         assert [message.position for message in page.messages] == ordered[:limit]
         assert (begun, other) == (waited, page)

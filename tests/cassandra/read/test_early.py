@@ -12,7 +12,7 @@ from tests.cassandra.begun import page_of
 from tests.cassandra.scene import TTL, D, Process, S, Scene, message
 from tests.cassandra.write.test_names import CHANGES as NAME_CHANGES
 from tests.contract.read.test_early import bodies
-from tests.contract.samples import ran
+from tests.contract.samples import run_call
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -34,7 +34,9 @@ def test_pending_values_of_names(scene: Scene) -> None:
     scene.world.advance(D + S)
     first.wire.hold(NAME_CHANGES).open()
     gate = first.wire.hold(NAME_CHANGES)  # This confirms it.
-    thread = threading.Thread(target=ran, args=(first.store.names.write_named, queue, "n", message("new"), b"new", old))
+    thread = threading.Thread(
+        target=run_call, args=(first.store.names.write_named, queue, "n", message("new"), b"new", old)
+    )
     thread.start()
     gate.reached()
     scene.world.advance(0.1)

@@ -18,7 +18,7 @@ from queuey.storage.cassandra.store import offsets
 from queuey.storage.cassandra.store.counting import COUNTED_AT_ONCE
 from queuey.storage.cassandra.store.messages import PUT_BYTES
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import ALWAYS, CLOCKS, INSERTS, READS
+from tests.cassandra.interposed import CLOCKS, INSERTS, READS, UNLIMITED
 from tests.cassandra.scene import D, Process, S, Scene, message
 
 DEADLINE = 10.0
@@ -63,9 +63,9 @@ def test_every_call_ends_in_time(scene: Scene, name: str) -> None:
     def pass_by() -> None:
         scene.world.advance(EACH)
 
-    process.wire.fail(READS, ALWAYS, TooManyDead("too many"), then=pass_by)
-    process.wire.lose([offsets._COMPARE], ALWAYS, then=pass_by)
-    process.wire.meanwhile(lambda statement: statement not in CLOCKS, pass_by, ALWAYS)
+    process.wire.fail(READS, UNLIMITED, TooManyDead("too many"), then=pass_by)
+    process.wire.lose([offsets._COMPARE], UNLIMITED, then=pass_by)
+    process.wire.after_answer(lambda statement: statement not in CLOCKS, pass_by, UNLIMITED)
     began = process.machine.boottime()
     with pytest.raises(StoreUnavailable):
         CALLS[name](process, queue)
@@ -78,7 +78,7 @@ def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:
     """Long bodies are sent a few at a time; at the deadline the others are not sent, and some may be stored."""
     process = scene.start(deadline=2.0)
     queue = scene.queue(process)
-    gate = process.wire.hold(INSERTS, ALWAYS)
+    gate = process.wire.hold(INSERTS, UNLIMITED)
 
     def pass_by() -> None:
         """Lets time pass as soon as the first requests are in flight."""

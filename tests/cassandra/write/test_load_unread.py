@@ -18,9 +18,9 @@ from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.store.bulk import window
 from queuey.storage.cassandra.write.bulk_load import Loader
-from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
+from tests.cassandra.interposed import INSERTS, RECORDS, WAIT_TIMEOUT
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W
-from tests.contract.samples import ran
+from tests.contract.samples import run_call
 from tests.replacing import replace
 
 SECOND = TICKS_PER_SECOND
@@ -37,7 +37,7 @@ def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
 def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future[int]:
     with_one = ThreadPoolExecutor(1)
     try:
-        return with_one.submit(ran, process.store.bulk.load_unread, queue, messages)
+        return with_one.submit(run_call, process.store.bulk.load_unread, queue, messages)
     finally:
         with_one.shutdown(wait=False)
 
@@ -45,7 +45,7 @@ def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future
 def acknowledged(loading: Future[int]) -> bool:
     """Waits until a load ends; returns whether its messages are promised to all readers."""
     try:
-        return loading.result(PATIENCE) > 0
+        return loading.result(WAIT_TIMEOUT) > 0
     except TooLate:
         return False
 
@@ -76,10 +76,10 @@ def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
     loading = begun(writing, queue, messages)
     gate.reached()
     scene.world.advance(D + S)
-    reader.go_on()
+    reader.read_more()
     gate.open()
     promised = acknowledged(loading)
-    reader.go_on()
+    reader.read_more()
     return passed(reader, messages) if promised else []
 
 
@@ -118,10 +118,10 @@ def machine_stopped(scene: Scene) -> list[str]:
     scene.world.advance(D + S)
     writing.machine.lag = D + S
     writing.check_clock()
-    reader.go_on()
+    reader.read_more()
     gate.open()
     promised = acknowledged(loading)
-    reader.go_on()
+    reader.read_more()
     return passed(reader, messages) if promised else []
 
 

@@ -12,7 +12,7 @@ from queuey.messages import Named, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra.store import names
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE, Gate
+from tests.cassandra.interposed import DELETES, INSERTS, WAIT_TIMEOUT, Gate
 from tests.cassandra.scene import TTL, D, Process, S, Scene, W, message
 
 CHANGES = (names._NAMES.change,)
@@ -73,7 +73,7 @@ def begun(process: Process, queue: Queue, seen: Named, stop: Callable[[Process],
 
     def end() -> object:
         gate.open()
-        thread.join(PATIENCE)
+        thread.join(WAIT_TIMEOUT)
         return ends[0]
 
     return end

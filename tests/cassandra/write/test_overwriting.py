@@ -10,9 +10,9 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.storage import bridge
-from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE
+from tests.cassandra.interposed import DELETES, INSERTS, WAIT_TIMEOUT
 from tests.cassandra.scene import D, Process, Reader, S, Scene, message
-from tests.contract.samples import ran
+from tests.contract.samples import run_call
 
 
 @pytest.fixture
@@ -28,14 +28,14 @@ def queue(scene: Scene, process: Process) -> Queue:
 @pytest.fixture
 def position(scene: Scene, process: Process, queue: Queue) -> Position:
     """Stores a message that every reader may see; returns its position."""
-    [stored_at] = process.post(queue, message("old")).result(PATIENCE)
+    [stored_at] = process.post(queue, message("old")).result(WAIT_TIMEOUT)
     scene.world.advance(D + S)
     return stored_at
 
 
 def shown(process: Process, queue: Queue) -> list[str]:
     reader = Reader(process, queue)
-    reader.go_on()
+    reader.read_more()
     return reader.bodies
 
 
@@ -46,13 +46,15 @@ def test_meanwhile(
     """Whichever request is slow, a reader who passes meanwhile is shown the message once."""
     other = scene.start()
     gate = process.wire.hold(statements)  # type: ignore[arg-type] # statements
-    thread = threading.Thread(target=ran, args=(process.store.messages.put, queue, [(1, position)], message("new")))
+    thread = threading.Thread(
+        target=run_call, args=(process.store.messages.put, queue, [(1, position)], message("new"))
+    )
     thread.start()
     gate.reached()
     assert shown(other, queue) in (["old"], ["new"])
     assert [one.body for one in bridge.run(other.store.messages.fetch(queue, [(1, position)]))] in (["old"], ["new"])
     gate.open()
-    thread.join(PATIENCE)
+    thread.join(WAIT_TIMEOUT)
     assert shown(other, queue) == ["new"]
 
 

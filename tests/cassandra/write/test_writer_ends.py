@@ -10,7 +10,7 @@ import pytest
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage import bridge
-from tests.cassandra.interposed import ALWAYS, CLOCKS, DELETES, INSERTS, PATIENCE, QUEUES, RECORDS, Gate
+from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, QUEUES, RECORDS, UNLIMITED, WAIT_TIMEOUT, Gate
 from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, end_of, message
 
 LONG = 5 * 86_400
@@ -18,7 +18,7 @@ LONG = 5 * 86_400
 
 def eventually(holds: Callable[[], bool]) -> bool:
     """Waits for what a store's thread does after it has answered."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + WAIT_TIMEOUT
     while not holds() and time.monotonic() < until:
         time.sleep(0.005)
     return holds()
@@ -111,7 +111,7 @@ def test_closed(scene: Scene, begin: Begin) -> None:
     attempt, _ = begin(process, queue)
     scene.world.run()
     process.store.close(0.1)
-    error = attempt.exception(PATIENCE)
+    error = attempt.exception(WAIT_TIMEOUT)
     assert isinstance(error, StoreUnavailable)
     assert error.outcome == STATES[begin]
     assert process.store._writer.pending == 0
@@ -131,13 +131,13 @@ def test_withdrawn(scene: Scene, begin: Begin) -> None:
     assert outcome == STATES[begin]
     assert eventually(lambda: at_rest(process))
     scene.world.advance(D + S)
-    shown = len(Reader(process, queue).go_on())
+    shown = len(Reader(process, queue).read_more())
     assert shown == before if outcome == "none" else before <= shown <= before + 1
 
 
 def break_sending(process: Process) -> None:
     """Sending raises an error that no driver should raise."""
-    process.wire.stumble(INSERTS)
+    process.wire.raise_at_begin(INSERTS)
 
 
 def break_row(process: Process) -> None:
@@ -159,7 +159,7 @@ def break_record(process: Process) -> None:
 def break_clock(process: Process) -> None:
     """The clock cannot be compared when it has to be."""
     process.machine.wrong = 60.0
-    process.wire.fail(CLOCKS, ALWAYS)
+    process.wire.fail(CLOCKS, UNLIMITED)
 
 
 BREAK = pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
     end = end_of(attempt)
     assert end in {"none", "unknown"}
     assert eventually(lambda: at_rest(process))
-    scene.world.stand()
+    scene.world.stop()
     process.wire.clear()
     process.machine.wrong = 0.0
     process.check_clock()
     assert end_of(process.post(queue, message(ttl=LONG), message())) == "acknowledged"
     assert eventually(lambda: at_rest(process))
     scene.world.advance(D + S)
-    assert len(Reader(process, queue).go_on()) == 2
+    assert len(Reader(process, queue).read_more()) == 2
 
 
 def test_refusing_does_not_block(scene: Scene) -> None:

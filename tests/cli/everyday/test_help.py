@@ -10,7 +10,7 @@ import pytest
 import qdo.cli
 import queuey.cli
 from queuey.client import Client
-from queuey.terminal.commands import MAX_FIRST
+from queuey.terminal.commands import MAX_TOP_OPTIONS
 from tests.commands import Run
 
 WIDTH = 80
@@ -41,7 +41,7 @@ def test_help_fits(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if len(line) > WIDTH or "…" in line] == []
     options = [each for each in command.params if each.param_type_name == "option" and each.rich_help_panel is None]
-    assert len(options) <= MAX_FIRST
+    assert len(options) <= MAX_TOP_OPTIONS
 
 
 @pytest.fixture

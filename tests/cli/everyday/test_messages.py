@@ -29,7 +29,7 @@ def test_get_and_delete_by_id(run: Run, client: Client, queue: str) -> None:
     assert run("delete", queue, deleted.id, "--json").json == {"deleted": [f"2:{deleted.id}"]}
     ended = run("get", queue, deleted.id, kept.id, "--raw")
     assert (ended.code, ended.out) == (1, b"kept\n")
-    assert f"has no message {deleted.id}: it was deleted, has expired, or never was" in ended.err
+    assert f"has no message {deleted.id}: it was deleted, has expired, or never existed" in ended.err
     assert run("delete", queue, NO_ID).code == 1
     dashed = f"3:{kept.id[:8]}-{kept.id[8:].upper()}"
     assert run("delete", queue, f"3:{kept.id}", dashed).text == "1 message deleted.\n"

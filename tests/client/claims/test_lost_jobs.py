@@ -29,7 +29,7 @@ def without_renewals() -> Iterator[None]:
 
 def renewed_in_the_background(job: Any) -> None:  # noqa: ANN401 - of either client
     """Renews the claim as the client itself does."""
-    job._claims.renewed(job.held_claim, job._claims._clock(), 30)
+    job._claims.record_renewal(job.held_claim, job._claims._clock(), 30)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> 
         handled.append((job.body, job.lost))
         if len(handled) == 1:
             script.now += 20
-            job._claims.renewed(job.held_claim, script.now, 30)
+            job._claims.record_renewal(job.held_claim, script.now, 30)
         if len(handled) == 2:
             script.now += 11
     assert handled == [("m1", False), ("m2", False), ("m3", False)]

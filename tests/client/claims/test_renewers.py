@@ -15,7 +15,7 @@ import pytest
 from queuey.client import Client, RenewalError, RetryPolicy
 from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
-from queuey.client.claims.held import LEAVING
+from queuey.client.claims.held import LEAVE_TIMEOUT
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.scripted import ONE, Script, async_client, broken, claims, settled, sync_client
 from tests.replacing import replace_in
@@ -105,23 +105,23 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
 # Renewals that are under way when a claim is released
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
-PATIENCE = 60.0
+WAIT_TIMEOUT = 60.0
 
 
 def until(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + WAIT_TIMEOUT
     while not check():
         assert time.monotonic() < end
         time.sleep(0.005)
 
 
 async def awaited(check: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         while not check():  # noqa: ASYNC110 - of what is awaited, some is set by plain code
             await asyncio.sleep(0.005)
 
 
-class Slow(Script):
+class SlowRenewals(Script):
     """A service that receives a renewal only after a release.
 
     Half of the claim's time is over at its arrival, so that the client renews immediately.
@@ -162,7 +162,7 @@ class Slow(Script):
 @pytest.mark.parametrize("answer", [lambda _: settled(), broken], ids=["answered", "broken"])
 def test_a_release_outlasts_a_renewal(connect: Callable[..., Any], kind: str, answer: Answer) -> None:
     """A job that is released during a renewal is released once more after it, with its delay."""
-    script = Slow(answer, tasks=kind == "async")
+    script = SlowRenewals(answer, tasks=kind == "async")
     for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(ttl=4000):
         until(lambda: script.renews)
         job.release(delay=9)
@@ -176,8 +176,8 @@ def test_a_release_outlasts_a_renewal(connect: Callable[..., Any], kind: str, an
 
 def test_a_client_that_closes_waits_for_what_is_released_again() -> None:
     """A loop is left during a renewal, and then its client: connections stay open until the job is released again."""
-    script = Slow()
-    with replace_in(renewers, LEAVING, PATIENCE), sync_client(script) as client:
+    script = SlowRenewals()
+    with replace_in(renewers, LEAVE_TIMEOUT, WAIT_TIMEOUT), sync_client(script) as client:
         script.arrives = lambda: script.released and client._renewer._closed
         for _ in client.job_queue("mail").claim(ttl=4000):
             until(lambda: script.renews)
@@ -197,8 +197,8 @@ def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
                 break
         assert job.lost
 
-    script = Slow(tasks=True)
-    with replace_in(renewers, LEAVING, PATIENCE):
+    script = SlowRenewals(tasks=True)
+    with replace_in(renewers, LEAVE_TIMEOUT, WAIT_TIMEOUT):
         asyncio.run(work())
     assert script.released == [False, True]
     assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
@@ -210,12 +210,12 @@ def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
 
     def run(call: Call[None], within: float | None = None) -> None:
         begun.set()
-        sent.append(closed.wait(PATIENCE))
+        sent.append(closed.wait(WAIT_TIMEOUT))
 
     renewer = ClaimRenewer(run, lambda: 100.0)
     renewer.keep([renewer.claims.add("q", "r1", 40, 80)])
-    assert begun.wait(PATIENCE)
-    with replace_in(renewers, LEAVING, 2 * PATIENCE):
+    assert begun.wait(WAIT_TIMEOUT)
+    with replace_in(renewers, LEAVE_TIMEOUT, 2 * WAIT_TIMEOUT):
         renewer.close()
     closed.set()
     until(lambda: bool(sent))
@@ -238,7 +238,7 @@ def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
         renewer.keep([renewer.claims.add("q", "r1", 40, 70)])
         await asyncio.sleep(0)
         answered.set()
-        await awaited(lambda: renewer.claims.pause() == 20)
+        await awaited(lambda: renewer.claims.seconds_until_due() == 20)
         await renewer.close()
 
     asyncio.run(work())

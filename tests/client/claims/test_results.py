@@ -26,7 +26,7 @@ from queuey.client import (
     ResultTooLarge,
     ResultUnknown,
 )
-from queuey.client._async.job_results import WAITS, _Waiting
+from queuey.client._async.job_results import WAITS, _JobWaiters
 from queuey.client.calls.job_calls import fitting, without_result
 from queuey.client.credentials.profile import read_profile
 from queuey.web.parts import App
@@ -129,7 +129,7 @@ def test_async(served: Served) -> None:
             assert (await named.astatus()).status == "waiting"
             [info] = await client.job_queue(queue).status(second)
             assert info.result == "bb"
-            with pytest.raises(InvalidArgument, match="of an AsyncClient: call aresult"):
+            with pytest.raises(InvalidArgument, match="from an AsyncClient: call aresult"):
                 first.result()
             await client.delete_queue(queue)
 
@@ -184,7 +184,7 @@ def test_bad_timeouts(client: Client, queue: str, timeout: Any) -> None:  # noqa
 
 def test_callers_take_turns() -> None:
     """With more jobs than all polls together ask for, the next one asks for the remaining ones."""
-    waiting = _Waiting()
+    waiting = _JobWaiters()
     for number in range(100 * (len(WAITS) + 1)):
         waiting.add(str(number))
     polls = [waiting.places_to_poll(str(100 * number))[0] for number in range(len(WAITS))]
@@ -250,7 +250,7 @@ def test_receipts_are_equal(client: Client, queue: str) -> None:
     assert repr(receipt) == repr(plain)
     with pytest.raises(InvalidArgument, match="job_queue"):
         plain.status()
-    with pytest.raises(InvalidArgument, match="of a Client: call result"):
+    with pytest.raises(InvalidArgument, match="from a Client: call result"):
         asyncio.run(receipt.aresult())
     [info] = client.job_queue(queue).status(plain, states=True)
     assert (info.status, info.state, receipt.state()) == ("waiting", None, None)

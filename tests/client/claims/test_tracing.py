@@ -91,7 +91,7 @@ def test_nothing_is_done_when_it_is_off(queuey: Queuey, queue: str) -> None:
     receipt = queuey.send(queue, "x")
     [message] = queuey.get(queue, receipt)
     assert message.headers == {}
-    assert tracing.begun("send", queue) is None
+    assert tracing.start_call_span("send", queue) is None
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

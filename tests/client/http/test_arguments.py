@@ -27,7 +27,7 @@ from queuey.client import (
     Schedules,
 )
 from queuey.client.rqms import Queue
-from tests.client.scripted import Blocking, Script, async_client, sync_client
+from tests.client.scripted import BlockingClient, Script, async_client, sync_client
 
 ID, MOVE = "51783387e91e11f18080808080808080", "0123456789abcdef"
 MARKERS = ("m4rker", ID, MOVE)
@@ -35,7 +35,7 @@ TEXTS = (
     "", ".", "..", "/", "?", "#", "%", "%2F", "%2e%2e", "../payroll", "messages", "_me", "a b", " a", "ü", "ключ", "\n",
     "\r\nX-A: b", "\0", "\ud800", "\\", '"', "1:", f"{ID},{ID}", f"{ID}/..", f"../{ID}",
 )  # fmt: skip
-FEW = ("", "..", "../payroll", "\ud800")
+ASYNC_MARKERS = ("", "..", "../payroll", "\ud800")
 """Wrappers of the async client, which makes the same calls."""
 OBJECTS: dict[type, Callable[[Any], Any]] = {
     Client: lambda client: client,
@@ -46,7 +46,7 @@ OBJECTS: dict[type, Callable[[Any], Any]] = {
     Schedules: lambda client: client.schedules,
 }
 """Objects returned by a client whose methods send requests."""
-AFTERWARDS = {"job_queue": "counts", "moving": "show", "named": lambda named: named.get("usual")}
+FOLLOW_UP_CALLS = {"job_queue": "counts", "moving": "show", "named": lambda named: named.get("usual")}
 """How to send a request with an object returned by a method that sends none itself."""
 USUAL: dict[str, Any] = {
     "claims": "usual",
@@ -120,8 +120,8 @@ def _calls(kind: type, name: str, argument: str, parameter: inspect.Parameter) -
             )
         else:
             result = bound(**required, **{argument: value})
-        if name in AFTERWARDS:
-            after = AFTERWARDS[name]
+        if name in FOLLOW_UP_CALLS:
+            after = FOLLOW_UP_CALLS[name]
             after(result) if callable(after) else getattr(result, str(after))()
         elif hasattr(result, "__next__"):
             next(result, None)
@@ -173,7 +173,7 @@ def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, 
     if colour == "rqms":
         client: Any = Queue("http://127.0.0.1:9/tasks", transport=httpx2.MockTransport(script))
     else:
-        client = sync_client(script) if colour == "sync" else Blocking(async_client(script))
+        client = sync_client(script) if colour == "sync" else BlockingClient(async_client(script))
     try:
         call(client, text)
     except InvalidArgument as error:
@@ -202,7 +202,7 @@ def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator
         if isinstance(actual, dict) and marker in repr(actual):
             usual = actual
             break
-    for text in FEW if colour == "async" else TEXTS:
+    for text in ASYNC_MARKERS if colour == "async" else TEXTS:
         try:
             actual = _sent(call, text, colour)
         except Exception as error:  # noqa: BLE001 - of any kind

@@ -16,7 +16,7 @@ import pytest
 
 from queuey.client import AnswerTimeout, AsyncClient, Client, ClientError, InvalidAnswer, Outgoing, RetryPolicy
 from tests.client.conftest import Connect
-from tests.client.scripted import Blocking, Script, message_id, ok, page, receipts
+from tests.client.scripted import BlockingClient, Script, message_id, ok, page, receipts
 
 Serve = Callable[[socket.socket, Event], None]
 
@@ -87,7 +87,7 @@ def impatient(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
         if request.param == "sync":
             made.append(Client(url, key="", timeout=30, retry=retry))
         else:
-            made.append(Blocking(AsyncClient(url, key="", timeout=30, retry=retry)))
+            made.append(BlockingClient(AsyncClient(url, key="", timeout=30, retry=retry)))
         return made[-1]
 
     yield make

@@ -52,10 +52,10 @@ def test_a_resting_server_is_asked_only_when_all_rest(
         now += passing
         index = number % len(servers)
         if fails:
-            choice.failed(servers[index])
+            choice.record_failure(servers[index])
             failed[index] = now
         else:
-            choice.worked(servers[index])
+            choice.record_success(servers[index])
             failed.pop(index, None)
         chosen = servers.index(choice.choose())
         fresh = [n for n in range(len(servers)) if n not in failed or now >= failed[n] + 10]

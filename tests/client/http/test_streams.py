@@ -158,11 +158,11 @@ def test_what_is_remembered_of_early_messages_is_bounded() -> None:
     def is_new(number: int, *, early: bool = True) -> bool:
         return remembered.is_new("q", Message(message_id(number), "1.0", 1, "x", early=early))
 
-    with replace_in(live_reads, live_reads.MOST_EARLY, 3):
+    with replace_in(live_reads, live_reads.MAX_EARLY, 3):
         assert all(is_new(number) for number in (1, 2, 3, 4))
-        assert (is_new(1), is_new(4), len(remembered._given)) == (True, False, 3)
+        assert (is_new(1), is_new(4), len(remembered._yielded)) == (True, False, 3)
     assert not is_new(3, early=False)
     assert is_new(3, early=False)
     assert remembered.marks() == f"1:{message_id(4)}"
     remembered.forget_below(message_id(5))
-    assert (len(remembered._given), remembered.marks()) == (0, True)
+    assert (len(remembered._yielded), remembered.marks()) == (0, True)

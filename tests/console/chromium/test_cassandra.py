@@ -99,7 +99,7 @@ def test_dead_letters(browser: Browser, client: Client) -> None:
         headers = {f"queuey-dead-{name}": text for name, text in (said_of | {"partition": str(partition)}).items()}
         client.send_many("failed.dead", [Outgoing("x", headers=headers, partition=partition)] * 3)
     address = f"{A}/failed.dead/acts/redrive"
-    assert eventually(lambda: "of 6 messages in failed.dead: 6." in browser.get(address, query="error=E").text)
+    assert eventually(lambda: "among 6 messages in failed.dead: 6." in browser.get(address, query="error=E").text)
     assert "Sent back 6 to failed." in said(browser, act(browser, address, "error=E"))
     assert eventually(lambda: client.info("failed").count == 6)
     assert client.info("failed.dead").count == 0

@@ -30,8 +30,8 @@ from tests.servers.served import Served
 
 DOCS = Path(__file__).parents[3] / "docs"
 WORD = b"Page"
-TAKEN = os.environ.get("QUEUEY_SCREENSHOTS")
-LOAD_SECONDS = 95 if TAKEN else 0
+TAKE_SCREENSHOTS = os.environ.get("QUEUEY_SCREENSHOTS")
+LOAD_SECONDS = 95 if TAKE_SCREENSHOTS else 0
 """Seconds of load before each picture. The words of a page do not depend on it."""
 _NUMBERS = re.compile("\\S*\\d\\S*|\N{EN DASH}")
 _OF_TIME = {"s", "min", "h", "d", "ago", "in", "now", "none", "about"}
@@ -113,7 +113,7 @@ def shop(client: Client, served: Served) -> Iterator[None]:
     fill(client)
     stop = threading.Event()
     with closing(served.client()) as other, ThreadPoolExecutor(1) as thread:
-        working = thread.submit(work, other, stop) if TAKEN else None
+        working = thread.submit(work, other, stop) if TAKE_SCREENSHOTS else None
         yield
         stop.set()
         assert working is None or working.exception() is None
@@ -135,8 +135,8 @@ def check(watched: Watched, name: str) -> None:
     words = _NUMBERS.sub(" ", watched.page.locator("main").inner_text()).split()
     digest = sha256(" ".join(sorted(set(words) - _OF_TIME)).encode()).hexdigest()
     path = DOCS / name
-    if TAKEN:
-        path = Path(TAKEN) / name
+    if TAKE_SCREENSHOTS:
+        path = Path(TAKE_SCREENSHOTS) / name
         take(watched.page, path, digest)
     assert stamped(path) == digest, f"{name} is out of date, see above how to take it anew"
 

@@ -9,7 +9,7 @@ from queuey.service.groups import views
 from queuey.storage import Catalogue, Store
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
-from tests.console.test_hostile_texts import Strict
+from tests.console.test_hostile_texts import StrictParser
 from tests.console.test_pages import text_of
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -26,11 +26,11 @@ def owners(owner: Caller, instance: str = "machine-1") -> Member:
     key = owner.post("q", "a", X_Partition="1")["key"]
     owner.post("q", "b", X_Partition="1")
     member = Member(owner, instance=instance)
-    member.beat(wait=1)
+    member.send_heartbeat(wait=1)
     assert member.owned["q"].keys() == {"1", "2"}
     assert member.commit(key).status == 200
-    Member(owner).beat()
-    assert member.beat(wait=3).json["give_back"]
+    Member(owner).send_heartbeat()
+    assert member.send_heartbeat(wait=3).json["give_back"]
     return member
 
 
@@ -56,7 +56,7 @@ def test_pages_of_a_group(browser: Browser, owner: Caller) -> None:
     """A group of many queues has several pages; those of another application and of strangers are closed."""
     for name in ("q", "r"):
         owner.create(name)
-    Member(owner, queues=["q", "r"]).beat(wait=1)
+    Member(owner, queues=["q", "r"]).send_heartbeat(wait=1)
     with replace_in(views, views.LAG_PAGE, 1):
         page = browser.get(f"{LIST}/g").text
         assert "Partitions of q" in page
@@ -95,7 +95,7 @@ def test_hostile_members(browser: Browser, owner: Caller, store: Store) -> None:
     """The name of an instance is text, whatever it is."""
     owners(owner, "<script>alert(1)</script>\" onload='x'")
     for path in (LIST, f"{LIST}/g", pages.link("a", "queuey", "_groups", "<b>")):
-        Strict().feed(browser.get(path).text)
+        StrictParser().feed(browser.get(path).text)
     assert "alert(1)" in browser.get(f"{LIST}/g").text
 
 
@@ -103,7 +103,7 @@ def test_the_list_searches_no_queues(browser: Browser, owner: Caller, between: I
     """The list of groups reads the queues of their plans, whatever their members' patterns match."""
     owner.create("q")
     owner.post("q", "x")
-    Member(owner, queues=[], patterns=["*"]).beat(wait=1)
+    Member(owner, queues=[], patterns=["*"]).send_heartbeat(wait=1)
     listed: list[None] = []
     between.before(Catalogue.list_queues, lambda: listed.append(None))
     assert re.search(r"g ok 1 1 \d+ s", text_of(browser.part(LIST, query="lag=on").text))

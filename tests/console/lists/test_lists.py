@@ -66,7 +66,7 @@ def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
         assert {name for name, (count, _) in depths(browser).items() if count == "0"} == {"a", "c"}
         page = browser.get("/console/a/queuey/_queues", query="depth=on").text
         assert "The messages of 1 queues were not counted" in page
-    with replace_in(applications, applications.LOOKING_SECONDS, -1.0):
+    with replace_in(applications, applications.SEARCH_TIMEOUT, -1.0):
         page = browser.part("/console/a/queuey/_queues", query="depth=on").text
     assert "The messages of 3 queues were not counted" in page
 
@@ -163,7 +163,7 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
     for size in (1, 2, 3):
         assert walked(browser, MAX_SAMPLED=size) == expected
         assert walked(browser, MAX_SEARCHED=size) == expected
-    assert walked(browser, LOOKING_SECONDS=-1.0) == expected
+    assert walked(browser, SEARCH_TIMEOUT=-1.0) == expected
     assert walked(limited) == ["orders-lost"]
     assert "This queue does not exist" in browser.get("/console/a/queuey/_failures").text
     refused = measuring.get("/console/a/queuey/_failures")

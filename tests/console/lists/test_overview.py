@@ -84,7 +84,7 @@ def test_an_application_without_anything(browser: Browser) -> None:
 def test_rates(app: App, browser: Browser, owner: Caller) -> None:
     """Messages in and out are those that this service counted in the last full minute, of this application alone."""
     owner.create("q")
-    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr]
+    history: History = app.service.metrics.on_messages.__self__  # type: ignore[union-attr]
     now = 1_000_000.0
     history._clock = lambda: now
     for _ in range(30):
@@ -108,7 +108,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     owner.create("orders-closed", principals="app:guest")
     owner.post("orders-closed", "x")
     member = owners(owner)
-    history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr]
+    history: History = app.service.metrics.on_messages.__self__  # type: ignore[union-attr]
     now = history._clock() + STEP
     history._clock = lambda: now
     assert tiles(browser)["Waiting"] == "6"
@@ -128,7 +128,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     sender = logged_in(app, SENDER_KEY)
     assert "You may do here: send: queues that match orders-*" in text_of(sender.get(A).text)
     assert sender.get(f"{A}/_overview").status == 403
-    assert member.beat().status == 200
+    assert member.send_heartbeat().status == 200
 
 
 def test_bounds(browser: Browser, owner: Caller) -> None:
@@ -140,7 +140,7 @@ def test_bounds(browser: Browser, owner: Caller) -> None:
         page = text_of(browser.part(f"{A}/_overview").text)
         assert tiles(browser)["Waiting"] == "1"
     assert "3 queues: the most recently used ones, then the first by name. There are more: all queues ." in page
-    with replace_in(overview, overview.LOOKING_SECONDS, -1.0):
+    with replace_in(overview, overview.COUNT_TIMEOUT, -1.0):
         page = text_of(browser.part(f"{A}/_overview").text)
     assert "The messages of 6 of them were not counted, as it would take too long." in page
 

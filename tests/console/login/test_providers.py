@@ -185,7 +185,7 @@ def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, st
     assert f"user:{issuer_tag(provider.root)}.ann" in page
     address = "/console/a/queuey/_acts/key-add"
     refused = act(browser, address, read="yes", queues="orders", expires="9h")
-    assert (refused.status, "Later than your own" in refused.text) == (400, True)
+    assert (refused.status, "Later than the end of your own" in refused.text) == (400, True)
     assert act(browser, address, send="yes", queues="orders", expires="1h").status == 403
     assert act(browser, address, read="yes", queues="orders", expires="1h").status == 200
     ends = [key.expires for key in bridge.run(store.applications.keys("queuey"))]

@@ -22,7 +22,16 @@ from queuey.errors import (
 from queuey.messages import Backoff, OffsetChange, Principal, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
-from tests.contract.samples import at_once, bodies, eventually, fresh_name, make_queue, say, shown, shown_bodies
+from tests.contract.samples import (
+    append_bodies,
+    at_once,
+    bodies,
+    bodies_in_partition,
+    eventually,
+    fresh_name,
+    make_queue,
+    messages_in_partition,
+)
 
 FULL: dict[str, Any] = {
     "partitions": 7,
@@ -109,7 +118,7 @@ def test_creating_again_with_equal_or_absent_fields(store: Store, other: Store) 
     """Creating an existing queue with equal or absent fields returns it unchanged."""
     name = fresh_name()
     queue, _ = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
-    places = [(1, position) for position in say(store, queue, "kept")]
+    places = [(1, position) for position in append_bodies(store, queue, "kept")]
     for what, value in GIVEN.items():
         spec = QueueSpec(**{field: FULL[field] for field in value})
         for handle in (store, other):
@@ -239,10 +248,10 @@ def test_zero_is_a_value(store: Store) -> None:
 def test_messages_survive_an_update(store: Store) -> None:
     """Updating fields keeps messages, and new partitions can be written at once."""
     queue = make_queue(store, partitions=2)
-    say(store, queue, "a", partition=2)
+    append_bodies(store, queue, "a", partition=2)
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
-    say(store, queue, "b", partition=3)
-    assert [shown_bodies(store, queue, number) for number in (1, 2, 3)] == [[], ["a"], ["b"]]
+    append_bodies(store, queue, "b", partition=3)
+    assert [bodies_in_partition(store, queue, number) for number in (1, 2, 3)] == [[], ["a"], ["b"]]
 
 
 @pytest.mark.parametrize("wanted", [1, 2])
@@ -288,7 +297,7 @@ def test_a_limit_by_key_is_for_ever(store: Store, other: Store) -> None:
 def test_delete_frees_the_name(store: Store, other: Store) -> None:
     """After a delete the queue is gone for every process, and its name creates a new, empty queue with new fields."""
     queue = make_queue(store, partitions=3, ttl=60)
-    say(store, queue, "a", "b", partition=2)
+    append_bodies(store, queue, "a", "b", partition=2)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]))
     bridge.run(other.catalogue.queue(APP, queue.name))
     bridge.run(store.catalogue.delete_queue(queue))
@@ -299,7 +308,7 @@ def test_delete_frees_the_name(store: Store, other: Store) -> None:
     again = make_queue(other, queue.name, partitions=2)
     assert (again.partitions, again.ttl) == (2, None)
     for handle in (store, other):
-        assert shown(handle, again, 2) == []
+        assert messages_in_partition(handle, again, 2) == []
         assert bridge.run(handle.offsets.groups(again)) == []
         assert bridge.run(handle.messages.inspect(again))[1][1].count == 0
 
@@ -307,7 +316,7 @@ def test_delete_frees_the_name(store: Store, other: Store) -> None:
 def test_purge_keeps_all_but_the_messages(store: Store, other: Store) -> None:
     """A purge removes messages, also delayed ones; fields, identity, offsets and name stay."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**(FULL | {"read_delay": 0.0}))))
-    places = [(2, x) for x in say(store, queue, "a", "b", partition=2)]
+    places = [(2, x) for x in append_bodies(store, queue, "a", "b", partition=2)]
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(2, places[0][1])]))
     purged = bridge.run(store.catalogue.purge_queue(queue))
     assert fields(purged) == fields(queue)
@@ -315,21 +324,21 @@ def test_purge_keeps_all_but_the_messages(store: Store, other: Store) -> None:
     assert purged.qid != queue.qid
     for one in (store, other):
         assert same(bridge.run(one.catalogue.queue(APP, queue.name, fresh=True)), purged)
-        assert shown(one, purged, 2) == []
+        assert messages_in_partition(one, purged, 2) == []
         assert bridge.run(one.messages.fetch(purged, places)) == []
         assert bridge.run(one.messages.delete(purged, places)) in (0, len(places))
         assert [offset.position for offset in bridge.run(one.offsets.group_offsets(purged, "group"))] == [places[0][1]]
-    say(other, purged, "c", partition=2)
-    assert shown_bodies(store, purged, 2) == ["c"]
+    append_bodies(other, purged, "c", partition=2)
+    assert bodies_in_partition(store, purged, 2) == ["c"]
 
 
 def test_purge_of_a_purged_queue(store: Store) -> None:
     """Repeated purges succeed and never bring messages back."""
     queue = make_queue(store)
     for body in ("a", "b", "c"):
-        say(store, queue, body)
+        append_bodies(store, queue, body)
         queue = bridge.run(store.catalogue.purge_queue(queue))
-        assert shown(store, queue) == []
+        assert messages_in_partition(store, queue) == []
 
 
 def test_simultaneous_creation(store: Store, other: Store) -> None:
@@ -370,21 +379,21 @@ def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
 def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
     """After a purge has returned no read shows an earlier message, however many reads and sweeps are running."""
     queue = make_queue(store)
-    say(store, queue, *["x"] * 200)
+    append_bodies(store, queue, *["x"] * 200)
     gone: list[bool] = []
 
     def read(one: Store) -> str:
         while True:
             too_late = bool(gone)
             try:
-                messages = shown(one, queue)
+                messages = messages_in_partition(one, queue)
             except QueueChanged:
                 return "refused"
             if too_late or len(messages) not in (0, 200):
                 return f"saw {len(messages)}"
 
     def remove() -> str:
-        shown(store, queue)
+        messages_in_partition(store, queue)
         bridge.run(other.catalogue.purge_queue(queue))
         gone.append(True)
         return "refused"
@@ -402,14 +411,14 @@ def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
         while True:
             too_late = bool(gone)
             try:
-                say(one, queue, "x")
+                append_bodies(one, queue, "x")
             except QueueChanged:
                 return True
             if too_late:
                 return False
 
     def remove() -> bool:
-        while len(shown(store, queue)) < 20:
+        while len(messages_in_partition(store, queue)) < 20:
             pass
         bridge.run(other.catalogue.delete_queue(queue))
         gone.append(True)
@@ -417,4 +426,4 @@ def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
 
     calls: list[Callable[[], bool]] = [partial(write, one) for one in [store, other] * 2]
     assert at_once(lambda call: call(), [*calls, remove]) == [True] * 5
-    assert shown(other, make_queue(store, queue.name)) == []
+    assert messages_in_partition(other, make_queue(store, queue.name)) == []

@@ -12,7 +12,14 @@ from queuey.messages import PartitionInfo, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
-from tests.contract.samples import make_queue, new, read_one, say, shown, whole
+from tests.contract.samples import (
+    append_bodies,
+    make_queue,
+    messages_in_partition,
+    new_message,
+    read_one,
+    whole_partition,
+)
 
 
 def test_nothing_there(store: Store) -> None:
@@ -20,14 +27,14 @@ def test_nothing_there(store: Store) -> None:
     queue = make_queue(store, partitions=3)
     horizon, infos = bridge.run(store.messages.inspect(queue))
     assert infos == [PartitionInfo(n, 0, exact=True, oldest=None, newest=None) for n in (1, 2, 3)]
-    assert horizon <= read_one(store, queue, whole()).horizon
+    assert horizon <= read_one(store, queue, whole_partition()).horizon
 
 
 def test_small_queues_are_counted(store: Store, other: Store) -> None:
     """Counts and ends are exact after appends, puts, overwrites and deletes, in every store."""
     queue = make_queue(store, partitions=2)
-    positions = say(store, queue, *"abcdef")
-    bridge.run(store.messages.put(queue, [(1, positions[2]), (2, (77, 0)), (2, (78, 0))], new("put")))
+    positions = append_bodies(store, queue, *"abcdef")
+    bridge.run(store.messages.put(queue, [(1, positions[2]), (2, (77, 0)), (2, (78, 0))], new_message("put")))
     bridge.run(store.messages.delete(queue, [(1, positions[0]), (1, positions[3]), (2, (78, 0)), (2, positions[1])]))
     bridge.run(store.messages.delete(queue, [(1, positions[0])]))
     for handle in (store, other):
@@ -42,7 +49,7 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
 def test_ends_are_counted(store: Store, places: set[Position]) -> None:
     """Messages at any ids are counted, including the first and the last id of the partition."""
     queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, place) for place in places], new("x")))
+    bridge.run(store.messages.put(queue, [(1, place) for place in places], new_message("x")))
     _, (info,) = bridge.run(store.messages.inspect(queue))
     assert (info.count, info.oldest, info.newest) == (len(places), min(places, default=None), max(places, default=None))
 
@@ -50,7 +57,7 @@ def test_ends_are_counted(store: Store, places: set[Position]) -> None:
 def test_first_and_last_id_are_counted(store: Store) -> None:
     """Messages at the lowest and the highest possible id are counted."""
     queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new("x")))
+    bridge.run(store.messages.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new_message("x")))
     assert bridge.run(store.messages.inspect(queue))[1] == [
         PartitionInfo(1, 2, exact=True, oldest=ids.FIRST, newest=ids.LAST)
     ]
@@ -59,7 +66,7 @@ def test_first_and_last_id_are_counted(store: Store) -> None:
 def test_new_partitions_show(store: Store) -> None:
     """Partitions that were added are inspected at once."""
     queue = make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
     assert [(info.partition, info.count) for info in bridge.run(store.messages.inspect(queue))[1]] == [
         (1, 1),
@@ -73,7 +80,7 @@ def evenly(store: Store, queue: Queue, clock: Clock) -> list[Position]:
     positions: list[Position] = []
     for _ in range(24):
         clock.advance(1)
-        positions += say(store, queue, *["x"] * 1000)
+        positions += append_bodies(store, queue, *["x"] * 1000)
     return positions
 
 
@@ -86,7 +93,7 @@ def test_many_messages_are_counted_or_estimated(store: Store, clock: Clock) -> N
     positions = evenly(store, queue, clock)
     _, (info,) = bridge.run(store.messages.inspect(queue))
     assert info.count == 24_000 if info.exact else 20_000 <= info.count <= 28_000
-    assert [message.position for message in shown(store, queue)] == positions
+    assert [message.position for message in messages_in_partition(store, queue)] == positions
     assert (info.oldest, info.newest) == (positions[0], positions[-1])
     lag = bridge.run(store.messages.lag(queue, [(1, positions[12_000]), (1, positions[23_000])]))
     assert lag[1].exact
@@ -108,7 +115,7 @@ class TestLag:
     def test_counts_above_the_offset(self, store: Store) -> None:
         """The message at the offset counts as processed; those above it do not."""
         queue = make_queue(store)
-        positions = say(store, queue, *"abcde")
+        positions = append_bodies(store, queue, *"abcde")
         offsets: list[tuple[int, Position | None]] = [(1, None), (1, ids.FIRST)]
         offsets += [(1, position) for position in positions]
         offsets += [(1, ids.preceding(positions[2])), (1, ids.following(positions[2])), (1, ids.LAST)]
@@ -119,10 +126,10 @@ class TestLag:
     def test_partitions(self, store: Store) -> None:
         """Each offset is compared with its own partition, in the order asked; one beyond the queue has no lag."""
         queue = make_queue(store, partitions=2)
-        (first,) = say(store, queue, "a")
-        say(store, queue, "b", "c", partition=2)
+        (first,) = append_bodies(store, queue, "a")
+        append_bodies(store, queue, "b", "c", partition=2)
         for neighbour in [make_queue(store) for _ in range(3)]:
-            say(store, neighbour, "x")
+            append_bodies(store, neighbour, "x")
         offsets: list[tuple[int, Position | None]] = [
             (2, first),
             (1, first),
@@ -137,9 +144,9 @@ class TestLag:
     def test_age(self, store: Store, clock: Clock) -> None:
         """The lag in seconds is the age of the oldest message above the offset, or 0 without such messages."""
         queue = make_queue(store)
-        (first,) = say(store, queue, "a")
+        (first,) = append_bodies(store, queue, "a")
         clock.advance(60)
-        (second,) = say(store, queue, "b")
+        (second,) = append_bodies(store, queue, "b")
         clock.advance(30)
         ages = [lag.seconds for lag in bridge.run(store.messages.lag(queue, [(1, None), (1, first), (1, second)]))]
         assert ages == [pytest.approx(90, abs=0.1), pytest.approx(30, abs=0.1), 0.0]
@@ -147,14 +154,14 @@ class TestLag:
     def test_horizon_bounds_it(self, store: Store, clock: Clock) -> None:
         """Messages that a reader could not read yet are not part of its lag."""
         queue = make_queue(store, read_delay=10.0)
-        say(store, queue, "a")
+        append_bodies(store, queue, "a")
         clock.advance(11)
-        say(store, queue, "b")
+        append_bodies(store, queue, "b")
         assert bridge.run(store.messages.lag(queue, [(1, None)]))[0].count == 1
 
     def test_after_a_purge(self, store: Store) -> None:
         """A purged queue has no lag, wherever the offset is."""
         queue = make_queue(store)
-        (first, *_) = say(store, queue, *"abc")
+        (first, *_) = append_bodies(store, queue, *"abc")
         queue = bridge.run(store.catalogue.purge_queue(queue))
         assert [lag.count for lag in bridge.run(store.messages.lag(queue, [(1, first), (1, None)]))] == [0, 0]

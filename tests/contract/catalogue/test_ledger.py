@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import Conflict
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import at_once, fresh_name, make_queue, say
+from tests.contract.samples import append_bodies, at_once, fresh_name, make_queue
 
 
 def test_nothing_stands_at_first(store: Store) -> None:
@@ -131,7 +131,7 @@ def test_the_clock(store: Store, clock: Clock) -> None:
     """The ledger's clock is the one that makes ids."""
     queue = make_queue(store)
     for _ in range(3):
-        (position,) = say(store, queue, "x")
+        (position,) = append_bodies(store, queue, "x")
         assert abs(bridge.run(store.ledger.now()) - clock.ticks) < ids.TICKS_PER_SECOND
         assert abs(bridge.run(store.ledger.now()) - position[0]) < ids.TICKS_PER_SECOND
         clock.advance(100)
@@ -140,7 +140,7 @@ def test_the_clock(store: Store, clock: Clock) -> None:
 @pytest.mark.needs("one_generator")
 def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> None:
     """The ledger's clock is never behind a minted id, even if the machine's clock is set back."""
-    (position,) = say(store, make_queue(store), "x")
+    (position,) = append_bodies(store, make_queue(store), "x")
     clock.advance(-3600)
     assert bridge.run(store.ledger.now()) >= position[0]
     assert bridge.run(other.ledger.now()) >= position[0]

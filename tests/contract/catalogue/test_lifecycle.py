@@ -19,18 +19,18 @@ from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Que
 from queuey.storage import Store, bridge
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (
+    append_bodies,
     at_once,
-    begun,
-    begun_entry,
-    begun_once,
+    begin_entry,
+    begin_post,
     bodies,
+    bodies_in_partition,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     positions,
-    say,
-    shown,
-    shown_bodies,
-    whole,
+    start_append,
+    whole_partition,
 )
 from tests.waiting import PATIENCE_SECONDS, join
 
@@ -46,14 +46,14 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "update_queue": lambda store, queue: bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=99))),
     "purge_queue": lambda store, queue: bridge.run(store.catalogue.purge_queue(queue)),
     "list_queues": lambda store, queue: bridge.run(store.catalogue.list_queues(APP)),
-    "append": lambda store, queue: bridge.run(store.messages.append(queue, [new()])),
-    "append on a loop": lambda store, queue: begun(store, queue, [new()]).result(60),
-    "append_once": lambda store, queue: bridge.run(store.keyed_posts.append_once(queue, [new()], KEY)),
-    "append_once on a loop": lambda store, queue: begun_once(store, queue, [new()], KEY).result(60),
-    "put": lambda store, queue: bridge.run(store.messages.put(queue, [PLACE], new())),
+    "append": lambda store, queue: bridge.run(store.messages.append(queue, [new_message()])),
+    "append on a loop": lambda store, queue: start_append(store, queue, [new_message()]).result(60),
+    "append_once": lambda store, queue: bridge.run(store.keyed_posts.append_once(queue, [new_message()], KEY)),
+    "append_once on a loop": lambda store, queue: begin_post(store, queue, [new_message()], KEY).result(60),
+    "put": lambda store, queue: bridge.run(store.messages.put(queue, [PLACE], new_message())),
     "fetch": lambda store, queue: bridge.run(store.messages.fetch(queue, [PLACE])),
     "delete": lambda store, queue: bridge.run(store.messages.delete(queue, [PLACE])),
-    "read": lambda store, queue: bridge.run(store.messages.read(queue, [whole()])),
+    "read": lambda store, queue: bridge.run(store.messages.read(queue, [whole_partition()])),
     "inspect": lambda store, queue: bridge.run(store.messages.inspect(queue)),
     "lag": lambda store, queue: bridge.run(store.messages.lag(queue, [(1, None)])),
     "create_application": lambda store, queue: bridge.run(store.applications.create_application("globex")),
@@ -80,18 +80,18 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "renew_session": lambda store, queue: bridge.run(store.groups.renew_session(APP, "group", 1, 3000)),
     "group_sessions": lambda store, queue: bridge.run(store.groups.group_sessions(APP, "group")),
     "ask_member": lambda store, queue: bridge.run(store.groups.ask_member(APP, "group", 1, queue.uid, 3000)),
-    "note_search": lambda store, queue: bridge.run(store.groups.note_search(APP, "group", 1)),
+    "record_search": lambda store, queue: bridge.run(store.groups.record_search(APP, "group", 1)),
     "owned_offsets": lambda store, queue: bridge.run(store.offsets.owned_offsets(queue, "group")),
     "hand_over": lambda store, queue: bridge.run(
         store.offsets.hand_over(queue, "group", None, [OwnedOffset(1, owner=1, epoch=1)])
     ),
-    "scan": lambda store, queue: list(bridge.iterate(store.bulk.scan(queue, whole()))),
+    "scan": lambda store, queue: list(bridge.iterate(store.bulk.scan(queue, whole_partition()))),
     "load": lambda store, queue: bridge.run(
         store.bulk.load(queue, [Message(ids.EPOCH_TICKS, 0, 1, ids.TICKS_MAX, "late")])
     ),
     "horizon": lambda store, queue: bridge.run(store.bulk.horizon(queue)),
-    "scan_arrow": lambda store, queue: list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))),
-    "extent": lambda store, queue: bridge.run(store.bulk.extent(queue, whole())),
+    "scan_arrow": lambda store, queue: list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))),
+    "extent": lambda store, queue: bridge.run(store.bulk.extent(queue, whole_partition())),
     "measure": lambda store, queue: list(bridge.iterate(store.bulk.measure([queue]))),
     "load_unread": lambda store, queue: bridge.run(
         store.bulk.load_unread(queue, [Message(ids.TICKS_MAX, 0, 1, ids.TICKS_MAX, "late")])
@@ -105,11 +105,13 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "set_record": lambda store, queue: bridge.run(store.records.set_record(RECORD)),
     "remove_record": lambda store, queue: bridge.run(store.records.remove_record(RECORD)),
     "due_records": lambda store, queue: bridge.run(store.records.due_records("kind", 8)),
-    "append_entry on a loop": lambda store, queue: begun_entry(store, queue, LogEntry(1, b"entry")).result(60),
+    "append_entry on a loop": lambda store, queue: begin_entry(store, queue, LogEntry(1, b"entry")).result(60),
     "read_log": lambda store, queue: bridge.run(store.claim_logs.read_log(queue, 1, 1)),
     "read_log newest": lambda store, queue: bridge.run(store.claim_logs.read_log(queue, 1, 1, newest=True)),
     "find_named": lambda store, queue: bridge.run(store.names.find_named(queue, "name")),
-    "write_named": lambda store, queue: bridge.run(store.names.write_named(queue, "name", new(), b"content", None)),
+    "write_named": lambda store, queue: bridge.run(
+        store.names.write_named(queue, "name", new_message(), b"content", None)
+    ),
     "settle_named": lambda store, queue: bridge.run(store.names.settle_named(queue, "name", NAMED)),
     "write_covers": lambda store, queue: bridge.run(store.covers.write_covers(queue, 1, [(b"d" * 16, 1 << 59)])),
     "read_covers": lambda store, queue: bridge.run(store.covers.read_covers(queue, 1, [b"d" * 16])),
@@ -161,7 +163,7 @@ def test_closed(store: Store) -> None:
 
 def test_closing_again(store: Store) -> None:
     """A store may be closed any number of times, by several threads."""
-    say(store, make_queue(store), "a")
+    append_bodies(store, make_queue(store), "a")
     threads = [threading.Thread(target=store.close) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -176,22 +178,22 @@ def test_closing_again(store: Store) -> None:
 def test_everything_is_there_after_opening_again(store: Store, open_store: Callable[[], Store]) -> None:
     """Queues, messages, offsets, applications and keys are there after the store is opened again."""
     queue = make_queue(store, partitions=2, ttl=60)
-    positions = say(store, queue, "a", b"\xff")
-    bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
+    positions = append_bodies(store, queue, "a", b"\xff")
+    bridge.run(store.messages.append(queue, [new_message("late", delay=3600.0)]))
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, positions[0])]))
     key = bridge.run(store.applications.add_key(APP, DIGEST))
     purged = make_queue(store)
-    say(store, purged, "gone")
+    append_bodies(store, purged, "gone")
     purged = bridge.run(store.catalogue.purge_queue(purged))
     store.close()
     again = open_store()
     assert bridge.run(again.catalogue.queue(APP, queue.name)).uid == queue.uid
-    assert shown_bodies(again, queue) == ["a", b"\xff"]
+    assert bodies_in_partition(again, queue) == ["a", b"\xff"]
     assert bridge.run(again.messages.inspect(queue))[1][0].count == 3
-    assert shown(again, bridge.run(again.catalogue.queue(APP, purged.name))) == []
+    assert messages_in_partition(again, bridge.run(again.catalogue.queue(APP, purged.name))) == []
     assert [offset.position for offset in bridge.run(again.offsets.group_offsets(queue, "group"))] == [positions[0]]
     assert bridge.run(again.applications.find_key(DIGEST)) == key
-    assert min(say(again, queue, "b")) > max(positions)
+    assert min(append_bodies(again, queue, "b")) > max(positions)
 
 
 def test_a_row_outlives_the_store(store: Store, open_store: Callable[[], Store]) -> None:
@@ -200,9 +202,9 @@ def test_a_row_outlives_the_store(store: Store, open_store: Callable[[], Store])
     bridge.run(store.catalogue.update_queue(changed, QueueSpec(ttl=5)))
     store.close()
     again = open_store()
-    say(again, kept, "a")
+    append_bodies(again, kept, "a")
     with pytest.raises(QueueChanged):
-        say(again, changed, "b")
+        append_bodies(again, changed, "b")
 
 
 def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[], Store]) -> None:
@@ -216,7 +218,7 @@ def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[
         started.wait(PATIENCE_SECONDS)
         for _ in range(10_000_000):
             try:
-                kept.extend(say(store, queue, *[str(n)] * (n + 1)))
+                kept.extend(append_bodies(store, queue, *[str(n)] * (n + 1)))
             except StoreUnavailable as error:
                 refused.append(error)
                 return
@@ -232,7 +234,7 @@ def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[
         join(thread)
     assert [type(error) for error in refused] == [StoreClosed] * 8
     assert {getattr(error, "outcome", None) for error in refused} == {"none"}
-    assert sorted(positions(shown(open_store(), queue))) == sorted(kept)
+    assert sorted(positions(messages_in_partition(open_store(), queue))) == sorted(kept)
 
 
 def test_ping(store: Store) -> None:
@@ -240,7 +242,7 @@ def test_ping(store: Store) -> None:
     queue = make_queue(store)
     bridge.run(store.ping())
     assert bridge.run(store.catalogue.list_queues(APP)) == [bridge.run(store.catalogue.queue(APP, queue.name))]
-    assert shown(store, queue) == []
+    assert messages_in_partition(store, queue) == []
 
 
 def test_pings_at_once(store: Store) -> None:
@@ -269,8 +271,8 @@ def test_statistics_grow(store: Store) -> None:
     """Statistics are numbers whose names fit Prometheus, and counters count."""
     queue = make_queue(store)
     before = bridge.run(store.statistics())
-    say(store, queue, "a", "b")
-    shown(store, queue)
+    append_bodies(store, queue, "a", "b")
+    messages_in_partition(store, queue)
     after = bridge.run(store.statistics())
     assert before.keys() == after.keys()
     for name, value in after.items():
@@ -290,9 +292,9 @@ def test_many_threads(store: Store) -> None:
         queue = queues[n % 4]
         seen: list[str | bytes] = []
         for step in range(15):
-            (position,) = say(store, queue, f"{n}:{step}")
+            (position,) = append_bodies(store, queue, f"{n}:{step}")
             seen += bodies(bridge.run(store.messages.fetch(queue, [(1, position)])))
-            assert position in positions(shown(store, queue))
+            assert position in positions(messages_in_partition(store, queue))
             assert bridge.run(store.messages.inspect(queue))[1][0].count > step
             bridge.run(store.offsets.set_offsets(queue, f"group {n}", [OffsetChange(1, position)]))
             assert [offset.position for offset in bridge.run(store.offsets.group_offsets(queue, f"group {n}"))] == [

@@ -13,7 +13,7 @@ from queuey.errors import Conflict, GroupNotFound, InvalidRequest, OffsetConflic
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, QueueSpec
 from queuey.storage import Store, bridge
-from queuey.storage.offset_changes import MOST_GROUPS, check_group_count
+from queuey.storage.offset_changes import MAX_GROUPS, check_group_count
 from tests import strategies
 from tests.contract.samples import at_once, make_queue
 from tests.replacing import replace
@@ -132,7 +132,7 @@ def test_groups_are_apart(store: Store, other: Store) -> None:
 def _nearly_full() -> Iterator[None]:
     """Sets the limit of groups of a queue to three."""
     real = check_group_count
-    with replace(check_group_count, lambda queue, groups: real(queue, groups + MOST_GROUPS - 3)):
+    with replace(check_group_count, lambda queue, groups: real(queue, groups + MAX_GROUPS - 3)):
         yield
 
 
@@ -142,7 +142,7 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
     queue, neighbour = make_queue(store, partitions=2), make_queue(store)
     for name in "abc":
         bridge.run(store.offsets.set_offsets(queue, name, [OffsetChange(1, A)]))
-    with pytest.raises(Conflict, match=r"has 1000 consumer groups .* queuey offsets delete \S+ GROUP") as refused:
+    with pytest.raises(Conflict, match=r"has 1000 consumer groups, .* queuey offsets delete \S+ GROUP") as refused:
         bridge.run(other.offsets.set_offsets(queue, "d", [OffsetChange(1, A)]))
     assert type(refused.value) is Conflict
     with pytest.raises(OffsetConflict):

@@ -17,7 +17,7 @@ from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from tests.console.browser import Browser
-from tests.contract.samples import fresh_name, new
+from tests.contract.samples import fresh_name, new_message
 from tests.interposed_store import CONTRACTS, InterposedStore
 from tests.replacing import replace_in
 from tests.web.gateway_calls import stop_all
@@ -65,7 +65,7 @@ def cost(store: Store, prefix: str) -> Iterator[Callable[[str], Counter[str]]]:
             assert browser.part(f"/console/a/costs/{address}", query=query).status == 200
         return counted.calls
 
-    with replace_in(overview, overview.MAX_QUEUES, COUNTED), replace_in(overview, overview.LOOKING_SECONDS, 300.0):
+    with replace_in(overview, overview.MAX_QUEUES, COUNTED), replace_in(overview, overview.COUNT_TIMEOUT, 300.0):
         yield count
     stop_all()
 
@@ -80,7 +80,7 @@ def test_an_overview_costs_the_same_with_more_queues(
             queue, _ = bridge.run(
                 store.catalogue.create_queue("costs", f"{prefix}{number:03}", QueueSpec(partitions=1))
             )
-            bridge.run(store.messages.append(queue, [new("x") for _ in range(20)]))
+            bridge.run(store.messages.append(queue, [new_message("x") for _ in range(20)]))
         costs.append(cost("_overview"))
     assert costs[0].total() <= 15 * COUNTED + 30, costs[0]
     assert costs[1].total() <= costs[0].total(), costs

@@ -15,13 +15,13 @@ from queuey.ids import Position
 from queuey.messages import Meta, Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.claims import ReleaseReason
-from queuey.service.claims.attempts import EXPIRED, KEPT, Attempts
+from queuey.service.claims.attempts import EXPIRED, MAX_KEPT_ATTEMPTS, Attempts
 from queuey.service.claims.overview import MAX_SHOWN_TEXT
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import eventually, fresh_name, make_queue, new, outbox, say
+from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message, outbox
 
 
 def queue_of(store: Store, most: int) -> Queue:
@@ -31,7 +31,7 @@ def queue_of(store: Store, most: int) -> Queue:
     return queue
 
 
-def said(service: Service, access: QueueAccess, place: Position) -> list[str]:
+def stored_attempts(service: Service, access: QueueAccess, place: Position) -> list[str]:
     """Returns what is stored of the attempts at a message."""
     reasons = service.explaining.explain(access, place, 1).reasons
     return [reason.text for reason in reasons if reason.code == "attempt"]
@@ -60,11 +60,11 @@ def letter(store: Store, queue: Queue, place: Position) -> DeadLetter:
 def test_reasons(store: Store, other: Store) -> None:
     """All processes, and the dead letter, show the reason with which a worker released a message."""
     queue = queue_of(store, 2)
-    [place] = say(store, queue, "bad")
+    [place] = append_bodies(store, queue, "bad")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
     blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason("ValueError", "no egg"))
-    [attempt] = said(peer, peer_access, place)
+    [attempt] = stored_attempts(peer, peer_access, place)
     assert attempt.startswith("An attempt by ann:1 failed at ")
     assert attempt.endswith(": ValueError: no egg")
     [claimed] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60, worker="bob:2")
@@ -74,20 +74,24 @@ def test_reasons(store: Store, other: Store) -> None:
     assert (cause.attempts, cause.error, cause.text[:3]) == (2, "KeyError", "ü\nü")
     assert [(each.worker, each.error) for each in cause.history] == [("ann:1", "ValueError"), ("bob:2", "KeyError")]
     assert cause.history[0].at <= cause.history[1].at <= cause.at
-    assert len(said(service, access, place)) == 2
+    assert len(stored_attempts(service, access, place)) == 2
 
 
 @pytest.mark.parametrize("delay", [None, 0.0, 20.0])
 def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: float | None) -> None:
     """Each attempt keeps its own reason at the next delivery, after any delay, and in the dead letter."""
     queue = queue_of(store, 3)
-    [place] = say(store, queue, "bad")
+    [place] = append_bodies(store, queue, "bad")
     service, access = enter(store, queue)
     for error in ("First", "Second", "Third"):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
         blocking(service.claims).release(access, [claimed.receipt], delay, reason=ReleaseReason(error))
         clock.advance(120)
-    assert [text.rpartition(": ")[2] for text in said(service, access, place)] == ["First", "Second", "Third"]
+    assert [text.rpartition(": ")[2] for text in stored_attempts(service, access, place)] == [
+        "First",
+        "Second",
+        "Third",
+    ]
     assert blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1") == []
     cause = letter(store, queue, place).cause
     assert ([one.error for one in cause.history], cause.error) == (["First", "Second", "Third"], "Third")
@@ -96,7 +100,7 @@ def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: fl
 def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, clock: Clock) -> None:
     """A message released with a delay and no reason has no failed attempt, whichever process delivers it again."""
     queue = make_queue(store)
-    [place] = say(store, queue, "later")
+    [place] = append_bodies(store, queue, "later")
     for handle in (store, other, store):
         service, access = enter(handle, queue)
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
@@ -113,13 +117,13 @@ def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, 
         backlog = service.claims.backlog(access, 100)
         assert (backlog.waiting, backlog.failed, backlog.claimed, backlog.retrying) == (1, 1, 0, 0)
         assert [job.status for job in service.claims.outstanding(access, 9)] == ["waiting"]
-    assert said(service, access, place) == []
+    assert stored_attempts(service, access, place) == []
 
 
 def test_claims_that_expire(store: Store, clock: Clock) -> None:
     """A redelivered message, and a dead letter, name the worker whose claim expired."""
     queue = queue_of(store, 2)
-    [place] = say(store, queue, "x")
+    [place] = append_bodies(store, queue, "x")
     service, access = enter(store, queue)
     for worker in ("ann:1", "bob:2"):
         assert len(blocking(service.claims).claim(access, limit=1, ttl=10, worker=worker)) == 1
@@ -132,7 +136,7 @@ def test_claims_that_expire(store: Store, clock: Clock) -> None:
 def test_who_has_a_message(store: Store) -> None:
     """While a message is claimed, the name of its worker is shown if the worker gave one."""
     queue = make_queue(store)
-    places = say(store, queue, "a", "b")
+    places = append_bodies(store, queue, "a", "b")
     service, access = enter(store, queue)
     for worker, place, text in (("ann:1", places[0], " worker is ann:1."), ("", places[1], " worker gave no name.")):
         blocking(service.claims).claim(access, limit=1, ttl=60, worker=worker)
@@ -143,7 +147,7 @@ def test_who_has_a_message(store: Store) -> None:
 def test_reasons_for_lost_claims(store: Store) -> None:
     """A worker whose claim was released or acknowledged can give no more reasons for that message."""
     queue = make_queue(store)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [first] = blocking(service.claims).claim(access, limit=1, ttl=60)
     blocking(service.claims).release(access, [first.receipt])
@@ -151,22 +155,22 @@ def test_reasons_for_lost_claims(store: Store) -> None:
     blocking(service.claims).release(access, [first.receipt], 0.0, reason=ReleaseReason("Late"))
     blocking(service.claims).acknowledge(access, [second.receipt])
     blocking(service.claims).release(access, [second.receipt], 0.0, reason=ReleaseReason("Later"))
-    assert said(service, access, place) == []
+    assert stored_attempts(service, access, place) == []
 
 
 def test_the_last_ones_are_kept(store: Store) -> None:
     """The last of many attempts are kept, each once, in order; a purge forgets them."""
     queue = make_queue(store)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
-    for number in range(KEPT + 2):
+    for number in range(MAX_KEPT_ATTEMPTS + 2):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
         for _ in range(2):
             blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason(f"E{number}"))
-    attempts = bridge.run(Attempts(store.ledger).of(queue, 1, [place]))[place].attempts
-    assert [attempt.error for attempt in attempts] == [f"E{number}" for number in range(2, KEPT + 2)]
+    attempts = bridge.run(Attempts(store.ledger).records(queue, 1, [place]))[place].attempts
+    assert [attempt.error for attempt in attempts] == [f"E{number}" for number in range(2, MAX_KEPT_ATTEMPTS + 2)]
     purged = bridge.run(store.catalogue.purge_queue(queue))
-    assert bridge.run(Attempts(store.ledger).of(purged, 1, [place])) == {}
+    assert bridge.run(Attempts(store.ledger).records(purged, 1, [place])) == {}
 
 
 def test_backlog(store: Store, other: Store) -> None:
@@ -178,9 +182,11 @@ def test_backlog(store: Store, other: Store) -> None:
     assert peer.claims.backlog(peer_access, 100) == Backlog(
         0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None, due=None
     )
-    first = say(store, queue, "a", "b", "c")
-    say(store, queue, "d", partition=2)
-    bridge.run(store.messages.append(queue, [new("later", delay=2000, partition=2), new("late", delay=1000)]))
+    first = append_bodies(store, queue, "a", "b", "c")
+    append_bodies(store, queue, "d", partition=2)
+    bridge.run(
+        store.messages.append(queue, [new_message("later", delay=2000, partition=2), new_message("late", delay=1000)])
+    )
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
     backlog = peer.claims.backlog(peer_access, 100)
     oldest = ids.ticks_to_seconds(first[0][0])
@@ -200,8 +206,8 @@ def test_backlog(store: Store, other: Store) -> None:
 def test_who_has_which(store: Store) -> None:
     """Outstanding messages are listed with worker, deliveries and end of claim, expired claims first."""
     queue = make_queue(store, partitions=2)
-    say(store, queue, "a", "b")
-    say(store, queue, "c", partition=2)
+    append_bodies(store, queue, "a", "b")
+    append_bodies(store, queue, "c", partition=2)
     service, access = enter(store, queue)
     claims = blocking(service.claims)
     assert service.claims.outstanding(access, 9) == []
@@ -228,7 +234,10 @@ def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
     queue = make_queue(store)
     body = '{"task":"thumb","args":["a.jpg"],"kwargs":{"size":4}}'
     bridge.run(
-        store.messages.append(queue, [new(body, meta=Meta(json=True)), new(body), new("b", meta=Meta("text/plain"))])
+        store.messages.append(
+            queue,
+            [new_message(body, meta=Meta(json=True)), new_message(body), new_message("b", meta=Meta("text/plain"))],
+        )
     )
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     claims = blocking(service.claims).claim(access, limit=3, ttl=600, worker="ann:1")
@@ -250,7 +259,7 @@ def test_workers(store: Store, other: Store) -> None:
     """All processes of a store show how many messages each worker has, and when it last claimed or renewed."""
     queue = make_queue(store, partitions=2)
     for number in (1, 2):
-        say(store, queue, *"abc", partition=number)
+        append_bodies(store, queue, *"abc", partition=number)
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     claims, begun = blocking(service.claims), time.time()
     assert service.claims.workers(access) == []

@@ -16,7 +16,7 @@ from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_attempts import letter, queue_of
 from tests.contract.claims.test_claims import enter, texts
-from tests.contract.samples import fresh_name, say
+from tests.contract.samples import append_bodies, fresh_name
 
 FAILED = ReleaseReason("ValueError")
 
@@ -36,7 +36,7 @@ def test_delays_grow(store: Store, clock: Clock) -> None:
     """Each delivery is later, up to the longest delay; a delay given by the caller counts instead."""
     spec = QueueSpec(read_delay=0.0, backoff=Backoff(first=10, factor=3, most=50, jitter=0))
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     for delay in (10, 30, 50, 50):
         [claimed] = claim(service, access)
@@ -54,7 +54,7 @@ def test_delays_grow(store: Store, clock: Clock) -> None:
 def test_the_default(store: Store) -> None:
     """In a queue without options, failed messages are delivered again after about a second."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
-    say(store, queue, "a", "b")
+    append_bodies(store, queue, "a", "b")
     service, access = enter(store, queue)
     delays = fail(service, access, [delivery.receipt for delivery in claim(service, access)])
     assert all(0.8 <= delay <= 1.0 for delay in delays)
@@ -63,7 +63,7 @@ def test_the_default(store: Store) -> None:
 def test_the_last_delivery_has_no_delay(store: Store) -> None:
     """A message at its delivery limit becomes a dead letter at the next claim, without a delay."""
     queue = queue_of(store, 1)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [claimed] = claim(service, access)
     blocking(service.claims).release(access, [claimed.receipt], reason=FAILED)
@@ -74,7 +74,7 @@ def test_the_last_delivery_has_no_delay(store: Store) -> None:
 def test_giving_up(store: Store, other: Store) -> None:
     """A message that a worker gives up is a dead letter at once, with the reason; the call may be repeated."""
     queue = queue_of(store, 0)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [claimed] = claim(own_service, access)
     for service, way in ((own_service, access), (peer, peer_access), (own_service, access)):
@@ -88,7 +88,7 @@ def test_giving_up(store: Store, other: Store) -> None:
 def test_giving_up_what_another_has(store: Store) -> None:
     """A worker whose claim has ended cannot give up a message that another worker has."""
     queue = queue_of(store, 0)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [first] = claim(service, access)
     blocking(service.claims).release(access, [first.receipt])
@@ -102,7 +102,7 @@ def test_giving_up_what_another_has(store: Store) -> None:
 def test_dead_letters_are_not_given_up(store: Store) -> None:
     """A dead letter that fails is delivered again, with the delay of a failure."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, f"{fresh_name()}.dead", QueueSpec(read_delay=0.0)))
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [claimed] = claim(service, access)
     [settled] = blocking(service.claims).release(access, [claimed.receipt], retry=False)

@@ -11,8 +11,8 @@ import pytest
 from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
 from queuey.storage import Store, bridge
-from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, PAGE
-from tests.contract.samples import at_once, begin, begun_entry, enter, make_queue
+from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, PAGE
+from tests.contract.samples import append_log_entry, at_once, begin, begin_entry, make_queue
 from tests.waiting import join
 
 
@@ -22,7 +22,7 @@ def entries(first: int, last: int) -> list[LogEntry]:
 
 def fill(store: Store, queue: Queue, last: int, first: int = 1) -> None:
     for entry in entries(first, last):
-        assert enter(store, queue, entry) is True
+        assert append_log_entry(store, queue, entry) is True
 
 
 def read(store: Store, queue: Queue, first: int, partition: int = 1) -> LogPage:
@@ -41,7 +41,9 @@ def test_appended_in_order(store: Store, other: Store) -> None:
     """Entries are numbered from 1, and every process reads them from any number on, as they were written."""
     queue = make_queue(store)
     written = [LogEntry(1, b"\0"), LogEntry(2, b"\xff\xfe"), LogEntry(3, os.urandom(50_000))]
-    assert [enter(one, queue, entry) for one, entry in zip((store, other, store), written, strict=True)] == [True] * 3
+    assert [append_log_entry(one, queue, entry) for one, entry in zip((store, other, store), written, strict=True)] == [
+        True
+    ] * 3
     for handle in (store, other):
         for newest in (False, True):
             for first in (1, 2, 3):
@@ -55,11 +57,11 @@ def test_appended_in_order(store: Store, other: Store) -> None:
 def test_refused(store: Store, other: Store) -> None:
     """Only the next number is accepted; a refused append leaves nothing, not even its snapshot's name or truncation."""
     queue = make_queue(store)
-    assert enter(store, queue, LogEntry(2, b"too far")) is False
+    assert append_log_entry(store, queue, LogEntry(2, b"too far")) is False
     fill(store, queue, 3)
     bridge.run(store.claim_logs.write_snapshot(queue, 1, 2, b"two"))
     for number in (1, 2, 3, 5, 1000):
-        assert enter(other, queue, LogEntry(number, b"no"), snapshot=2, truncate_below=3) is False
+        assert append_log_entry(other, queue, LogEntry(number, b"no"), snapshot=2, truncate_below=3) is False
     assert read(store, queue, 1) == LogPage(3, entries(1, 3))
 
 
@@ -68,7 +70,7 @@ def test_partitions_and_queues_are_apart(store: Store) -> None:
     queues = [make_queue(store, partitions=3), make_queue(store, partitions=3)]
     places = [(queue, partition) for queue in queues for partition in (1, 2, 3)]
     for number, (queue, partition) in enumerate(places):
-        assert enter(store, queue, LogEntry(1, b"%d" % number), partition)
+        assert append_log_entry(store, queue, LogEntry(1, b"%d" % number), partition)
     for number, (queue, partition) in enumerate(places):
         assert read(store, queue, 1, partition) == LogPage(1, [LogEntry(1, b"%d" % number)])
 
@@ -77,8 +79,8 @@ def test_sent_again(store: Store, other: Store) -> None:
     """An entry that is sent again after it was applied is refused, and is in the log once."""
     queue = make_queue(store)
     fill(store, queue, 1)
-    assert enter(store, queue, LogEntry(2, b"mine")) is True
-    assert [enter(one, queue, LogEntry(2, b"mine")) for one in (store, other)] == [False, False]
+    assert append_log_entry(store, queue, LogEntry(2, b"mine")) is True
+    assert [append_log_entry(one, queue, LogEntry(2, b"mine")) for one in (store, other)] == [False, False]
     assert read(other, queue, 2) == LogPage(2, [LogEntry(2, b"mine")])
 
 
@@ -91,7 +93,7 @@ def test_racing_appenders(store: Store, other: Store) -> None:
         appender, number = (store, other)[name % 2], 1
         while number <= 12:
             body = b"%d of %d" % (number, name)
-            if enter(appender, queue, LogEntry(number, body)):
+            if append_log_entry(appender, queue, LogEntry(number, body)):
                 assert won.setdefault(number, body) == body, "two were told that they had won"
             page = read(appender, queue, number)
             number = page.entries[-1].number + 1
@@ -119,7 +121,7 @@ def test_snapshots(store: Store, other: Store) -> None:
     fill(store, queue, 4)
     bridge.run(store.claim_logs.write_snapshot(queue, 1, 3, b"up to three"))
     assert read(other, queue, 1) == LogPage(4, entries(1, 4))
-    assert enter(store, queue, LogEntry(5, b"entry 5"), snapshot=3)
+    assert append_log_entry(store, queue, LogEntry(5, b"entry 5"), snapshot=3)
     fill(store, queue, 6, first=6)
     for handle in (store, other):
         for newest in (False, True):
@@ -138,7 +140,7 @@ def test_newer_snapshots_replace_older(store: Store, other: Store) -> None:
         for handle in (store, other):
             bridge.run(handle.claim_logs.write_snapshot(queue, 1, number, body))
     for number, body in bodies.items():
-        assert enter(store, queue, LogEntry(3 + number, b"entry %d" % (3 + number)), snapshot=number)
+        assert append_log_entry(store, queue, LogEntry(3 + number, b"entry %d" % (3 + number)), snapshot=number)
         assert read(other, queue, 1) == LogPage(3 + number, entries(number + 1, 3 + number), LogEntry(number, body))
 
 
@@ -147,14 +149,14 @@ def test_truncation(store: Store, other: Store) -> None:
     queue = make_queue(store)
     fill(store, queue, 8)
     bridge.run(store.claim_logs.write_snapshot(queue, 1, 6, b"six"))
-    assert enter(store, queue, LogEntry(9, b"entry 9"), snapshot=6, truncate_below=5)
+    assert append_log_entry(store, queue, LogEntry(9, b"entry 9"), snapshot=6, truncate_below=5)
     expected = LogPage(9, entries(7, 9), LogEntry(6, b"six"))
     for handle in (store, other):
         assert [read(handle, queue, first) for first in (1, 2, 4)] == [expected] * 3
         assert [read(handle, queue, first) for first in (5, 8)] == [LogPage(9, entries(first, 9)) for first in (5, 8)]
-    assert enter(other, queue, LogEntry(10, b"entry 10"), truncate_below=7)
+    assert append_log_entry(other, queue, LogEntry(10, b"entry 10"), truncate_below=7)
     assert read(store, queue, 5) == LogPage(10, entries(7, 10), LogEntry(6, b"six"))
-    assert enter(store, queue, LogEntry(10, b"again")) is False
+    assert append_log_entry(store, queue, LogEntry(10, b"again")) is False
     fill(other, queue, 12, first=11)
 
 
@@ -163,14 +165,14 @@ def test_purge_and_delete_empty_the_log(store: Store) -> None:
     queue = make_queue(store)
     fill(store, queue, 3)
     bridge.run(store.claim_logs.write_snapshot(queue, 1, 2, b"two"))
-    assert enter(store, queue, LogEntry(4, b"entry 4"), snapshot=2)
+    assert append_log_entry(store, queue, LogEntry(4, b"entry 4"), snapshot=2)
     purged = bridge.run(store.catalogue.purge_queue(queue))
     assert read(store, purged, 1) == LogPage(0, [])
     fill(store, purged, 2)
     bridge.run(store.catalogue.delete_queue(purged))
     again = make_queue(store, queue.name)
     assert read(store, again, 1) == LogPage(0, [])
-    assert enter(store, again, LogEntry(1, b"entry 1")) is True
+    assert append_log_entry(store, again, LogEntry(1, b"entry 1")) is True
 
 
 @pytest.mark.parametrize("change", ["purge", "delete", "update"])
@@ -185,7 +187,7 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
     }
     changes[change]()
     with pytest.raises(QueueChanged):
-        enter(store, queue, LogEntry(2, b"late"))
+        append_log_entry(store, queue, LogEntry(2, b"late"))
     with pytest.raises(QueueChanged):
         read(store, queue, 1)
     with pytest.raises(QueueChanged):
@@ -201,14 +203,14 @@ def test_bad_input(store: Store) -> None:
     queue = make_queue(store, partitions=2)
     for partition in (0, -1, 3):
         with pytest.raises(InvalidRequest, match="partition"):
-            enter(store, queue, LogEntry(1, b"x"), partition)
+            append_log_entry(store, queue, LogEntry(1, b"x"), partition)
         with pytest.raises(InvalidRequest, match="partition"):
             bridge.run(store.claim_logs.read_log(queue, partition, 1))
         with pytest.raises(InvalidRequest, match="partition"):
             bridge.run(store.claim_logs.write_snapshot(queue, partition, 1, b"x"))
-    for body in (b"", b"x" * (LONGEST_ENTRY + 1)):
+    for body in (b"", b"x" * (MAX_ENTRY_BYTES + 1)):
         with pytest.raises(InvalidRequest, match="entry"):
-            enter(store, queue, LogEntry(1, body))
+            append_log_entry(store, queue, LogEntry(1, body))
     with pytest.raises(InvalidRequest, match="snapshot"):
         bridge.run(store.claim_logs.write_snapshot(queue, 1, 1, b""))
     assert [read(store, queue, 1, partition) for partition in (1, 2)] == [LogPage(0, [])] * 2
@@ -219,7 +221,7 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
     queue = make_queue(store, partitions=20)
     closing = open_store()
     assert bridge.run(closing.catalogue.queue(queue.application, queue.name)) == queue
-    answers = [begun_entry(closing, queue, LogEntry(1, b"mine"), partition) for partition in range(1, 21)]
+    answers = [begin_entry(closing, queue, LogEntry(1, b"mine"), partition) for partition in range(1, 21)]
     closer = threading.Thread(target=closing.close)
     closer.start()
     for partition, answer in enumerate(answers, 1):
@@ -229,4 +231,4 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
             assert error.outcome == "unknown" or read(store, queue, 1, partition).last == 0  # noqa: PT017
     join(closer)
     with pytest.raises(StoreClosed):
-        enter(closing, queue, LogEntry(2, b"late"))
+        append_log_entry(closing, queue, LogEntry(2, b"late"))

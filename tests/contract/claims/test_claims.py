@@ -26,7 +26,7 @@ from queuey.service.core import Core
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import blocking
-from tests.contract.samples import bodies, eventually, fresh_name, make_queue, new, outbox, say
+from tests.contract.samples import append_bodies, bodies, eventually, fresh_name, make_queue, new_message, outbox
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS
@@ -49,7 +49,7 @@ def statuses(settled: list[Settlement]) -> list[ReceiptStatus]:
 def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
     """A message is delivered to one caller, by whichever process, until it is acknowledged or released."""
     queue = make_queue(store)
-    say(store, queue, "a", "b", "c")
+    append_bodies(store, queue, "a", "b", "c")
     (one, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     first = blocking(one.claims).claim(access, limit=2, ttl=60)
     assert [(claimed.message.body, claimed.deliveries) for claimed in first] == [("a", 1), ("b", 1)]
@@ -73,7 +73,7 @@ def test_claims_of_several_partitions(store: Store) -> None:
     """A claim gathers messages of several partitions on request; otherwise its messages are of one partition."""
     queue = make_queue(store, partitions=3)
     for number in (1, 2, 3):
-        say(store, queue, f"{number}a", f"{number}b", partition=number)
+        append_bodies(store, queue, f"{number}a", f"{number}b", partition=number)
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=9, ttl=60)) == 2
     blocking(service.claims).release_all(access)
@@ -86,7 +86,7 @@ def test_claims_of_several_partitions(store: Store) -> None:
 def test_a_claim_expires(store: Store, clock: Clock) -> None:
     """A message that is not acknowledged in time is delivered again, and its old receipt is void."""
     queue = make_queue(store)
-    say(store, queue, "a", "b")
+    append_bodies(store, queue, "a", "b")
     service, access = enter(store, queue)
     [old, kept] = blocking(service.claims).claim(access, limit=2, ttl=30)
     [renewed] = blocking(service.claims).renew(access, [kept.receipt], 90)
@@ -106,7 +106,7 @@ def test_a_claim_expires(store: Store, clock: Clock) -> None:
 def test_a_showing_claims_nothing(store: Store) -> None:
     """A poll with a ttl of 0 shows what a claim would give, and changes nothing."""
     queue = make_queue(store)
-    say(store, queue, "a", "b")
+    append_bodies(store, queue, "a", "b")
     service, access = enter(store, queue)
     for _ in range(2):
         [shown] = blocking(service.claims).claim(access, limit=1, ttl=0)
@@ -118,8 +118,8 @@ def test_a_showing_claims_nothing(store: Store) -> None:
 def test_partitions(store: Store) -> None:
     """A claim finds messages in any partition, or in the partitions it names; receipts of several can be combined."""
     queue = make_queue(store, partitions=3)
-    say(store, queue, "a", partition=1)
-    say(store, queue, "c", "d", partition=3)
+    append_bodies(store, queue, "a", partition=1)
+    append_bodies(store, queue, "c", "d", partition=3)
     service, access = enter(store, queue)
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[2, 1])) == ["a"]
     [c, d] = blocking(service.claims).claim(access, limit=9, ttl=60)
@@ -138,7 +138,7 @@ def test_partitions(store: Store) -> None:
 def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store) -> None:
     """A claim finds a message that another process released, even if its own process learns of earlier entries late."""
     queue = make_queue(store)
-    say(store, queue, "a", "b")
+    append_bodies(store, queue, "a", "b")
     slow = InterposedStore(store)
     (service, access), (peer, peer_access) = enter(slow.store, queue), enter(other, queue)
     [a] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60)
@@ -166,7 +166,7 @@ def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
     """If a call succeeds in one partition and fails in another, the error does not say that nothing was done."""
     queue = make_queue(store, partitions=2)
     for partition in (1, 2):
-        say(store, queue, "x", partition=partition)
+        append_bodies(store, queue, "x", partition=partition)
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)
     receipts = [blocking(service.claims).claim(access, limit=1, ttl=60)[0].receipt for _ in range(2)]
@@ -189,13 +189,13 @@ def test_receipts_of_elsewhere(store: Store) -> None:
     """A receipt of another queue, or from before a purge, is refused, and nothing is done."""
     queue, elsewhere = make_queue(store), make_queue(store)
     service, access = enter(store, queue)
-    say(store, elsewhere, "x")
+    append_bodies(store, elsewhere, "x")
     [other] = blocking(service.claims).claim(service.enter(elsewhere, lambda _: None), limit=1, ttl=60)
     for call in (blocking(service.claims).acknowledge, blocking(service.claims).release):
         with pytest.raises(InvalidRequest, match="receipts"):
             call(access, [other.receipt])
     assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == 0
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     row = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
     bridge.run(store.catalogue.purge_queue(row))
@@ -210,7 +210,7 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
     """
     queue = make_queue(store, partitions=3)
     for number in (1, 2, 3):
-        say(store, queue, "x", partition=number)
+        append_bodies(store, queue, "x", partition=number)
     service, access = enter(store, queue)
     receipts = [claimed.receipt for claimed in blocking(service.claims).claim(access, limit=9, ttl=600, gather=True)]
     forged = structs.replace(receipts[2], number=1000)
@@ -227,11 +227,11 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
 def test_a_purged_and_a_deleted_queue(store: Store) -> None:
     """Claims of purged messages end; claims of a deleted queue get the error that the queue is gone."""
     queue = make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
     queue = bridge.run(store.catalogue.purge_queue(queue))
-    say(store, queue, "b")
+    append_bodies(store, queue, "b")
     assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["b"]
     bridge.run(store.catalogue.delete_queue(queue))
     with pytest.raises(QueueNotFound):
@@ -241,7 +241,9 @@ def test_a_purged_and_a_deleted_queue(store: Store) -> None:
 def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend) -> None:
     """A message that was deleted or has expired is not delivered, also not again."""
     queue = make_queue(store)
-    places = say(store, queue, "a", "b", "c") + bridge.run(store.messages.append(queue, [new("short", ttl=50)]))
+    places = append_bodies(store, queue, "a", "b", "c") + bridge.run(
+        store.messages.append(queue, [new_message("short", ttl=50)])
+    )
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=2, ttl=10)) == 2
     bridge.run(store.messages.delete(queue, [(1, places[0]), (1, places[2])]))
@@ -256,10 +258,10 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
 def test_delayed_messages(store: Store, clock: Clock) -> None:
     """A delayed message is delivered when it is due."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("late", delay=50)]))
+    bridge.run(store.messages.append(queue, [new_message("late", delay=50)]))
     service, access = enter(store, queue)
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    say(store, queue, "now")
+    append_bodies(store, queue, "now")
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=1000)) == ["now"]
     clock.advance(51)
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["late"]
@@ -268,8 +270,8 @@ def test_delayed_messages(store: Store, clock: Clock) -> None:
 def test_whole_queues(store: Store, other: Store) -> None:
     """All claims of a queue can be counted and ended; its size and a peek leave out finished messages."""
     queue = make_queue(store, partitions=2)
-    say(store, queue, "a", "b", "c", partition=1)
-    say(store, queue, "d", partition=2)
+    append_bodies(store, queue, "a", "b", "c", partition=1)
+    append_bodies(store, queue, "d", partition=2)
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [a, _] = blocking(service.claims).claim(access, limit=2, ttl=60, partitions=[1])
     blocking(service.claims).acknowledge(access, [a.receipt])
@@ -284,7 +286,7 @@ def test_whole_queues(store: Store, other: Store) -> None:
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
 
 
-class Woken(Waiter):
+class EventWaiter(Waiter):
     """Records that it was woken."""
 
     def __init__(self, watchers: Watchers) -> None:
@@ -299,12 +301,12 @@ def test_waiting(store: Store) -> None:
     """A caller whose claim found nothing is woken when a message arrives."""
     queue = make_queue(store)
     service, access = enter(store, queue)
-    waiter = Woken(service.reader.watchers)
+    waiter = EventWaiter(service.reader.watchers)
     asked = {"limit": 1, "ttl": 60, "waiter": waiter}
     with closing(waiter):
         assert blocking(service.claims).claim(access, **asked) == []
         assert not waiter.woken.is_set()
-        say(store, queue, "a")
+        append_bodies(store, queue, "a")
         assert waiter.woken.wait(60)
         assert texts(blocking(service.claims).claim(access, **asked)) == ["a"]
 
@@ -313,7 +315,7 @@ def test_given_up(store: Store) -> None:
     """A caller that has gone gets nothing, and messages claimed for it are delivered again at once."""
     queue = make_queue(store)
     service, access = enter(store, queue)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     claim = service.claims.claim(queue, limit=1, ttl=1000)
     future = asyncio.run_coroutine_threadsafe(claim, service.claims.core.loop)
     future.cancel()
@@ -324,8 +326,8 @@ def test_acknowledge_and_claim(store: Store) -> None:
     """One request acknowledges and claims, in one entry if both are in the first partition; it can be repeated."""
     queue = make_queue(store, partitions=2)
     service, access = enter(store, queue)
-    places = say(store, queue, "a", "b", "c", partition=1)
-    say(store, queue, "d", partition=2)
+    places = append_bodies(store, queue, "a", "b", "c", partition=1)
+    append_bodies(store, queue, "d", partition=2)
     [a] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1])
     number = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
     ack = PiggybackedAck([a.receipt])
@@ -351,7 +353,7 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     one, access = enter(store, queue)
     two, there = enter(other, bridge.run(other.catalogue.queue(APP, queue.name)))
     for number in (1, 2):
-        say(store, queue, "a", "b", partition=number)
+        append_bodies(store, queue, "a", "b", partition=number)
     held = [blocking(one.claims).claim(access, limit=1, ttl=60, partitions=[number])[0].receipt for number in (1, 2)]
     wrong = PiggybackedAck([structs.replace(held[0], number=99)])
     with pytest.raises(InvalidRequest):
@@ -366,7 +368,7 @@ def test_many_callers(store: Store, other: Store) -> None:
     """With simultaneous callers in two processes each message is delivered once and all are acknowledged."""
     queue = make_queue(store, partitions=2)
     for number in range(60):
-        say(store, queue, str(number), partition=number % 2 + 1)
+        append_bodies(store, queue, str(number), partition=number % 2 + 1)
     ways = [enter(one, queue) for one in (store, other)]
 
     def work(number: int) -> list[str | bytes]:
@@ -389,7 +391,7 @@ def test_many_callers(store: Store, other: Store) -> None:
 def test_snapshots(store: Store, other: Store) -> None:
     """After hundreds of entries a new process starts from a snapshot, with the same result."""
     queue = make_queue(store)
-    say(store, queue, *map(str, range(300)))
+    append_bodies(store, queue, *map(str, range(300)))
     service, access = enter(store, queue)
     for _ in range(300):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=600)
@@ -402,7 +404,7 @@ def test_snapshots(store: Store, other: Store) -> None:
 def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) -> None:
     """If a read shows the number of an entry but not the entry itself, it is repeated until it shows it."""
     queue = make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     watched, reads = InterposedStore(other), []
     (service, access), (peer, peer_access) = enter(store, queue), enter(watched.store, queue)
     assert texts(blocking(peer.claims).claim(peer_access, limit=1, ttl=0)) == ["a"]
@@ -425,7 +427,7 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=2, principals=(Principal("app:other"),))
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     meta = Meta("text/plain", (("x-color", "blue"),))
-    [place] = bridge.run(store.messages.append(queue, [new("bad", partition=2, meta=meta)]))
+    [place] = bridge.run(store.messages.append(queue, [new_message("bad", partition=2, meta=meta)]))
     service, access = enter(store, queue)
     for number in (1, 2):
         [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
@@ -448,7 +450,7 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
 def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: Clock) -> None:
     """Dead letters that one process did not publish are published by another."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
-    [place] = say(store, queue, "bad")
+    [place] = append_bodies(store, queue, "bad")
     failing = InterposedStore(store)
     failing.instead(Messages.put, fail)
     service, access = enter(failing.store, queue)
@@ -462,7 +464,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
         assert outbox(late, there)[1] == 1
-        say(store, queue, "a", "b")
+        append_bodies(store, queue, "a", "b")
         clock.advance(1)
         assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
     with replace(Core.boottime, lambda _self: began + OVERDUE):
@@ -472,7 +474,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     assert bodies(bridge.run(store.messages.fetch(dead, [(1, place)]))) == ["bad"]
 
 
-def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
+def make_dead_letters(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
     """Makes many messages dead letters in one entry, by the last request; returns access to their queue."""
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=count, ttl=10)) == count
@@ -485,7 +487,7 @@ def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service,
 def test_many_dead_letters(store: Store, clock: Clock) -> None:
     """Many dead letters are published in several steps, without further requests."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
-    places = say(store, queue, *map(str, range(120)))
+    places = append_bodies(store, queue, *map(str, range(120)))
     watched, pieces = InterposedStore(store), []
 
     def fetch(of: Queue, wanted: Sequence[Location], *, kept: bool = False) -> list[Message]:
@@ -494,7 +496,7 @@ def test_many_dead_letters(store: Store, clock: Clock) -> None:
         return bridge.run(store.messages.fetch(of, wanted, kept=kept))
 
     watched.instead(Messages.fetch, fetch)
-    bury(watched.store, queue, 120, clock)
+    make_dead_letters(watched.store, queue, 120, clock)
     assert eventually(lambda: len(letters_of(store, queue, places)) == 120)
     assert sum(pieces) == 120
     assert max(pieces) <= 50
@@ -503,7 +505,7 @@ def test_many_dead_letters(store: Store, clock: Clock) -> None:
 def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
     """If a dead letter cannot be published, those before it still are."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
-    places = say(store, queue, *map(str, range(10)))
+    places = append_bodies(store, queue, *map(str, range(10)))
     failing = InterposedStore(store)
 
     def put(target: Queue, locations: Sequence[Location], item: NewMessage) -> None:
@@ -512,7 +514,7 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
         bridge.run(store.messages.put(target, locations, item))
 
     failing.instead(Messages.put, put)
-    service, access = bury(failing.store, queue, 10, clock)
+    service, access = make_dead_letters(failing.store, queue, 10, clock)
     assert eventually(lambda: outbox(service.claims, access)[1] == 7)
     failing.passing(Messages.put)
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
@@ -535,7 +537,7 @@ def fail(*_: object) -> None:
 def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     """A queue that deletes acknowledged messages does so later if the first delete fails."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, on_ack="delete")))
-    places = say(store, queue, "a", "b", "c")
+    places = append_bodies(store, queue, "a", "b", "c")
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)
     claimed = blocking(service.claims).claim(access, limit=3, ttl=600)
@@ -547,7 +549,7 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b"]
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
-        say(store, queue, "d")
+        append_bodies(store, queue, "d")
         assert texts(blocking(service.claims).claim(access, limit=3, ttl=600)) == ["d"]
     assert eventually(lambda: bridge.run(store.messages.fetch(queue, [(1, place) for place in places])) == [])
 
@@ -566,7 +568,7 @@ def refuse_made_up_receipts(store: Store, access: QueueAccess, *places: Position
 def test_made_up_receipts_of_what_was_renewed_by_its_id(store: Store) -> None:
     """A message that was only ever renewed by its bare id has no receipt."""
     queue = make_queue(store)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     bare = ClaimReceipt(1, *place)
     assert statuses(blocking(service.claims).renew(access, [bare], 60)) == [ReceiptStatus.DONE]

@@ -20,13 +20,13 @@ from queuey.service.claims.partition_log import PartitionLog
 from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.blocking import blocking
-from tests.contract.samples import fresh_name, make_queue, new
+from tests.contract.samples import fresh_name, make_queue, new_message
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, until
 
 CALLERS = 6
 MESSAGES = 600
-MOST = 3
+MAX_DELIVERIES = 3
 """Max deliveries of a message."""
 
 End = Callable[[Service, QueueAccess, list[ClaimDelivery]], object]
@@ -90,7 +90,7 @@ class Callers:
 def test_nothing_means_nothing(store: Store, other: Store) -> None:
     """While a message is available no claim comes back empty, even if others took the messages that it had read."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new(str(number)) for number in range(MESSAGES)]))
+    bridge.run(store.messages.append(queue, [new_message(str(number)) for number in range(MESSAGES)]))
 
     def acknowledge(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
         blocking(service.claims).acknowledge(access, [one.receipt for one in found])
@@ -105,23 +105,23 @@ def test_nothing_means_nothing(store: Store, other: Store) -> None:
 def test_no_delivery_too_many(store: Store, other: Store) -> None:
     """A message that all callers release at once is delivered as often as its queue allows, and no more."""
     queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MOST, read_delay=0.0))
+        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MAX_DELIVERIES, read_delay=0.0))
     )
-    bridge.run(store.messages.append(queue, [new(str(number)) for number in range(MESSAGES // MOST)]))
+    bridge.run(store.messages.append(queue, [new_message(str(number)) for number in range(MESSAGES // MAX_DELIVERIES)]))
 
     def release(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
         blocking(service.claims).release(access, [one.receipt for one in found])
 
     callers = Callers(queue, (store, other), release)
     callers.work()
-    assert max(delivery.deliveries for delivery in callers.given) == MOST
+    assert max(delivery.deliveries for delivery in callers.given) == MAX_DELIVERIES
     assert len(callers.given) == MESSAGES
 
 
 def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> None:
     """Requests that arrive while a round fails with a program error are answered without waiting for others."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("a")]))
+    bridge.run(store.messages.append(queue, [new_message("a")]))
     service = Service(store)
     access = service.enter(queue, lambda _queue: None)
     rounds, failing = PartitionLog._round, threading.Event()
@@ -131,7 +131,7 @@ def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> N
             await rounds(log, taken)
             return
         failing.set()
-        await asyncio.to_thread(until, lambda: bool(log._line._waiting))
+        await asyncio.to_thread(until, lambda: bool(log._queue._waiting))
         raise ValueError("a mistake")
 
     claim = partial(blocking(service.claims).claim, access, limit=1, ttl=60)

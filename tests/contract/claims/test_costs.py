@@ -12,7 +12,7 @@ from queuey.messages import LogEntry, Page, Queue, Slice
 from queuey.service import QueueAccess, Service
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.blocking import blocking
-from tests.contract.samples import make_queue, new
+from tests.contract.samples import make_queue, new_message
 from tests.interposed_store import InterposedStore
 
 ROUND = 1000
@@ -45,9 +45,9 @@ class Counted(InterposedStore):
         return await self._store.claim_logs.append_entry(queue, partition, entry, **more)
 
 
-def go_through(service: Service, access: QueueAccess, count: int) -> None:
+def post_and_acknowledge(service: Service, access: QueueAccess, count: int) -> None:
     for _ in range(count // ROUND):
-        bridge.run(service.store.messages.append(access.queue, [new("x") for _ in range(ROUND)]))
+        bridge.run(service.store.messages.append(access.queue, [new_message("x") for _ in range(ROUND)]))
         claimed = blocking(service.claims).claim(access, limit=ROUND, ttl=600)
         assert len(claimed) == ROUND
         blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
@@ -63,17 +63,17 @@ def test_what_was_acknowledged_costs_nothing(store: Store, count: int, stuck: bo
     queue = make_queue(store)
     access = service.enter(queue, lambda _queue: None)
     if stuck:
-        bridge.run(store.messages.append(queue, [new("never acknowledged")]))
+        bridge.run(store.messages.append(queue, [new_message("never acknowledged")]))
         assert len(blocking(service.claims).claim(access, limit=1, ttl=43_200)) == 1
 
     def cost_of_one() -> dict[str, int]:
         counted.asked.clear()
-        go_through(service, access, ROUND)
+        post_and_acknowledge(service, access, ROUND)
         return dict(counted.asked)
 
     cost_of_one()
     first = cost_of_one()
-    go_through(service, access, count)
+    post_and_acknowledge(service, access, count)
     last = cost_of_one()
     bytes_first, bytes_last = first.pop("bytes appended"), last.pop("bytes appended")
     assert last == first

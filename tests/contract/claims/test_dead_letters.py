@@ -14,7 +14,7 @@ from queuey.service.core import Core
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
-from tests.contract.samples import eventually, fresh_name, new, outbox, say, shown
+from tests.contract.samples import append_bodies, eventually, fresh_name, messages_in_partition, new_message, outbox
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 
@@ -24,9 +24,9 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     shared, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1, dead_letter=shared.name)
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
-    [place] = say(store, shared, "wages")
-    bridge.run(store.messages.put(queue, [(1, place)], new("one")))
-    bridge.run(store.messages.put(queue, [(2, place)], new("two")))
+    [place] = append_bodies(store, shared, "wages")
+    bridge.run(store.messages.put(queue, [(1, place)], new_message("one")))
+    bridge.run(store.messages.put(queue, [(2, place)], new_message("two")))
     doubted = InterposedStore(store)
 
     def append_once(target: Queue, items: list[NewMessage], key: PostKey, **named: Any) -> PostResult:  # noqa: ANN401 - as the store's
@@ -43,7 +43,7 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     assert sorted(delivery.message.body for delivery in claimed) == ["one", "two"]
     clock.advance(100)
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    assert eventually(lambda: len(shown(store, shared)) == 3)
+    assert eventually(lambda: len(messages_in_partition(store, shared)) == 3)
     core = Core()
     late = ClaimUseCases(other, Limits(), Metrics(), core=core)
     there = QueueAccess(core, other, queue, lambda _queue: None)
@@ -53,7 +53,11 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     with replace(Core.boottime, lambda _self: began + OVERDUE):
         assert blocking(late).claim(there, limit=9, ttl=10) == []
         assert eventually(lambda: not any(outbox(late, there).values()))
-    assert shown(store, shared)[0].body == "wages"
-    said = [(one.body, dict(one.meta.headers)[f"{PREFIX}partition"]) for one in shown(store, shared)[1:] if one.meta]
+    assert messages_in_partition(store, shared)[0].body == "wages"
+    said = [
+        (one.body, dict(one.meta.headers)[f"{PREFIX}partition"])
+        for one in messages_in_partition(store, shared)[1:]
+        if one.meta
+    ]
     assert sorted(said) == [("one", "1"), ("two", "2")]
     assert bridge.run(store.catalogue.queue(APP, shared.name, fresh=True)).partitions == 1

@@ -20,7 +20,7 @@ from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreUnavai
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service import Service
 from queuey.service.claims import finding
-from queuey.service.claims.finding import MOST_COVERS
+from queuey.service.claims.finding import MAX_COVERS
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Candidates
 from queuey.service.messages import Draft
@@ -28,7 +28,7 @@ from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
 from tests.blocking import BlockingNames, blocking, post, set_apart
 from tests.contract.claims.test_claims import enter, texts
-from tests.contract.samples import eventually, fresh_name, make_queue, new, say
+from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
 from tests.waiting import PATIENCE_SECONDS
@@ -48,12 +48,12 @@ def make_dedup(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spe
 def test_one_of_equal_messages(store: Store, other: Store) -> None:
     """Copies that wait when a message is claimed are not delivered; a copy posted after the claim is."""
     queue = make_dedup(store)
-    say(store, queue, "a", "b", "a", "a", "c", "b")
+    append_bodies(store, queue, "a", "b", "a", "a", "c", "b")
     (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     first = blocking(own_service.claims).claim(access, limit=9, ttl=60)
     assert texts(first) == ["a", "b", "c"]
     assert blocking(peer.claims).claim(peer_access, limit=9, ttl=60) == []
-    say(other, queue, "a")
+    append_bodies(other, queue, "a")
     again = blocking(peer.claims).claim(peer_access, limit=9, ttl=60)
     assert texts(again) == ["a"]
     for service, way, given in ((peer, peer_access, first), (own_service, access, again)):
@@ -66,12 +66,12 @@ def test_one_of_equal_messages(store: Store, other: Store) -> None:
 def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) -> None:
     """When a message is acknowledged its waiting copies are dropped; a copy posted during the claim stays."""
     queue = make_dedup(store, on_ack=on_ack)
-    say(store, queue, "a", "a", "b", "a")
+    append_bodies(store, queue, "a", "a", "b", "a")
     clock.advance(3)
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     assert service.claims.size(access, 100).size == 4
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     blocking(service.claims).acknowledge(access, [claimed.receipt])
     assert service.claims.size(access, 100).size == 2
     assert [message.body for message in service.claims.peek(access, 9)] == ["b", "a"]
@@ -84,7 +84,7 @@ def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) 
 def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
     """After the read delay one more claim makes the log pass the copies of finished messages."""
     queue = make_dedup(store, consistency=PROMPT)
-    say(store, queue, "a", "a", "a")
+    append_bodies(store, queue, "a", "a", "a")
     service, access = enter(store, queue)
     while claimed := blocking(service.claims).claim(access, limit=1, ttl=60):
         blocking(service.claims).acknowledge(access, [claimed[0].receipt])
@@ -119,7 +119,7 @@ def test_what_is_equal() -> None:
 def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
     """When a claim ends without an acknowledgement, the same message is delivered again, without copies."""
     queue = make_dedup(store)
-    say(store, queue, "a", "a")
+    append_bodies(store, queue, "a", "a")
     service, access = enter(store, queue)
     [first] = blocking(service.claims).claim(access, limit=9, ttl=30)
     clock.advance(100)
@@ -138,7 +138,7 @@ def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
 def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Clock, deliveries: int) -> None:
     """If a claimed message is deleted by its id and its claim ends, a copy that was not passed yet is delivered."""
     queue = make_dedup(store, max_deliveries=deliveries)
-    places = say(store, queue, "a", "b", "c", "a", "a")
+    places = append_bodies(store, queue, "a", "b", "c", "a", "a")
     clock.advance(60)
     service, access = enter(store, queue)
     first = blocking(service.claims).claim(access, limit=2, ttl=30)
@@ -160,7 +160,7 @@ def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Cloc
 def test_a_showing_hides_copies(store: Store) -> None:
     """A poll with a ttl of 0 shows what a claim would give; a peek also shows copies."""
     queue = make_dedup(store)
-    say(store, queue, "a", "a", "b")
+    append_bodies(store, queue, "a", "a", "b")
     service, access = enter(store, queue)
     for _ in range(2):
         assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b"]
@@ -171,10 +171,10 @@ def test_a_showing_hides_copies(store: Store) -> None:
 def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
     """A peek shows a claimed message until it is acknowledged, even if a later copy was acknowledged before."""
     queue = make_dedup(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [first] = blocking(service.claims).claim(access, limit=9, ttl=600)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     clock.advance(10)
     [second] = blocking(service.claims).claim(access, limit=9, ttl=600)
     blocking(service.claims).acknowledge(access, [second.receipt])
@@ -189,13 +189,13 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
     queue = make_dedup(store)
     bodies = [f"m{number % 40}" for number in range(200)]
     for start in range(0, 200, 50):
-        say(store, queue, *bodies[start : start + 50])
+        append_bodies(store, queue, *bodies[start : start + 50])
     digests = [digest_of(body, None) for body in bodies]
     clock.advance(60)
     # With the horizon far behind, as in these tests, no cursor moves and nothing leaves the state.
     moving = "exact_horizon" in backend.capabilities
     delivered_bodies: list[str | bytes] = []
-    with replace_in(finding, MOST_COVERS, 7):
+    with replace_in(finding, MAX_COVERS, 7):
         ways = [enter(store, queue), enter(other, queue)]
         for turn in range(12):
             service, access = ways[turn % 2]
@@ -207,12 +207,12 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
             if turn == 9:
                 assert (len(bridge.run(store.covers.read_covers(queue, 1, digests))) > 20) == moving
         assert Counter(delivered_bodies) == Counter(set(bodies))
-        say(store, queue, "m0", "m1")
+        append_bodies(store, queue, "m0", "m1")
         assert texts(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
         clock.advance(60)
 
         def forgotten() -> bool:
-            say(store, queue, "last")
+            append_bodies(store, queue, "last")
             return bool(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) and not bridge.run(
                 store.covers.read_covers(queue, 1, digests)
             )
@@ -223,7 +223,7 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
 def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     """Returns what a process delivers whose lookup came before others delivered and stored the covers."""
     queue = make_dedup(store)
-    first, *_ = say(store, queue, "a", "b", "c", "a")
+    first, *_ = append_bodies(store, queue, "a", "b", "c", "a")
     between = InterposedStore(other)
     (service, access), (peer, peer_access) = enter(store, queue), enter(between.store, queue)
     set_apart(service)
@@ -250,7 +250,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     between.instead(Messages.read, lambda *_: False)
     between.instead(Messages.read, read)
     between.before(ClaimLogs.append_entry, meanwhile)
-    with replace_in(finding, MOST_COVERS, 1):
+    with replace_in(finding, MAX_COVERS, 1):
         claimed = texts(blocking(peer.claims).claim(peer_access, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
     assert stored
@@ -276,7 +276,7 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
     """Several callers of two processes get each body once."""
     queue = make_dedup(store)
     for start in range(0, 2000, 500):
-        say(store, queue, *(f"m{number % 61}" for number in range(start, start + 500)))
+        append_bodies(store, queue, *(f"m{number % 61}" for number in range(start, start + 500)))
     clock.advance(60)
     ways = [enter(store, queue), enter(other, queue)]
     delivered_bodies: list[str | bytes] = []
@@ -289,7 +289,7 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
                 delivered_bodies.extend(texts(claimed))
             patiently(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
 
-    with replace_in(finding, MOST_COVERS, 10), ThreadPoolExecutor(4) as pool:
+    with replace_in(finding, MAX_COVERS, 10), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert Counter(delivered_bodies) == Counter(f"m{number}" for number in range(61))
 
@@ -336,7 +336,7 @@ def test_very_many_copies(location: StoreLocation, store: Store, copies: int, ot
     bodies = iter([f"m{number}" for number in range(others)])
     total = ["copy" if number % every == 0 else next(bodies, "copy") for number in range(copies + others)]
     for start in range(0, len(total), 1000):
-        say(store, queue, *total[start : start + 1000], ttl=86_400)
+        append_bodies(store, queue, *total[start : start + 1000], ttl=86_400)
     if store.ids_follow_clocks:
         time.sleep(2.5)
     context = multiprocessing.get_context("spawn")
@@ -349,7 +349,7 @@ def test_very_many_copies(location: StoreLocation, store: Store, copies: int, ot
 def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> None:
     """Where acknowledged messages are deleted, their copies are deleted when they are passed."""
     queue = make_dedup(store, on_ack="delete")
-    places = say(store, queue, "a", "a", "b", "a")
+    places = append_bodies(store, queue, "a", "a", "b", "a")
     clock.advance(60)
     service, access = enter(store, queue)
     claimed = blocking(service.claims).claim(access, limit=9, ttl=600)
@@ -417,7 +417,7 @@ def test_covers(store: Store, other: Store) -> None:
 def test_delayed_copies(store: Store, clock: Clock) -> None:
     """A delayed copy counts as posted when it is due."""
     queue = make_dedup(store)
-    bridge.run(store.messages.append(queue, [new("a"), new("a", delay=50)]))
+    bridge.run(store.messages.append(queue, [new_message("a"), new_message("a", delay=50)]))
     service, access = enter(store, queue)
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]
     clock.advance(60)

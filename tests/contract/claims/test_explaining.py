@@ -9,7 +9,7 @@ from queuey.storage import ClaimLogs, Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import make_queue, new, say
+from tests.contract.samples import append_bodies, make_queue, new_message
 from tests.interposed_store import InterposedStore
 
 
@@ -20,8 +20,8 @@ def codes(service: Service, access: QueueAccess, place: Position, partition: int
 def test_from_post_to_delete(store: Store) -> None:
     """A message is found in its partition, with its expiry and its claim, until it is deleted."""
     queue = make_queue(store, partitions=3)
-    [place] = say(store, queue, "a", partition=2)
-    [late] = bridge.run(store.messages.append(queue, [new("b", partition=3, delay=1000)]))
+    [place] = append_bodies(store, queue, "a", partition=2)
+    [late] = bridge.run(store.messages.append(queue, [new_message("b", partition=3, delay=1000)]))
     service, access = enter(store, queue)
     explanation = service.explaining.explain(access, place, None)
     assert (explanation.stored, explanation.readable) == (True, True)
@@ -41,7 +41,7 @@ def test_acts_of_operators(store: Store, clock: Clock) -> None:
     queue = make_queue(store)
     service, access = enter(store, queue)
     claims = blocking(service.claims)
-    [late] = bridge.run(store.messages.append(queue, [new("a", delay=1000)]))
+    [late] = bridge.run(store.messages.append(queue, [new_message("a", delay=1000)]))
 
     def last() -> str:
         return service.explaining.explain(access, late, None).reasons[-1].text
@@ -58,7 +58,7 @@ def test_acts_of_operators(store: Store, clock: Clock) -> None:
 def test_the_delay_of_reads(store: Store) -> None:
     """Within the read delay a message is stored and not readable; the time at which it will be is right."""
     queue = make_queue(store, read_delay=1000.0)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     explanation = service.explaining.explain(access, place, None)
     assert (explanation.stored, explanation.readable, explanation.reasons[0].code) == (True, False, "read_delay")
@@ -68,7 +68,7 @@ def test_the_delay_of_reads(store: Store) -> None:
 def test_reads_that_prove_nothing(store: Store) -> None:
     """If reads need not meet every write, the explanation says so, for existing and for missing messages."""
     queue = make_queue(store)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     refusing = InterposedStore(store)
     refusing.instead(ClaimLogs.claims_refusal, lambda _queue: "Choose very_strong.")
     service, access = enter(refusing.store, queue)

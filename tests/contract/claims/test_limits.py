@@ -14,9 +14,9 @@ import pytest
 
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry
-from queuey.claims.order import MOST_WAITING
+from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import MOST_ABOVE, State
+from queuey.claims.state import MAX_ABOVE, State
 from queuey.errors import InvalidRequest, StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.partitions import by_key
@@ -29,7 +29,7 @@ from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
-from tests.contract.claims.test_claims import Woken, enter, statuses, texts
+from tests.contract.claims.test_claims import EventWaiter, enter, statuses, texts
 from tests.contract.claims.test_ordered import acknowledge, claim, claim_soon, claim_when_woken, send
 from tests.contract.samples import fresh_name, make_queue
 from tests.replacing import replace, replace_in
@@ -110,7 +110,7 @@ def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
     send(*here, "a1", "a2", "a3", "a4")
     [first] = claim(here, limit=1)
     for ending, way in (("acknowledge", there), ("acknowledge", here), ("delay", there)):
-        with closing(Woken(here[0].reader.watchers)) as waiter:
+        with closing(EventWaiter(here[0].reader.watchers)) as waiter:
             assert claim(here, limit=1, waiter=waiter) == []
             if ending == "delay":
                 blocking(way[0].claims).release(way[1], [first.receipt], delay=500)
@@ -127,7 +127,7 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2")
     [first] = claim(here, limit=1, ttl=0.2)
-    with closing(Woken(there[0].reader.watchers)) as waiter:
+    with closing(EventWaiter(there[0].reader.watchers)) as waiter:
         assert claim(there, limit=1, waiter=waiter) == []
         [again] = claim_when_woken(there, waiter)
     assert (again.message.body, again.deliveries) == ("a1", 2)
@@ -162,7 +162,7 @@ def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
 
 
 @pytest.mark.slow_on("cassandra")
-@pytest.mark.parametrize("bound", [(MOST_WAITING, 5), (MOST_ABOVE, 2)])
+@pytest.mark.parametrize("bound", [(MAX_WAITING, 5), (MAX_ABOVE, 2)])
 def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
     """If more messages wait than are remembered, later ones wait as well, without errors or loss."""
     queue = make_limited(store, max_claimed_per_key=1)

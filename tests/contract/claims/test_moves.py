@@ -35,8 +35,8 @@ from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import (
     KIND,
-    MOST_LISTED,
-    MOST_RUNNING,
+    MAX_LISTED,
+    MAX_RUNNING,
     Move,
     MoveRecord,
     MoveRecords,
@@ -48,7 +48,7 @@ from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
 from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
-from tests.contract.samples import eventually, method_of, new, say, whole
+from tests.contract.samples import append_bodies, eventually, method_of, new_message, whole_partition
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
 
@@ -99,7 +99,7 @@ def bodies(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
 
 
 def messages(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
-    [page] = bridge.run(store.messages.read(queue, [whole(partition)]))
+    [page] = bridge.run(store.messages.read(queue, [whole_partition(partition)]))
     return page.messages
 
 
@@ -107,8 +107,12 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
     """Messages keep partition, order, body, content type, headers and the rest of their TTL; the source is empty."""
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=3)
     meta = Meta("application/json", (("colour", "blue"), ("x", "y")), json=True)
-    bridge.run(store.messages.append(source, [new('{"a": 1}', meta=meta, ttl=500), new(b"\x00\xff", ttl=50_000)]))
-    say(store, source, *(f"b{number}" for number in range(1500)), partition=3)
+    bridge.run(
+        store.messages.append(
+            source, [new_message('{"a": 1}', meta=meta, ttl=500), new_message(b"\x00\xff", ttl=50_000)]
+        )
+    )
+    append_bodies(store, source, *(f"b{number}" for number in range(1500)), partition=3)
     before = [messages(store, source, number) for number in (1, 2, 3)]
     report = mover.ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left, report.error) == ("done", 1502, 0, None)
@@ -129,7 +133,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
 def test_what_stays(store: Store, mover: Mover) -> None:
     """Claimed messages stay with their callers, acknowledged ones are done, and later ones are not moved."""
     source, target = make_queue(store), make_queue(store)
-    say(store, source, "acknowledged", "claimed", "released", "waiting")
+    append_bodies(store, source, "acknowledged", "claimed", "released", "waiting")
     way = mover.way(source)
     held = blocking(mover.service.claims).claim(way, limit=3, ttl=600)
     blocking(mover.service.claims).acknowledge(way, [held[0].receipt])
@@ -137,7 +141,7 @@ def test_what_stays(store: Store, mover: Mover) -> None:
     report = mover.ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 2, 1)
     assert bodies(store, target) == ["released", "waiting"]
-    say(store, source, "later")
+    append_bodies(store, source, "later")
     blocking(mover.service.claims).release(way, [held[1].receipt])
     assert [delivery.message.body for delivery in blocking(mover.service.claims).claim(way, limit=9, ttl=30)] == [
         "claimed",
@@ -187,7 +191,7 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
 def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
     """Copies of a claimed message are not moved: it stays, and is delivered again alone when its claim ends."""
     source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
-    say(store, source, "a", "b", "a")
+    append_bodies(store, source, "a", "b", "a")
     way = mover.way(source)
     held, other = blocking(mover.service.claims).claim(way, limit=9, ttl=600)
     blocking(mover.service.claims).release(way, [other.receipt])
@@ -203,7 +207,7 @@ def test_fewer_partitions(store: Store, mover: Mover) -> None:
     """If the target has fewer partitions, source partitions share them, each in its order."""
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=2)
     for number in (1, 2, 3):
-        say(store, source, f"{number}a", f"{number}b", partition=number)
+        append_bodies(store, source, f"{number}a", f"{number}b", partition=number)
     assert mover.ended(mover.begin(source, target)).moved == 6
     stored_bodies = bodies(store, target, 1)
     assert [body for body in stored_bodies if body in {"1a", "1b"}] == ["1a", "1b"]
@@ -230,11 +234,11 @@ def test_what_cannot_be(store: Store, mover: Mover) -> None:
     with pytest.raises(MoveNotFound):
         mover.moves.cancel(APP, report.id, lambda _name: False)
     assert mover.moves.list(APP, lambda _name: False) == []
-    for _ in range(MOST_RUNNING - 1):
+    for _ in range(MAX_RUNNING - 1):
         mover.begin(make_queue(store), target)
     with pytest.raises(TooManyMoves, match="10 moves"):
         mover.begin(third, target)
-    assert len(mover.moves.list(APP, ANYTHING)) == MOST_RUNNING
+    assert len(mover.moves.list(APP, ANYTHING)) == MAX_RUNNING
     weak, _ = bridge.run(store.catalogue.create_queue(APP, "weak", QueueSpec(consistency="weak")))
     if store.claim_logs.claims_refusal(weak) is not None:
         with pytest.raises(ClaimsRefused):
@@ -249,7 +253,7 @@ def test_cancelled(store: Store, mover: Mover) -> None:
     slow = Mover(interposed.store)
     everything = [f"{number}" for number in range(2500)]
     for start in range(0, 2500, 500):
-        say(store, source, *everything[start : start + 500])
+        append_bodies(store, source, *everything[start : start + 500])
     reports: list[MoveState] = []
 
     def cancel(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of append_once
@@ -277,7 +281,7 @@ def test_cancelled(store: Store, mover: Mover) -> None:
 def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any]) -> None:
     """If the target is purged or deleted, the move fails, and the other messages are still in the source."""
     source, target = make_queue(store), make_queue(store)
-    places = say(store, source, "a", "b", "c")
+    places = append_bodies(store, source, "a", "b", "c")
     interposed = InterposedStore(store)
     purging = Mover(interposed.store)
 
@@ -299,7 +303,7 @@ def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any])
 def test_the_source_goes(store: Store, mover: Mover) -> None:
     """If the source is deleted during a move, the move fails."""
     source, target = make_queue(store), make_queue(store)
-    say(store, source, "a")
+    append_bodies(store, source, "a")
     mover.stopping.set()
     report = mover.begin(source, target)
     bridge.run(store.catalogue.delete_queue(source))
@@ -319,7 +323,7 @@ def test_another_process_goes_on(store: Store, other: Store) -> None:
     source, target = make_queue(store), make_queue(store)
     everything = [f"{number}" for number in range(1500)]
     for start in range(0, 1500, 500):
-        say(store, source, *everything[start : start + 500])
+        append_bodies(store, source, *everything[start : start + 500])
     interposed = InterposedStore(store)
     first, second = Mover(interposed.store), Mover(other)
 
@@ -390,7 +394,7 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
     for start in range(10):
         source, target = make_queue(store), make_queue(store)
         for first in range(0, 2100, 1000):
-            say(store, source, *everything[first : first + 1000])
+            append_bodies(store, source, *everything[first : first + 1000])
         record, new_one = bridge.run(records.begin(source, target))
         assert new_one
         move = decode(record.value).move
@@ -408,7 +412,7 @@ def test_two_at_once(store: Store, other: Store) -> None:
     source, target = make_queue(store, partitions=2), make_queue(store, partitions=2)
     everything = [f"{number}" for number in range(2100)]
     for first in range(0, 2100, 500):
-        say(store, source, *everything[first : first + 500], partition=2)
+        append_bodies(store, source, *everything[first : first + 500], partition=2)
     move = decode(bridge.run(MoveRecords(store).begin(source, target))[0].value).move
     threads = [threading.Thread(target=carry_out, args=(each, move)) for each in (store, other)]
     for thread in threads:
@@ -427,7 +431,7 @@ def enter(store: Store, work: str, piece: int, value: object, before: bytes | No
 def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     """A move of 0.1.0 is shown, is its source's only move, and is continued once its record stalls."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
-    say(store, source, "a", "b")
+    append_bodies(store, source, "a", "b")
     number = bridge.run(store.ledger.now())
     move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
     enter(store, "moves under way", 0, (move.number, [move]))
@@ -477,7 +481,7 @@ def test_two_moves_of_one_source(store: Store, other: Store) -> None:
     source, targets = make_queue(store), [make_queue(store), make_queue(store)]
     everything = [f"{number}" for number in range(2100)]
     for first in range(0, 2100, 500):
-        say(store, source, *everything[first : first + 500])
+        append_bodies(store, source, *everything[first : first + 500])
     number = bridge.run(store.ledger.now())
     moves = [
         Move(number + place, APP, source.name, source.qid, source.partitions, target.name, target.qid)
@@ -496,7 +500,7 @@ def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mov
     claims, records = mover.service.claims, MoveRecords(store)
     first, second = (MoveCarrier(store, claims, records, MoveTiming()) for _ in range(2))
     source = make_queue(store)
-    say(store, source, "a")
+    append_bodies(store, source, "a")
     record, _ = bridge.run(records.begin(source, make_queue(store)))
     mover.service.core.run(first.step(record))
     with pytest.raises(RecordChanged):
@@ -527,7 +531,7 @@ def test_who_asks_for_a_move_that_is_under_way_leaves_its_work_alone(store: Stor
     """A request for a running move notifies the runner only if the record is new."""
     noted: list[Record] = []
     source, target = make_queue(store), make_queue(store)
-    with replace(DueRunner.know, lambda _runner, record: noted.append(record)):
+    with replace(DueRunner.plan, lambda _runner, record: noted.append(record)):
         for _ in range(3):
             mover.begin(source, target)
     assert len(noted) == 1
@@ -540,7 +544,7 @@ def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover
     carrier = MoveCarrier(store, mover.service.claims, records, MoveTiming(beat=0.0))
     source, target = make_queue(store), make_queue(store)
     for first in range(0, 2500, 500):
-        say(store, source, *(f"{number}" for number in range(first, first + 500)))
+        append_bodies(store, source, *(f"{number}" for number in range(first, first + 500)))
     record, _ = bridge.run(records.begin(source, target))
     run(carrier.step(record))
     bridge.run(records.cancel(decode(record.value).move))
@@ -568,7 +572,7 @@ def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover
 def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mover) -> None:
     """Another process does not wait until the clock reaches the time that a fast clock has recorded."""
     source, target = make_queue(store), make_queue(store)
-    say(store, source, "a")
+    append_bodies(store, source, "a")
     records = MoveRecords(store)
     record, _ = bridge.run(records.begin(source, target))
     ahead = store.claim_logs.claim_time() + 1800 * TICKS_PER_SECOND
@@ -582,7 +586,7 @@ def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
     mover.stopping.set()
     records, source, target = MoveRecords(store), make_queue(store), make_queue(store)
     ended = []
-    with replace_in(module, MOST_LISTED, 3):
+    with replace_in(module, MAX_LISTED, 3):
         for _ in range(5):
             record, _ = bridge.run(records.begin(source, target))
             bridge.run(records.end(record, Progress("done")))

@@ -12,14 +12,14 @@ import pytest
 from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import ClaimsRefused, NameChanged, NameTaken, StoreBusy
 from queuey.ids import Position
-from queuey.messages import LONGEST_NAME, Named, Queue, QueueSpec
+from queuey.messages import MAX_NAME_LENGTH, Named, Queue, QueueSpec
 from queuey.service import Draft, Limits, QueueAccess, Service
 from queuey.service import names as names_module
-from queuey.service.names import PATIENCE
+from queuey.service.names import TURN_TIMEOUT
 from queuey.storage import ClaimLogs, Names, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking, set_apart
-from tests.contract.samples import eventually, fresh_name, make_queue, new, say, shown_bodies
+from tests.contract.samples import append_bodies, bodies_in_partition, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 
@@ -60,12 +60,12 @@ def test_created_once(store: Store, other: Store) -> None:
 def test_newest_value_wins(store: Store, other: Store) -> None:
     """A newer value replaces the previous one, for readers by name, by time and for claims."""
     queue = make_queue(store)
-    say(store, queue, "unnamed")
+    append_bodies(store, queue, "unnamed")
     (_, access, names), (peer, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
     for number, (way, those) in enumerate([(access, names), (peer_access, elsewhere), (access, names)]):
         assert those.replace(way, "n", Draft(f"v{number}")).stored
         assert body_of(elsewhere, peer_access) == f"v{number}"
-        assert eventually(lambda number=number: shown_bodies(store, queue) == ["unnamed", f"v{number}"])  # type: ignore[misc]
+        assert eventually(lambda number=number: bodies_in_partition(store, queue) == ["unnamed", f"v{number}"])  # type: ignore[misc]
     assert claimed_bodies(peer, peer_access) == ["unnamed", "v2"]
 
 
@@ -102,7 +102,7 @@ def test_acknowledged(store: Store, other: Store) -> None:
     assert elsewhere.create(there, "n", Draft("b")).stored
     assert [each.status for each in blocking(peer.claims).acknowledge(there, [held.receipt])] == [ReceiptStatus.FINAL]
     assert body_of(names, access) == "b"
-    assert eventually(lambda: shown_bodies(store, queue) == ["b"])
+    assert eventually(lambda: bodies_in_partition(store, queue) == ["b"])
 
 
 def test_free_in_other_ways(store: Store) -> None:
@@ -153,7 +153,7 @@ def test_dead_letter(store: Store, clock: Clock) -> None:
 def test_any_name(store: Store) -> None:
     """Names are compared character by character, within one queue."""
     queues = [make_queue(store, partitions=3) for _ in range(2)]
-    texts = ["a", "A", "é", "e\u0301", " ", "a b", "100%", "👾" * LONGEST_NAME, "x" * LONGEST_NAME, "\x00", "'"]
+    texts = ["a", "A", "é", "e\u0301", " ", "a b", "100%", "👾" * MAX_NAME_LENGTH, "x" * MAX_NAME_LENGTH, "\x00", "'"]
     for queue in queues:
         _, access, names = enter(store, queue)
         for text in texts:
@@ -170,7 +170,7 @@ def test_broken_off(store: Store, other: Store) -> None:
     [held] = blocking(peer.claims).claim(peer_access, limit=9, ttl=60)
     seen = bridge.run(store.names.find_named(queue, "n"))
     assert seen is not None
-    now = bridge.run(store.names.write_named(queue, "n", new("new"), b"hash", seen))
+    now = bridge.run(store.names.write_named(queue, "n", new_message("new"), b"hash", seen))
     assert now.replaced == seen.location
     assert body_of(elsewhere, peer_access) == "new"
     assert [settlement.status for settlement in blocking(peer.claims).acknowledge(peer_access, [held.receipt])] == [
@@ -184,31 +184,31 @@ def test_broken_off(store: Store, other: Store) -> None:
 def test_a_value_that_has_ended_is_replaced(store: Store, other: Store, clock: Clock) -> None:
     """While the row of a kept value is there, a newer value of its name replaces it, so that it is not given up."""
     queue = make_queue(store)
-    first = bridge.run(store.names.write_named(queue, "n", new("first", ttl=10, kept=True), b"", None))
+    first = bridge.run(store.names.write_named(queue, "n", new_message("first", ttl=10, kept=True), b"", None))
     assert first.location is not None
     clock.advance(1000)
     assert body_of(*enter(other, queue)[1:][::-1]) is None
     with pytest.raises(NameChanged):
-        bridge.run(other.names.write_named(queue, "n", new("second"), b"", None))
-    bridge.run(other.names.write_named(queue, "n", new("second"), b"", first))
+        bridge.run(other.names.write_named(queue, "n", new_message("second"), b"", None))
+    bridge.run(other.names.write_named(queue, "n", new_message("second"), b"", first))
     assert bridge.run(store.messages.fetch(queue, [first.location], kept=True)) == []
 
 
 def test_outdated(store: Store, other: Store) -> None:
     """A value replaces only the version that its writer saw; otherwise nothing is stored."""
     queue = make_queue(store)
-    for seen in (None, bridge.run(other.names.write_named(queue, "n", new("a"), b"", None))):
+    for seen in (None, bridge.run(other.names.write_named(queue, "n", new_message("a"), b"", None))):
         if seen is not None:
-            current = bridge.run(store.names.write_named(queue, "n", new("b"), b"", seen))
+            current = bridge.run(store.names.write_named(queue, "n", new_message("b"), b"", seen))
             bridge.run(store.names.settle_named(queue, "n", current))
             bridge.run(store.names.settle_named(queue, "n", seen))
             with pytest.raises(NameChanged):
                 bridge.run(other.names.write_named(queue, "n", None, b"", seen))
         else:
-            bridge.run(other.names.write_named(queue, "m", new("a"), b"", None))
+            bridge.run(other.names.write_named(queue, "m", new_message("a"), b"", None))
         with pytest.raises(NameChanged):
-            bridge.run(store.names.write_named(queue, "n" if seen else "m", new("c"), b"", seen))
-    assert eventually(lambda: shown_bodies(store, queue) == ["a", "b"])
+            bridge.run(store.names.write_named(queue, "n" if seen else "m", new_message("c"), b"", seen))
+    assert eventually(lambda: bodies_in_partition(store, queue) == ["a", "b"])
 
 
 def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
@@ -218,7 +218,7 @@ def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
     (service, access, names), (peer, peer_access, _) = enter(store, queue), enter(between.store, queue)
     set_apart(service)
     names.create(access, "n", Draft("old"))
-    say(store, queue, "unnamed")
+    append_bodies(store, queue, "unnamed")
     blocking(peer.claims).claim(peer_access, limit=1, ttl=0)
     once = [None]
 
@@ -252,7 +252,7 @@ def test_all_at_once(store: Store, other: Store) -> None:
     current = names.fetch(access, "n")
     assert current is not None
     assert current.position in done
-    assert eventually(lambda: shown_bodies(store, queue) == [current.body])
+    assert eventually(lambda: bodies_in_partition(store, queue) == [current.body])
     assert claimed_bodies(service, access) == [current.body]
 
 
@@ -271,7 +271,7 @@ def test_many_who_wait(store: Store) -> None:
     service = Service(between.store, Limits(threads=5))
     access = service.enter(make_queue(store), lambda _queue: None)
     names = BlockingNames(service)
-    with replace_in(names_module, PATIENCE, LONG), ThreadPoolExecutor(3) as pool:
+    with replace_in(names_module, TURN_TIMEOUT, LONG), ThreadPoolExecutor(3) as pool:
         try:
             changes = [pool.submit(names.replace, access, "n", Draft("v0"))]
             assert held.wait(LONG)

@@ -15,9 +15,9 @@ import pytest
 
 from queuey import ids
 from queuey.claims.entries import decode_entry
-from queuey.claims.order import MOST_WAITING
+from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import MOST_ABOVE
+from queuey.claims.state import MAX_ABOVE
 from queuey.deadletters import dead_letter_from
 from queuey.errors import InvalidRequest, QueueExists, StoreUnavailable
 from queuey.ids import Position
@@ -31,7 +31,7 @@ from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post
-from tests.contract.claims.test_claims import Woken, enter, statuses, texts
+from tests.contract.claims.test_claims import EventWaiter, enter, statuses, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, read_one
 from tests.replacing import replace_in
 
@@ -259,7 +259,7 @@ def test_waiting(store: Store, other: Store) -> None:
     send(*here, "a1", "a2", "a3")
     [first] = claim(here, limit=1)
     for ending, body in ((there, "a2"), (here, "a3")):
-        waiter = Woken(here[0].reader.watchers)
+        waiter = EventWaiter(here[0].reader.watchers)
         with closing(waiter):
             assert claim(here, limit=1, waiter=waiter) == []
             acknowledge(ending, first)
@@ -271,14 +271,14 @@ def test_waiting_for_what_is_new(store: Store) -> None:
     """A waiting claim gets a new message as soon as it can be claimed."""
     queue = make_ordered(store)
     here = enter(store, queue)
-    waiter = Woken(here[0].reader.watchers)
+    waiter = EventWaiter(here[0].reader.watchers)
     with closing(waiter):
         assert claim(here, limit=1, waiter=waiter) == []
         post(*here, [Draft("a1", key="a")])
         assert texts(claim_when_woken(here, waiter)) == ["a1"]
 
 
-def claim_when_woken(way: tuple[Service, QueueAccess], waiter: Woken) -> list[ClaimDelivery]:
+def claim_when_woken(way: tuple[Service, QueueAccess], waiter: EventWaiter) -> list[ClaimDelivery]:
     """Claims a message, retrying each time the waiter is woken."""
     claimed: list[ClaimDelivery] = []
     until = time.monotonic() + 60
@@ -287,7 +287,7 @@ def claim_when_woken(way: tuple[Service, QueueAccess], waiter: Woken) -> list[Cl
         waiter.woken.clear()
         claimed = claim(way, limit=1, waiter=waiter)
         if not claimed:
-            waiter.found_nothing()
+            waiter.attempt_failed()
     return claimed
 
 
@@ -297,7 +297,7 @@ def test_very_much_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, *(f"a{number}" for number in range(8)), "b1")
-    with replace_in(scans, MOST_WAITING, 5), replace_in(scans, PAGE, 2):
+    with replace_in(scans, MAX_WAITING, 5), replace_in(scans, PAGE, 2):
         first = claim(here, limit=1)
         with pytest.raises(ClaimUndecided, match="wait until earlier messages"):
             claim(here)
@@ -313,7 +313,7 @@ def test_very_much_is_done_behind_what_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, "a1", "a2", "b1", "c1", "d1", "e1")
-    with replace_in(scans, MOST_ABOVE, 2), replace_in(scans, PAGE, 1):
+    with replace_in(scans, MAX_ABOVE, 2), replace_in(scans, PAGE, 1):
         [first] = claim(here, limit=1)
         acknowledge(here, *claim(here, limit=2))
         with pytest.raises(ClaimUndecided):

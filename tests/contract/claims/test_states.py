@@ -15,7 +15,7 @@ from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_attempts import queue_of
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import make_queue, say
+from tests.contract.samples import append_bodies, make_queue
 
 
 def shown(service: Service, access: QueueAccess) -> list[bytes | None]:
@@ -38,7 +38,7 @@ def put(service: Service, access: QueueAccess, receipt: ClaimReceipt, state: byt
 def test_all_processes_see_the_last_state(store: Store, other: Store) -> None:
     """Every process shows a state until another one is set or the message is done; most jobs have none."""
     queue = make_queue(store)
-    first, _ = say(store, queue, "a", "b")
+    first, _ = append_bodies(store, queue, "a", "b")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     a, b = blocking(service.claims).claim(access, limit=2, ttl=60)
     assert put(service, access, a.receipt, b'{"done":1}') is ReceiptStatus.DONE
@@ -57,7 +57,7 @@ def test_all_processes_see_the_last_state(store: Store, other: Store) -> None:
 def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: Clock) -> None:
     """A worker whose claim was followed by another one cannot set a state, also in a process that has not seen that."""
     queue = make_queue(store)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [old] = blocking(service.claims).claim(access, limit=1, ttl=10)
     assert put(service, access, old.receipt, b'"old"') is ReceiptStatus.DONE
@@ -75,7 +75,7 @@ def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: 
 def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
     """The state of a failed attempt is shown beside its reason, and not as the state of the next delivery."""
     queue = queue_of(store, 5)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     put(service, access, claimed.receipt, b'"half"')
@@ -89,7 +89,7 @@ def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
 def test_a_state_is_no_entry_of_the_log(store: Store) -> None:
     """Setting states changes neither the length of the claim log nor the end of the claim."""
     queue = make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     before = blocking(service.claims).look_at(queue, lambda state, _: (state.number, list(state.outstanding.items())))

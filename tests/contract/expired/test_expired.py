@@ -24,7 +24,7 @@ from queuey.service.messages import Draft
 from queuey.storage import Messages, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
-from tests.contract.samples import eventually, fresh_name, read_one, shown, whole
+from tests.contract.samples import eventually, fresh_name, messages_in_partition, read_one, whole_partition
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace as replaced
 
@@ -73,7 +73,7 @@ def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
         dead = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
     except QueueNotFound:
         return {}
-    messages = read_one(store, dead, replace(whole(), delayed=False)).messages
+    messages = read_one(store, dead, replace(whole_partition(), delayed=False)).messages
     assert len({message.body for message in messages}) == len(messages)
     said = {message.body: dict(message.meta.headers) for message in messages if message.meta}
     return {body: {key.removeprefix(PREFIX): text for key, text in told.items()} for body, told in said.items()}
@@ -92,7 +92,7 @@ def test_a_message_nobody_claims_becomes_a_dead_letter(store: Store, clock: Cloc
     process.step(queue)
     assert letters(store, queue) == {}
     clock.advance(20)
-    assert shown(store, queue) == []
+    assert messages_in_partition(store, queue) == []
     process.step(queue)
     assert arrive(store, queue, "one", "two")
     assert letters(store, queue)["one"]["error"] == "Expired"
@@ -254,7 +254,7 @@ def test_another_process_searches(store: Store, clock: Clock) -> None:
     process, stopping = Process(store), threading.Event()
     timing = DueTiming(search=0.1, overdue=1.0)
     runner = DueRunner(store, process.records, process.service.core, stopping, timing)
-    process.records.planned = runner.know
+    process.records.planned = runner.plan
     runner.watch()
     assert arrive(store, queue, "orphan")
     stopping.set()

@@ -14,13 +14,13 @@ Place = tuple[str, int]
 """A queue's name and a partition."""
 SESSION = 10.0
 """Default session, in seconds."""
-STEP = 1.0
+BEAT_INTERVAL = 1.0
 """Seconds between two heartbeats of a member."""
-ROUNDS = 400
+MAX_ROUNDS = 400
 """Max rounds of heartbeats in which a group must settle."""
 
 
-class Taken(NamedTuple):
+class TakenPartition(NamedTuple):
     """What a member is told of a partition that it owns now.
 
     Attributes:
@@ -33,14 +33,14 @@ class Taken(NamedTuple):
     note: bytes | None = None
 
 
-class Answer(NamedTuple):
+class HeartbeatResult(NamedTuple):
     """The answer to a heartbeat.
 
     Attributes:
         give_back: Partitions to give back, with the epochs under which they are owned.
     """
 
-    take: dict[Place, Taken]
+    take: dict[Place, TakenPartition]
     give_back: dict[Place, int]
     lost: frozenset[Place]
 
@@ -58,10 +58,10 @@ class Member(ABC):
 
     def __init__(self) -> None:
         self.owned: dict[Place, int] = {}
-        self.taken: dict[Place, Taken] = {}
+        self.taken: dict[Place, TakenPartition] = {}
 
     @abstractmethod
-    def beat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> Answer:
+    def send_heartbeat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> HeartbeatResult:
         """Sends a heartbeat with all of ``owned``, and changes ``owned`` by the answer.
 
         Args:
@@ -91,11 +91,11 @@ class Member(ABC):
     def epochs(self, places: Collection[Place]) -> dict[Place, int]:
         return {place: self.owned[place] for place in places}
 
-    def obey(self) -> Answer:
+    def beat_and_give_back(self) -> HeartbeatResult:
         """Sends a heartbeat, and at once gives back the partitions that the answer asks for."""
-        answer = self.beat()
+        answer = self.send_heartbeat()
         if answer.give_back:
-            self.beat(answer.give_back)
+            self.send_heartbeat(answer.give_back)
         return answer
 
 
@@ -122,7 +122,7 @@ class Group(ABC):
         """Joins with a credential; sends no heartbeat."""
 
     @abstractmethod
-    def beside(self) -> Group:
+    def other_group(self) -> Group:
         """Returns another group of the same application."""
 
     @abstractmethod
@@ -152,17 +152,17 @@ class Group(ABC):
     def pass_beating(self, seconds: float, *members: Member) -> None:
         """Advances time while these members send heartbeats, and give back the partitions they are asked for."""
         while seconds > 0:
-            step = min(STEP, seconds)
+            step = min(BEAT_INTERVAL, seconds)
             seconds -= step
             self.pass_time(step)
             for member in members:
-                member.obey()
+                member.beat_and_give_back()
 
     def until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
         """Lets members send heartbeats, and give back partitions, until a condition holds."""
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             for member in members:
-                member.obey()
+                member.beat_and_give_back()
             if holds():
                 return
             self.pass_time(step)
@@ -180,7 +180,7 @@ class Group(ABC):
 
     def end_session(self, member: Member, *others: Member, session: float = SESSION) -> None:
         """Keeps a member silent until its session has ended for everybody; others send heartbeats."""
-        self.pass_beating(session + self.slack + STEP, *others)
+        self.pass_beating(session + self.slack + BEAT_INTERVAL, *others)
 
 
 def places_of(queue: str, partitions: int) -> list[Place]:

@@ -18,7 +18,7 @@ from queuey.messages import OffsetChange
 from queuey.service import QueueAccess, Service
 from queuey.service.core import Core
 from tests.backends import APP
-from tests.contract.groups.group import SESSION, Answer, Group, Member, Place, Taken
+from tests.contract.groups.group import SESSION, Group, HeartbeatResult, Member, Place, TakenPartition
 
 
 class HandClock(Protocol):
@@ -63,7 +63,7 @@ class ServiceGroup(Group):
             service.groups.rights = self._rights
         self._turns = itertools.cycle(services)
 
-    def beside(self) -> ServiceGroup:
+    def other_group(self) -> ServiceGroup:
         other = ServiceGroup(self.services, self.clock, f"{self.name}:beside", self.application)
         other.callers |= self.callers
         self.callers = other.callers  # Both groups look up all rights.
@@ -147,14 +147,14 @@ class ServiceMember(Member):
         self._id = member
         self._key = key
 
-    def beat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> Answer:
+    def send_heartbeat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> HeartbeatResult:
         for place in give_back or ():
             self.owned.pop(place, None)
         beat = Heartbeat(_by_queue(self.owned), _by_queue(give_back or {}), leaving)
         who = self._group.name, self._id, self._group.credential(self._key)
         answer = self._group.ask(lambda service: service.groups.heartbeat(self._group.application, *who, beat))
         take = {
-            (queue, number): Taken(each.offset, each.came, None if each.note is None else _bytes(each.note))
+            (queue, number): TakenPartition(each.offset, each.came, None if each.note is None else _bytes(each.note))
             for queue, some in answer.take.items()
             for number, each in some.items()
         }
@@ -166,7 +166,7 @@ class ServiceMember(Member):
         to_give_back = {
             (queue, number): each.epoch for queue, some in answer.give_back.items() for number, each in some.items()
         }
-        return Answer(take, to_give_back, lost)
+        return HeartbeatResult(take, to_give_back, lost)
 
     def commit(
         self,

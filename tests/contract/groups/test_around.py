@@ -10,8 +10,8 @@ from queuey.errors import GroupActive, GroupNotFound, MemberGone
 from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
-from tests.contract.groups.group import Group, Taken, message, places_of
-from tests.contract.groups.test_contract import NEW, refused
+from tests.contract.groups.group import Group, TakenPartition, message, places_of
+from tests.contract.groups.test_contract import NEW_PARTITION, check_commit_refused
 from tests.contract.samples import fresh_name, make_queue
 
 Make = Callable[[int], str]
@@ -24,7 +24,7 @@ def test_plain_commits(group: Group, make: Make) -> None:
     group.commit_plainly(first_place, message(1))
     member = group.join(queue)
     group.settle([first_place, second_place], member)
-    assert member.taken == {first_place: Taken(message(1), "new"), second_place: NEW}
+    assert member.taken == {first_place: TakenPartition(message(1), "new"), second_place: NEW_PARTITION}
     with pytest.raises(GroupActive):
         group.commit_plainly(first_place, message(9))
     with pytest.raises(GroupActive):
@@ -34,11 +34,11 @@ def test_plain_commits(group: Group, make: Make) -> None:
     group.commit_plainly(first_place, message(1))
     assert [group.offset(first_place), group.offset(second_place)] == [message(1)] * 2
     for place in (first_place, second_place):
-        refused(member, place, message(3), member.owned[place])
+        check_commit_refused(member, place, message(3), member.owned[place])
     group.forget_offsets(queue)
     with pytest.raises(GroupNotFound):
         group.forget_offsets(queue)
-    refused(member, first_place, message(3), member.owned[first_place])
+    check_commit_refused(member, first_place, message(3), member.owned[first_place])
     again = group.join(queue)
     group.settle([first_place, second_place], again)
     assert [taken.offset for taken in again.taken.values()] == [None, None]
@@ -48,13 +48,13 @@ def test_other_groups(group: Group, make: Make) -> None:
     """Two groups of one queue do not affect each other."""
     queue = make(1)
     [place] = places_of(queue, 1)
-    member, other = group.join(queue), group.beside()
+    member, other = group.join(queue), group.other_group()
     group.settle([place], member)
     member.commit({place: message(5)})
     other.commit_plainly(place, message(3))
     second = other.join(queue)
     other.settle([place], second)
-    assert second.taken[place] == Taken(message(3), "new")
+    assert second.taken[place] == TakenPartition(message(3), "new")
     assert group.offset(place) == message(5)
 
 
@@ -86,10 +86,10 @@ def test_deleted_and_made_again(group: Group, make: Make, store: Store) -> None:
     bridge.run(store.catalogue.delete_queue(row))
     group.until(lambda: list(member.owned) == [(stays, 1)], member)
     make_queue(store, queue, partitions=2)
-    refused(member, (queue, 1), message(2), under[queue, 1])
+    check_commit_refused(member, (queue, 1), message(2), under[queue, 1])
     group.settle([*places_of(queue, 2), (stays, 1)], member)
-    assert member.taken[queue, 1] == NEW
-    refused(member, (queue, 1), message(2), under[queue, 1])
+    assert member.taken[queue, 1] == NEW_PARTITION
+    check_commit_refused(member, (queue, 1), message(2), under[queue, 1])
     assert group.offset((queue, 1)) is None
 
 
@@ -128,10 +128,10 @@ def test_narrowed(group: Group, make: Make, *, silent: bool) -> None:
     group.narrow("first", one)
     if not silent:
         with pytest.raises(MemberGone):
-            first.beat()
+            first.send_heartbeat()
     group.pass_beating(10, second)
     with pytest.raises(MemberGone):
-        first.beat()
+        first.send_heartbeat()
     again = group.join(one, two, key="first")
     group.settle(places_of(one, 2) + places_of(two, 2), again, second)
     assert {queue for queue, _ in again.owned} == {one}
@@ -154,8 +154,8 @@ def test_forgotten_and_made_again(group: Group, make: Make) -> None:
     again = group.join(queue)
     assert again.number == member.number
     group.settle([place], again)
-    assert again.taken[place] == Taken(message(1), "lost")
+    assert again.taken[place] == TakenPartition(message(1), "lost")
     assert again.owned[place] > member.owned[place]
-    refused(member, place, message(9), member.owned[place])
-    refused(again, place, message(9), member.owned[place])
+    check_commit_refused(member, place, message(9), member.owned[place])
+    check_commit_refused(again, place, message(9), member.owned[place])
     assert group.offset(place) == message(1)

@@ -8,12 +8,12 @@ import pytest
 
 from queuey import ids
 from queuey.errors import InstanceTaken, MemberGone, NotOwner, OffsetConflict
-from tests.contract.groups.group import SESSION, Group, Member, Place, Taken, message, places_of
+from tests.contract.groups.group import SESSION, Group, Member, Place, TakenPartition, message, places_of
 from tests.waiting import until
 
 Make = Callable[[int], str]
-NEW = Taken(None, "new")
-FORMER = (MemberGone, NotOwner)
+NEW_PARTITION = TakenPartition(None, "new")
+LOST_PARTITION_ERRORS = (MemberGone, NotOwner)
 """The errors of a commit whose member has lost the partition."""
 
 
@@ -38,9 +38,9 @@ def owner_and_follower(group: Group, make: Make) -> tuple[str, Member, Member]:
     return queue, first, second
 
 
-def refused(member: Member, place: Place, offset: str, epoch: int) -> None:
+def check_commit_refused(member: Member, place: Place, offset: str, epoch: int) -> None:
     """Checks that a commit under an epoch that is over is refused."""
-    with pytest.raises(FORMER):
+    with pytest.raises(LOST_PARTITION_ERRORS):
         member.commit({place: offset}, epochs={place: epoch})
 
 
@@ -52,9 +52,9 @@ def test_the_first_member(group: Group, make: Make) -> None:
     queue = make(3)
     member = group.join(queue)
     assert member.number == 1
-    answer = member.beat()
+    answer = member.send_heartbeat()
     group.settle(places_of(queue, 3), member)
-    assert member.taken == dict.fromkeys(places_of(queue, 3), NEW)
+    assert member.taken == dict.fromkeys(places_of(queue, 3), NEW_PARTITION)
     assert not answer.give_back
     assert not answer.lost
     assert [group.offset(place) for place in member.owned] == [None] * 3
@@ -93,18 +93,18 @@ def test_several_queues(group: Group, make: Make) -> None:
 def test_taken_when_given_back(group: Group, make: Make) -> None:
     """A partition stays with its owner until that gives it back; the next owner gets the last committed offset."""
     queue, first, second = owner_and_follower(group, make)
-    second.beat()
+    second.send_heartbeat()
     requested = asked_for(group, first, second)
     [place] = requested
     for number in range(1, 4):
         first.commit({place: message(number)}, note=b"half done")
-        assert first.beat().give_back == requested
-        assert second.beat().take == {}
+        assert first.send_heartbeat().give_back == requested
+        assert second.send_heartbeat().take == {}
     under = first.owned[place]
-    first.beat(requested)
+    first.send_heartbeat(requested)
     group.settle(places_of(queue, 2), first, second)
-    assert second.taken == {place: Taken(message(3), "given back", b"half done")}
-    refused(first, place, message(4), under)
+    assert second.taken == {place: TakenPartition(message(3), "given back", b"half done")}
+    check_commit_refused(first, place, message(4), under)
     assert group.offset(place) == message(3)
     second.commit({place: message(5)})
     assert group.offset(place) == message(5)
@@ -113,10 +113,10 @@ def test_taken_when_given_back(group: Group, make: Make) -> None:
 def asked_for(group: Group, first: Member, second: Member) -> dict[Place, int]:
     """Returns the partitions that a member is asked to give back, without giving them back."""
     for _ in range(100):
-        if requested := first.beat().give_back:
+        if requested := first.send_heartbeat().give_back:
             return requested
         group.pass_time(0.2)
-        second.beat()
+        second.send_heartbeat()
     raise AssertionError(first.owned)
 
 
@@ -127,19 +127,19 @@ def test_answers_that_are_lost(group: Group, make: Make) -> None:
     group.settle(places_of(queue, 2), first)
     before = dict(first.owned)
     first.owned = {}
-    assert first.beat().take.keys() == before.keys()
+    assert first.send_heartbeat().take.keys() == before.keys()
     assert first.owned == before
     second = group.join(queue)
-    second.beat()
+    second.send_heartbeat()
     requested = asked_for(group, first, second)
     # As if the answer to its join and all heartbeats had been lost: silence gives nothing back.
     first.owned = {}
     group.pass_beating(5, second)
     assert second.owned == {}
-    answer = first.beat()
+    answer = first.send_heartbeat()
     assert answer.give_back == requested
     assert answer.take.keys() == before.keys() - requested.keys()
-    first.beat(requested)
+    first.send_heartbeat(requested)
     group.settle(places_of(queue, 2), first, second)
 
 
@@ -148,14 +148,14 @@ def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
     queues = make(1), make(1)
     first, second = group.join(*queues), group.join(*queues)
     group.settle([(queue, 1) for queue in queues], first)
-    second.beat()
+    second.send_heartbeat()
     [place] = asked_for(group, first, second)
     del first.owned[place]  # As if no answer that named it had arrived; nothing else of that queue is assigned to it.
 
     def settled() -> bool:
         group.pass_time(0.5)
         for member in (second, first):
-            member.obey()
+            member.beat_and_give_back()
         return list(second.owned) == [place]
 
     until(settled, every=0.05)
@@ -172,12 +172,12 @@ def test_late_heartbeats(group: Group, make: Make) -> None:
     present = dict(first.owned)
     assert present[moved] > former[moved]
     third = group.join(queue)
-    third.beat()
-    first.beat({moved: former[moved]})
+    third.send_heartbeat()
+    first.send_heartbeat({moved: former[moved]})
     first.owned = {}
-    answer = first.beat()
+    answer = first.send_heartbeat()
     assert first.owned | answer.give_back == present
-    third.beat()
+    third.send_heartbeat()
     assert third.owned == {}
 
 
@@ -247,9 +247,9 @@ def test_given_back_unasked(group: Group, make: Make) -> None:
     member = group.join(queue)
     group.settle([place], member)
     former = dict(member.owned)
-    member.beat(former)
+    member.send_heartbeat(former)
     group.settle([place], member)
-    assert member.taken[place] == Taken(None, "given back")
+    assert member.taken[place] == TakenPartition(None, "given back")
     assert member.owned[place] > former[place]
     with pytest.raises(NotOwner):
         member.commit({place: message(1)}, epochs=former)
@@ -283,22 +283,22 @@ def test_session_over(group: Group, make: Make) -> None:
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)}, note=b"at 2")
     group.pass_beating(SESSION / 2, second)
-    first.beat()  # A third of a session has passed, so this heartbeat is recorded.
+    first.send_heartbeat()  # A third of a session has passed, so this heartbeat is recorded.
     group.pass_beating(SESSION - 0.5, second)
     first.commit({place: message(2)})
     group.pass_beating(0.5 + group.slack / 10, second)
     group.join(queue)  # Expired sessions are ended now, and the plan is carried out soon.
     for _ in range(4):
         group.pass_time(group.slack / 5)
-        second.obey()
+        second.beat_and_give_back()
     assert place not in second.owned
     group.pass_beating(1, second)
     group.settle(places_of(queue, 2), second)
-    assert second.taken[place] == Taken(message(2), "lost", b"at 2")
-    refused(first, place, message(9), under[place])
+    assert second.taken[place] == TakenPartition(message(2), "lost", b"at 2")
+    check_commit_refused(first, place, message(9), under[place])
     assert group.offset(place) == message(2)
     with pytest.raises(MemberGone):
-        first.beat()
+        first.send_heartbeat()
     with pytest.raises(MemberGone):
         first.leave()
 
@@ -317,11 +317,11 @@ def test_a_commit_after_the_session(group: Group, make: Make) -> None:
     else:
         recorded = message(1)
     with pytest.raises(MemberGone):
-        member.beat()
+        member.send_heartbeat()
     again = group.join(queue)
     group.settle([place], again)
-    assert again.taken[place] == Taken(recorded, "lost")
-    refused(member, place, message(9), member.owned[place])
+    assert again.taken[place] == TakenPartition(recorded, "lost")
+    check_commit_refused(member, place, message(9), member.owned[place])
     assert group.offset(place) == recorded
 
 
@@ -333,7 +333,7 @@ def test_heartbeats_renew(group: Group, make: Make) -> None:
     before = [dict(first.owned), dict(second.owned)]
     for _ in range(5):
         group.pass_beating(20, first)
-        second.beat()
+        second.send_heartbeat()
     assert [first.owned, second.owned] == before
 
 
@@ -343,12 +343,12 @@ def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
     queue = make(2)
     first, second = group.join(queue, revoke=5), group.join(queue)
     group.settle(places_of(queue, 2), first)
-    second.beat()
+    second.send_heartbeat()
     asked_for(group, first, second)
     over = None
     for elapsed in range(60):
         try:
-            first.beat()
+            first.send_heartbeat()
         except MemberGone:
             over = elapsed
             break
@@ -366,22 +366,22 @@ def test_leaving(group: Group, make: Make) -> None:
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)})
     first.leave()
-    refused(first, place, message(2), under[place])
+    check_commit_refused(first, place, message(2), under[place])
     with pytest.raises(MemberGone):
-        first.beat()
+        first.send_heartbeat()
     group.settle(places_of(queue, 2), second)
-    assert second.taken[place] == Taken(message(1), "given back")
+    assert second.taken[place] == TakenPartition(message(1), "given back")
 
 
 def test_draining(group: Group, make: Make) -> None:
     """A draining member gives back one partition after another, and gets none again."""
     queue, first, second = pair(group, make, 4)
-    first.beat(leaving=True)
-    group.until(lambda: first.beat().give_back == first.owned, second)
+    first.send_heartbeat(leaving=True)
+    group.until(lambda: first.send_heartbeat().give_back == first.owned, second)
     for count in (3, 4):
-        first.beat(first.epochs([place_of(first)]), leaving=True)
+        first.send_heartbeat(first.epochs([place_of(first)]), leaving=True)
         group.until(lambda: len(second.owned) == count, second)  # noqa: B023 - at once
-    assert first.beat().take == {}
+    assert first.send_heartbeat().take == {}
     group.settle(places_of(queue, 4), second)
     first.leave()
 
@@ -395,7 +395,7 @@ def test_another_credential(group: Group, make: Make) -> None:
     group.settle([place], member)
     other = member.impersonated()
     with pytest.raises(MemberGone):
-        other.beat()
+        other.send_heartbeat()
     with pytest.raises(MemberGone):
         other.commit({place: message(1)})
     with pytest.raises(MemberGone):
@@ -415,14 +415,14 @@ def test_an_instance_is_replaced(group: Group, make: Make) -> None:
     others, mine = dict(second.owned), dict(first.owned)
     first.commit({place_of(first): message(1)})
     next_one = group.join(queue, instance="a")
-    first.beat()  # It is a member until its successor has shown that it got the answer.
+    first.send_heartbeat()  # It is a member until its successor has shown that it got the answer.
     group.until(lambda: next_one.owned.keys() == mine.keys(), next_one, second)
     assert second.owned == others
-    assert next_one.taken[min(mine)] == Taken(message(1), "lost")
-    refused(first, min(mine), message(2), mine[min(mine)])
+    assert next_one.taken[min(mine)] == TakenPartition(message(1), "lost")
+    check_commit_refused(first, min(mine), message(2), mine[min(mine)])
     group.pass_beating(3, next_one, second)  # Other processes know within 2 s.
     with pytest.raises(MemberGone):
-        first.beat()
+        first.send_heartbeat()
 
 
 @pytest.mark.parametrize("word", ["given back", "lost"])
@@ -461,6 +461,6 @@ def test_an_instance_of_somebody_else(group: Group, make: Make) -> None:
     first = group.join(queue, instance="a")
     with pytest.raises(InstanceTaken):
         group.join(queue, instance="a", key="other")
-    first.beat()
+    first.send_heartbeat()
     group.end_session(first)
     group.join(queue, instance="a", key="other")

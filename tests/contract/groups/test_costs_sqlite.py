@@ -16,7 +16,7 @@ from queuey.storage.sqlite import SqliteStore
 from tests.backends import Clock
 from tests.contract.groups.group import SESSION, message, places_of
 from tests.contract.groups.in_service import HandCore, ServiceGroup
-from tests.contract.samples import fresh_name, make_queue, ran
+from tests.contract.samples import fresh_name, make_queue, run_call
 from tests.contract.sqlite.counted import counted_store
 
 WRITES = ("BEGIN IMMEDIATE",)
@@ -47,10 +47,10 @@ def test_a_queue_without_members(store: SqliteStore, statements: list[str]) -> N
     queue = make_queue(store, partitions=3)
     changes = [OffsetChange(number, (number, 0)) for number in (1, 2)]
     calls: tuple[tuple[Callable[[], object], int], ...] = (
-        (partial(ran, store.offsets.set_offsets, queue, "g", changes), 5 + len(changes)),
-        (partial(ran, store.offsets.group_offsets, queue, "g"), 2),
-        (partial(ran, store.offsets.groups, queue), 2),
-        (partial(ran, store.offsets.delete_group, queue, "g"), 5),
+        (partial(run_call, store.offsets.set_offsets, queue, "g", changes), 5 + len(changes)),
+        (partial(run_call, store.offsets.group_offsets, queue, "g"), 2),
+        (partial(run_call, store.offsets.groups, queue), 2),
+        (partial(run_call, store.offsets.delete_group, queue, "g"), 5),
     )
     for call, count in calls:
         bridge.run(store.offsets.set_offsets(queue, "g", changes))
@@ -86,4 +86,4 @@ def beat(group: ServiceGroup, seconds: float, *members: Any) -> None:  # noqa: A
     for _ in range(round(seconds / SESSION * 15)):
         group.pass_time(SESSION / 15)
         for member in members:
-            member.beat()
+            member.send_heartbeat()

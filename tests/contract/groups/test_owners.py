@@ -13,7 +13,7 @@ from queuey.groups.ownership import MAX_NOTE, MemberCommit, Origin, OwnedOffset,
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store, bridge
-from queuey.storage.offset_changes import MOST_GROUPS, check_group_count
+from queuey.storage.offset_changes import MAX_GROUPS, check_group_count
 from tests.contract.samples import make_queue
 from tests.replacing import replace as replaced
 
@@ -196,7 +196,7 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
     """Members of a group beyond the limit own nothing, until another group is forgotten; existing groups go on."""
     queue, real = make_queue(store), check_group_count
     owner = [OwnedOffset(1, None, 0.0, 1, EPOCH)]
-    with replaced(check_group_count, lambda queue, groups: real(queue, groups + MOST_GROUPS - 1)):
+    with replaced(check_group_count, lambda queue, groups: real(queue, groups + MAX_GROUPS - 1)):
         hand_over(store, queue, {1: 1})
         with pytest.raises(Conflict):
             bridge.run(other.offsets.hand_over(queue, "another", None, owner))

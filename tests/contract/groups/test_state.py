@@ -124,7 +124,7 @@ def test_asked(store: Store, other: Store, group: str) -> None:
     bridge.run(other.groups.ask_member(APP, group, 2, 70, 60_000))
     now = store.claim_logs.claim_now()
     for when in (now - 4, now, now - 2):
-        bridge.run(other.groups.note_search(APP, group, when))
+        bridge.run(other.groups.record_search(APP, group, when))
     sessions = bridge.run(store.groups.group_sessions(APP, group))
     assert {n: (member.seen, set(member.asked)) for n, member in sessions.members.items()} == {
         1: (seen, {70, 71}),

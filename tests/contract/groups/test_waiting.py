@@ -45,7 +45,7 @@ def test_news_wakes(group: ServiceGroup, make: Make) -> None:
     assert attempt(group, first, waiter) is None
     group.pass_time(0.5)
     assert waiter.woken == 0
-    group.join(*queues).beat()
+    group.join(*queues).send_heartbeat()
     while (answer := attempt(group, first, waiter)) is None:
         group.pass_time(0.5)
     assert waiter.woken > 0
@@ -90,5 +90,5 @@ def test_a_group_that_is_shown_again_and_again(group: ServiceGroup, make: Make) 
         for _ in range(4):
             group.pass_time(0.25)
             group.ask(lambda service: service.groups.show(APP, group.name, lambda _queue: True))
-        second.obey()
+        second.beat_and_give_back()
     assert set(second.owned) == set(places_of(queue, 2))

@@ -21,7 +21,7 @@ from tests.backends import APP, Clock
 from tests.blocking import blocking, post
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.claims.test_ordered import claim_soon, make_ordered, send
-from tests.contract.samples import fresh_name, make_queue, method_of, say
+from tests.contract.samples import append_bodies, fresh_name, make_queue, method_of
 from tests.interposed_store import InterposedStore
 
 FAILED = ReleaseReason("ValueError", "no egg")
@@ -30,7 +30,7 @@ FAILED = ReleaseReason("ValueError", "no egg")
 def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
     """Cancelled jobs that wait, are delayed or rest are never delivered; their attempts show who ended them."""
     queue = make_queue(store, partitions=2)
-    [waits, rests] = say(store, queue, "waits", "rests")
+    [waits, rests] = append_bodies(store, queue, "waits", "rests")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [(_, later)] = post(service, access, [Draft("later", partition=2, delay=60)]).locations
     claimed = blocking(service.claims).claim(access, limit=2, ttl=60)
@@ -44,7 +44,7 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
             cancel(peer_access, place, None)
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     assert service.claims.size(access, 9).size == 0
-    attempts = bridge.run(Attempts(store.ledger).of(queue, 1, [rests]))
+    attempts = bridge.run(Attempts(store.ledger).records(queue, 1, [rests]))
     assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED]
 
 
@@ -52,7 +52,7 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
 def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clock, end: str) -> None:
     """The worker of a cancelled job is told at its next renewal, in any process; that attempt is the last one."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=9)))
-    place, _ = say(store, queue, "job", "neighbour")
+    place, _ = append_bodies(store, queue, "job", "neighbour")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     job, neighbour = blocking(service.claims).claim(access, limit=2, ttl=60)
     assert blocking(peer.claims).cancel(peer_access, place) == "claimed"
@@ -83,7 +83,7 @@ def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clo
 def test_a_mark_comes_too_late(store: Store, other: Store) -> None:
     """A cancelled job whose worker finishes before it is told is done; then nothing is left to cancel."""
     queue = make_queue(store)
-    [place] = say(store, queue, "job")
+    [place] = append_bodies(store, queue, "job")
     (service, access), (peer, there) = enter(store, queue), enter(other, queue)
     [job] = blocking(service.claims).claim(access, limit=1, ttl=60)
     assert blocking(peer.claims).cancel(there, place) == "claimed"
@@ -95,7 +95,7 @@ def test_a_mark_comes_too_late(store: Store, other: Store) -> None:
 def test_what_rests_or_is_delayed_comes_at_once(store: Store, other: Store) -> None:
     """A retried job that rests or is delayed is delivered at once, once, by any process; a claimed job is unchanged."""
     queue = make_queue(store)
-    [place] = say(store, queue, "rests")
+    [place] = append_bodies(store, queue, "rests")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [(_, later)] = post(service, access, [Draft("later", delay=60)]).locations
     [job] = blocking(service.claims).claim(access, limit=9, ttl=60)
@@ -162,7 +162,7 @@ def test_a_process_dies_during_an_act(store: Store, other: Store, step: Callable
     between = InterposedStore(store)
     service, access = enter(between.store, queue)
     (two, there) = enter(other, queue)
-    [waits] = say(store, queue, "waits")
+    [waits] = append_bodies(store, queue, "waits")
     [(_, later)] = post(two, there, [Draft("later", delay=60)]).locations
     real = method_of(store, step)
 

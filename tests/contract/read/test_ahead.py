@@ -7,15 +7,15 @@ from msgspec import structs
 from queuey.messages import Page, Queue, Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import begin, bodies, make_queue, new, read_one, say, whole
+from tests.contract.samples import append_bodies, begin, bodies, make_queue, new_message, read_one, whole_partition
 
-AHEAD = structs.replace(whole(), ahead=True)
+AHEAD = structs.replace(whole_partition(), ahead=True)
 
 
 def test_delayed_messages_are_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     """A delayed message is shown only when it is due, even if no message is written in between."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("now"), new("late", delay=10.0)]))
+    bridge.run(store.messages.append(queue, [new_message("now"), new_message("late", delay=10.0)]))
     clock.advance(1)
     for handle in (store, other):
         assert bodies(read_one(handle, queue, AHEAD).messages) == ["now"]
@@ -34,15 +34,15 @@ def begun_read(store: Store, queue: Queue, part: Slice) -> Page:
 def test_on_a_loop(store: Store) -> None:
     """A busy queue is read ahead on an event loop."""
     queue = make_queue(store, read_delay=None)
-    say(store, queue, "x")
+    append_bodies(store, queue, "x")
     assert bodies(begun_read(store, queue, AHEAD).messages) == ["x"]
 
 
 def test_only_ids(store: Store) -> None:
     """A read of ids only has the same messages, ends and pages."""
     queue = make_queue(store, read_delay=None)
-    say(store, queue, *(f"{number}" for number in range(7)))
-    say(store, queue, "short-lived", ttl=60)
+    append_bodies(store, queue, *(f"{number}" for number in range(7)))
+    append_bodies(store, queue, "short-lived", ttl=60)
 
     for part in (AHEAD, structs.replace(AHEAD, limit=3), structs.replace(AHEAD, limit=3, descending=True)):
         page, without = read_one(store, queue, part), structs.replace(part, bodies=False)

@@ -16,7 +16,15 @@ from queuey.errors import QueueChanged
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Catalogue, Store, bridge, columns
 from tests.backends import Clock
-from tests.contract.samples import make_queue, method_of, new, positions, say, shown, whole
+from tests.contract.samples import (
+    append_bodies,
+    make_queue,
+    messages_in_partition,
+    method_of,
+    new_message,
+    positions,
+    whole_partition,
+)
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 METAS = (None, Meta(), Meta("text/plain"), Meta(json=True), Meta("a/b", (("x", "1"), ("y", "ü"))))
@@ -48,11 +56,11 @@ def scanned(store: Store, queue: Queue, part: Slice) -> list[Message]:
 def test_bodies_and_metadata(store: Store) -> None:
     """Every kind of body and of metadata is the same in columns as in messages."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new(body, meta=meta) for body in BODIES for meta in METAS]))
-    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole())))
+    bridge.run(store.messages.append(queue, [new_message(body, meta=meta) for body in BODIES for meta in METAS]))
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition())))
     assert {batch.schema for batch in batches} == {columns.SCHEMA}
     assert len(unpacked(batches)) == len(BODIES) * len(METAS)
-    assert unpacked(batches) == scanned(store, queue, whole())
+    assert unpacked(batches) == scanned(store, queue, whole_partition())
 
 
 @settings(max_examples=25)
@@ -67,11 +75,11 @@ def test_any_messages(
     """Columns hold the messages in order, however small the batches are."""
     queue = make_queue(store)
     if given_messages:
-        bridge.run(store.messages.append(queue, [new(body, meta=meta) for body, meta in given_messages]))
+        bridge.run(store.messages.append(queue, [new_message(body, meta=meta) for body, meta in given_messages]))
     part = Slice(1, limit=limit, max_bytes=size)
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, part)))
     assert all(0 < len(batch) <= limit for batch in batches)
-    assert unpacked(batches) == scanned(store, queue, whole())
+    assert unpacked(batches) == scanned(store, queue, whole_partition())
 
 
 @pytest.mark.parametrize("bodies", [True, False])
@@ -95,7 +103,7 @@ def test_without_bodies(store: Store) -> None:
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=20), bodies=False)))
     assert {batch.schema for batch in batches} == {columns.PLACES}
     rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-    assert rows == [(message.ticks, message.low, message.expires) for message in shown(store, queue)]
+    assert rows == [(message.ticks, message.low, message.expires) for message in messages_in_partition(store, queue)]
 
 
 @pytest.mark.parametrize("bodies", [True, False])
@@ -105,7 +113,7 @@ def test_bounds(store: Store, *, bodies: bool) -> None:
     messages = stored(40, step=HOUR // 10)
     messages += [structs.replace(messages[20], low=low) for low in range(100, 110)]
     bridge.run(store.bulk.load(queue, messages))
-    messages = shown(store, queue)
+    messages = messages_in_partition(store, queue)
     part = Slice(1, messages[5].position, messages[25].position, limit=7)
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, part, bodies=bodies)))
     places = [(row["ticks"], row["low"]) for batch in batches for row in batch.to_pylist()]
@@ -115,8 +123,8 @@ def test_bounds(store: Store, *, bodies: bool) -> None:
 def test_nothing_to_scan(store: Store) -> None:
     """Empty queues, empty ranges and partitions that a queue does not have give no batches."""
     queue = make_queue(store)
-    assert list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))) == []
-    (place,) = say(store, queue, "a")
+    assert list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))) == []
+    (place,) = append_bodies(store, queue, "a")
     assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, place, place)))) == []
     assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, ids.following(place))))) == []
     assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(2)))) == []
@@ -125,17 +133,25 @@ def test_nothing_to_scan(store: Store) -> None:
 def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
     """Columns leave out expired messages and those at or above the horizon."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("short", ttl=5), new("long"), new("late", delay=60.0)]))
+    bridge.run(
+        store.messages.append(
+            queue, [new_message("short", ttl=5), new_message("long"), new_message("late", delay=60.0)]
+        )
+    )
     clock.advance(1)
-    assert [message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))))] == [
+    assert [
+        message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
+    ] == [
         "short",
         "long",
     ]
     clock.advance(9)
-    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole())))
+    batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition())))
     assert [message.body for message in unpacked(batches)] == ["long"]
     clock.advance(60)
-    assert [message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))))] == [
+    assert [
+        message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
+    ] == [
         "long",
         "late",
     ]
@@ -144,21 +160,23 @@ def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
 def test_read_delay(store: Store, clock: Clock) -> None:
     """Columns stay below the queue's read delay."""
     queue = make_queue(store, read_delay=10.0)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     clock.advance(5)
-    say(store, queue, "b")
+    append_bodies(store, queue, "b")
     clock.advance(6)
-    assert [message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))))] == ["a"]
+    assert [
+        message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
+    ] == ["a"]
 
 
 def test_partitions_are_apart(store: Store) -> None:
     """A scan gives its own partition's messages."""
     queue = make_queue(store, partitions=3)
     for number in (1, 2, 3):
-        say(store, queue, *[f"{number}-{n}" for n in range(5)], partition=number)
+        append_bodies(store, queue, *[f"{number}-{n}" for n in range(5)], partition=number)
     for number in (1, 2, 3):
-        messages = unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole(number)))), number)
-        assert messages == scanned(store, queue, whole(number))
+        messages = unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition(number)))), number)
+        assert messages == scanned(store, queue, whole_partition(number))
         assert [message.body for message in messages] == [f"{number}-{n}" for n in range(5)]
 
 

@@ -11,7 +11,16 @@ from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.scanning import divided
-from tests.contract.samples import bodies, make_queue, new, pages, positions, say, shown, whole
+from tests.contract.samples import (
+    append_bodies,
+    bodies,
+    make_queue,
+    messages_in_partition,
+    new_message,
+    pages,
+    positions,
+    whole_partition,
+)
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 
@@ -49,8 +58,8 @@ def test_slices_cover_everything_once(store: Store, pieces: int) -> None:
 def test_slices_end_at_the_horizon(store: Store) -> None:
     """A message that is not due yet belongs to no slice."""
     queue = make_queue(store)
-    positions = say(store, queue, "a", "b")
-    bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
+    positions = append_bodies(store, queue, "a", "b")
+    bridge.run(store.messages.append(queue, [new_message("late", delay=3600.0)]))
     horizon, partitions = bridge.run(store.messages.inspect(queue))
     assert horizon > positions[-1][0]
     parts = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
@@ -78,7 +87,7 @@ def test_a_scan_comes_in_portions(store: Store) -> None:
     messages = old_messages(23)
     bridge.run(store.bulk.load(queue, messages))
     for descending in (False, True):
-        part = structs.replace(whole(), limit=5, descending=descending)
+        part = structs.replace(whole_partition(), limit=5, descending=descending)
         portions = list(bridge.iterate(store.bulk.scan(queue, part)))
         assert max(len(some) for some in portions) <= 5
         read_messages = [message for some in portions for message in some]
@@ -92,23 +101,23 @@ def test_loading_again_changes_nothing(store: Store, other: Store) -> None:
     bridge.run(store.bulk.load(queue, messages))
     bridge.run(other.bulk.load(queue, messages[10:20]))
     bridge.run(store.bulk.load(queue, messages))
-    assert shown(store, queue) == messages
-    assert shown(other, queue) == messages
+    assert messages_in_partition(store, queue) == messages
+    assert messages_in_partition(other, queue) == messages
 
 
 def test_loaded_messages_are_like_others(store: Store) -> None:
     """Loaded messages are read by range beside new ones, found, counted, overwritten and deleted by id."""
     queue = make_queue(store)
     messages = old_messages(6)
-    say(store, queue, "new")
+    append_bodies(store, queue, "new")
     bridge.run(store.bulk.load(queue, messages))
-    assert bodies(shown(store, queue)) == [*[message.body for message in messages], "new"]
+    assert bodies(messages_in_partition(store, queue)) == [*[message.body for message in messages], "new"]
     assert bridge.run(store.messages.fetch(queue, [(1, messages[3].position)])) == [messages[3]]
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 7
-    bridge.run(store.messages.put(queue, [(1, messages[0].position)], new("put")))
+    bridge.run(store.messages.put(queue, [(1, messages[0].position)], new_message("put")))
     bridge.run(store.messages.delete(queue, [(1, messages[1].position)]))
-    assert bodies(shown(store, queue)) == ["put", *[message.body for message in messages[2:]], "new"]
-    assert next(bodies(page.messages) for page in pages(store, queue, structs.replace(whole(), limit=4))) == [
+    assert bodies(messages_in_partition(store, queue)) == ["put", *[message.body for message in messages[2:]], "new"]
+    assert next(bodies(page.messages) for page in pages(store, queue, structs.replace(whole_partition(), limit=4))) == [
         "put",
         *[message.body for message in messages[2:5]],
     ]
@@ -120,7 +129,7 @@ def test_expired_messages_are_left_out(store: Store) -> None:
     messages = old_messages(4)
     ended = [structs.replace(message, expires=ids.now_ticks() - HOUR) for message in messages[:2]]
     assert bridge.run(store.bulk.load(queue, [*ended, *messages[2:]])) == 2
-    assert positions(shown(store, queue)) == positions(messages[2:])
+    assert positions(messages_in_partition(store, queue)) == positions(messages[2:])
 
 
 def test_many_messages_of_a_moment(store: Store) -> None:
@@ -139,4 +148,4 @@ def test_refused_loads(store: Store) -> None:
     purged = bridge.run(store.catalogue.purge_queue(queue))
     with pytest.raises(QueueChanged):
         bridge.run(store.bulk.load(queue, old_messages(3)))
-    assert shown(store, purged) == []
+    assert messages_in_partition(store, purged) == []

@@ -12,15 +12,15 @@ from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Queue, Slice, bytes_of
 from queuey.service import Range, Reading, Service
 from queuey.service.ranges import mark_of
-from queuey.service.streams import MOST_EARLY, Cursor, Event
+from queuey.service.streams import MAX_EARLY_PARTITIONS, Cursor, Event
 from queuey.storage import Store, bridge
 from tests.backends import Backend
 from tests.contract.read import test_streams
 from tests.contract.read.test_streams import place_of, service_of
 from tests.contract.read.test_watch import Watcher
-from tests.contract.samples import eventually, make_queue, new, say
+from tests.contract.samples import append_bodies, eventually, make_queue, new_message
 
-BEHIND = 3600.0
+LONG_READ_DELAY = 3600.0
 """A read delay so long that no test waits for it, in seconds."""
 
 
@@ -54,9 +54,9 @@ def stream_of(store: Store) -> Iterator[Callable[..., Early]]:
 
 def test_the_part_above_the_horizon(store: Store) -> None:
     """A delayed page ends at the horizon, and an early slice gives the due messages above it."""
-    queue = make_queue(store, read_delay=BEHIND)
-    say(store, queue, "a", "b")
-    bridge.run(store.messages.append(queue, [new("not due", delay=60.0)]))
+    queue = make_queue(store, read_delay=LONG_READ_DELAY)
+    append_bodies(store, queue, "a", "b")
+    bridge.run(store.messages.append(queue, [new_message("not due", delay=60.0)]))
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     assert (page.messages, page.next) == ([], (page.horizon, LOW_MIN))
     [early] = bridge.run(store.messages.read(queue, [Slice(1, (page.horizon, LOW_MIN), delayed=False, early=True)]))
@@ -65,8 +65,8 @@ def test_the_part_above_the_horizon(store: Store) -> None:
 
 def test_a_read(store: Store) -> None:
     """Early messages are in their own list; the cursor stays at the horizon, however often it is read from."""
-    service, queue = service_of(store), make_queue(store, read_delay=BEHIND)
-    say(store, queue, "a", "b")
+    service, queue = service_of(store), make_queue(store, read_delay=LONG_READ_DELAY)
+    append_bodies(store, queue, "a", "b")
     reading = read(service, queue)
     assert (reading.messages, bodies(reading.early), reading.more) == ([], ["a", "b"], False)
     assert reading.next == {1: (reading.horizon, LOW_MIN)}
@@ -78,7 +78,7 @@ def test_a_read(store: Store) -> None:
 def test_without_a_read_delay_nothing_is_early(store: Store) -> None:
     """Without a read delay an early read is an ordinary one."""
     service, queue = service_of(store), make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     reading: list[Reading] = []
 
     def shown() -> bool:
@@ -91,10 +91,10 @@ def test_without_a_read_delay_nothing_is_early(store: Store) -> None:
 
 def test_above_what_was_given(store: Store) -> None:
     """A reader that names the early messages it has gets those above them, partition by partition."""
-    service, queue = service_of(store), make_queue(store, partitions=2, read_delay=BEHIND)
-    [first] = say(store, queue, "a1")
-    say(store, queue, "a2", partition=2)
-    say(store, queue, "b1")
+    service, queue = service_of(store), make_queue(store, partitions=2, read_delay=LONG_READ_DELAY)
+    [first] = append_bodies(store, queue, "a1")
+    append_bodies(store, queue, "a2", partition=2)
+    append_bodies(store, queue, "b1")
     reading = read(service, queue, partitions=None, early_after={1: mark_of(first)})
     assert bodies(reading.early) == ["a2", "b1"]
 
@@ -102,9 +102,9 @@ def test_above_what_was_given(store: Store) -> None:
 @pytest.mark.parametrize("merge", [False, True])
 def test_limits(store: Store, merge: bool) -> None:  # noqa: FBT001 - a parameter
     """Both parts together have no more messages and bytes than a page may have."""
-    queue = make_queue(store, partitions=3, read_delay=BEHIND)
+    queue = make_queue(store, partitions=3, read_delay=LONG_READ_DELAY)
     for partition in (1, 2, 3):
-        say(store, queue, *["x" * 100] * 4, partition=partition)
+        append_bodies(store, queue, *["x" * 100] * 4, partition=partition)
     reading = read(service_of(store), queue, partitions=None, limit=2, merge=merge)
     assert len(reading.early) == (2 if merge else 6)
     assert reading.early_more
@@ -117,16 +117,16 @@ def test_limits(store: Store, merge: bool) -> None:  # noqa: FBT001 - a paramete
 
 def test_an_early_stream(store: Store, stream_of: Callable[..., Early]) -> None:
     """A stream gives a message once early, without moving its cursor, and again only below the horizon."""
-    queue = make_queue(store, read_delay=BEHIND)
+    queue = make_queue(store, read_delay=LONG_READ_DELAY)
     stream = stream_of(queue)
     assert stream.read() == []
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     [event] = stream.read()
     assert (event.early, bodies([event])) == (True, ["a"])
     assert event.cursor == stream.stream.text
     assert Cursor.parse(event.cursor, queue.name).base < event.message.position
     assert stream.read() == []
-    say(store, queue, "b")
+    append_bodies(store, queue, "b")
     assert bodies(stream.read()) == ["b"]
     # A new stream from its cursor gets them again.
     assert bodies(stream_of(queue, cursor=stream.stream.text).read()) == ["a", "b"]
@@ -134,12 +134,12 @@ def test_an_early_stream(store: Store, stream_of: Callable[..., Early]) -> None:
 
 def test_more_than_a_page(store: Store, stream_of: Callable[..., Early]) -> None:
     """Early messages that do not fit into a page come with the next one, without waiting."""
-    queues = [make_queue(store, partitions=2, read_delay=BEHIND) for _ in range(2)]
+    queues = [make_queue(store, partitions=2, read_delay=LONG_READ_DELAY) for _ in range(2)]
     stored = [
         (queue.name, partition, position)
         for queue in queues
         for partition in (1, 2)
-        for position in say(store, queue, *"abcde", partition=partition)
+        for position in append_bodies(store, queue, *"abcde", partition=partition)
     ]
     stream = stream_of(*queues, limit=2)
     events = stream.read()
@@ -151,17 +151,17 @@ def test_more_than_a_page(store: Store, stream_of: Callable[..., Early]) -> None
 
 def test_what_a_stream_keeps_is_bounded(store: Store, stream_of: Callable[..., Early]) -> None:
     """A stream remembers early messages of a limited number of partitions; others get them below the horizon only."""
-    queue = make_queue(store, partitions=200, read_delay=BEHIND)
-    other = make_queue(store, partitions=200, read_delay=BEHIND)
+    queue = make_queue(store, partitions=200, read_delay=LONG_READ_DELAY)
+    other = make_queue(store, partitions=200, read_delay=LONG_READ_DELAY)
     stream = stream_of(queue, other)
     events: list[Event] = []
     for target in (queue, other):
-        bridge.run(store.messages.append(target, [new(partition=number) for number in range(1, 201)]))
+        bridge.run(store.messages.append(target, [new_message(partition=number) for number in range(1, 201)]))
         events += stream.read()
         while stream.stream.more:
             events += stream.read()
     assert len({place_of(event) for event in events}) == len(events)
-    assert len(stream.stream._given_early.marks) <= MOST_EARLY
+    assert len(stream.stream._early_cursor.marks) <= MAX_EARLY_PARTITIONS
     assert stream.read() == []
 
 
@@ -178,7 +178,7 @@ def test_each_once_early_and_once_in_its_place(
     events: list[Event] = []
     for _ in range(10 if backend.name == "cassandra" else 30):
         queue = rng.choice(queues)
-        items = [new("x" * rng.randrange(200), partition=rng.randint(1, queue.partitions)) for _ in range(3)]
+        items = [new_message("x" * rng.randrange(200), partition=rng.randint(1, queue.partitions)) for _ in range(3)]
         positions = bridge.run(store.messages.append(queue, items))
         stored += [(queue.name, item.partition, at) for item, at in zip(items, positions, strict=True)]
         stream.waiter.wake(queue.qid)
@@ -207,7 +207,7 @@ def test_told_twice(store: Store, other: Store, whose: str) -> None:
     writer = store if whose == "same store" else other
     queue = make_queue(store, read_delay=1.0)
     watcher = Watcher(store, queue, early=True)
-    say(writer, queue, "x")
+    append_bodies(writer, queue, "x")
     messages: list[Message] = []
 
     def early() -> bool:
@@ -219,7 +219,7 @@ def test_told_twice(store: Store, other: Store, whose: str) -> None:
         messages[:] = page.messages
         return bool(messages)
 
-    assert watcher.waits(early)
-    assert watcher.waits(in_its_place)
+    assert watcher.wait_until(early)
+    assert watcher.wait_until(in_its_place)
     assert bodies(messages) == ["x"]
     watcher.stop()

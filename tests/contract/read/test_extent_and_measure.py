@@ -10,7 +10,15 @@ from queuey.errors import QueueChanged
 from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import bodies, make_queue, new, positions, say, shown, whole
+from tests.contract.samples import (
+    append_bodies,
+    bodies,
+    make_queue,
+    messages_in_partition,
+    new_message,
+    positions,
+    whole_partition,
+)
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 
@@ -71,7 +79,7 @@ class TestReach:
     def test_nothing_there(self, store: Store) -> None:
         """Empty queues, empty slices and missing partitions have no messages; no end lies below the start."""
         queue = make_queue(store)
-        (place,) = say(store, queue, "x")
+        (place,) = append_bodies(store, queue, "x")
         assert bridge.run(store.bulk.extent(queue, Slice(1, ids.LAST))) == (0, ids.LAST)
         assert bridge.run(store.bulk.extent(queue, Slice(1, place, place))) == (0, place)
         assert bridge.run(store.bulk.extent(queue, Slice(2)))[0] == 0
@@ -80,8 +88,8 @@ class TestReach:
     def test_only_what_is_due_and_alive(self, store: Store, clock: Clock) -> None:
         """Expired messages and those that are not due are not counted, and the end is below the latter."""
         queue = make_queue(store)
-        bridge.run(store.messages.append(queue, [new("short", ttl=5)] * 3 + [new("long")] * 3))
-        (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
+        bridge.run(store.messages.append(queue, [new_message("short", ttl=5)] * 3 + [new_message("long")] * 3))
+        (late,) = bridge.run(store.messages.append(queue, [new_message("late", delay=60.0)]))
         clock.advance(10)
         count, end = bridge.run(store.bulk.extent(queue, Slice(1, limit=4)))
         assert count == 3
@@ -92,9 +100,9 @@ class TestReach:
     def test_read_delay(self, store: Store, clock: Clock) -> None:
         """Messages within the queue's read delay are not counted."""
         queue = make_queue(store, read_delay=10.0)
-        say(store, queue, "a")
+        append_bodies(store, queue, "a")
         clock.advance(5)
-        say(store, queue, "b")
+        append_bodies(store, queue, "b")
         clock.advance(6)
         count, end = bridge.run(store.bulk.extent(queue, Slice(1)))
         assert count == 1
@@ -108,24 +116,24 @@ class TestHorizon:
         """The horizon is the same as that of a read at the same moment."""
         for read_delay in (0.0, 5.0):
             queue = make_queue(store, read_delay=read_delay)
-            say(store, queue, "x")
+            append_bodies(store, queue, "x")
             clock.advance(7)
-            first = bridge.run(store.messages.read(queue, [whole()]))[0].horizon
+            first = bridge.run(store.messages.read(queue, [whole_partition()]))[0].horizon
             assert (
                 first
                 <= bridge.run(store.bulk.horizon(queue))
-                <= bridge.run(store.messages.read(queue, [whole()]))[0].horizon
+                <= bridge.run(store.messages.read(queue, [whole_partition()]))[0].horizon
             )
 
     def test_a_message_that_comes_due(self, store: Store, clock: Clock) -> None:
         """A message that came due is below the next horizon, and no later message is ever below that."""
         queue = make_queue(store)
-        (late,) = bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
+        (late,) = bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
         assert (bridge.run(store.bulk.horizon(queue)), ids.LOW_MIN) <= late
         clock.advance(6)
         horizon = bridge.run(store.bulk.horizon(queue))
         assert (horizon, ids.LOW_MIN) > late
-        assert min(say(store, queue, "x")) >= (horizon, ids.LOW_MIN)
+        assert min(append_bodies(store, queue, "x")) >= (horizon, ids.LOW_MIN)
 
 
 class TestMeasure:
@@ -137,7 +145,7 @@ class TestMeasure:
         first = fill(store, queue, 20, body="x" * 10)
         third = fill(store, queue, 5, partition=3, body="ü€")
         third += fill(store, queue, 0)
-        say(store, queue, b"\0" * 70_000, partition=4)
+        append_bodies(store, queue, b"\0" * 70_000, partition=4)
         measure = measured(store, queue)
         assert [(one.partition, one.count, one.exact) for one in measure] == [(1, 20, True), (3, 5, True), (4, 1, True)]
         assert [one.size for one in measure] == [200, 25, 70_000]
@@ -173,7 +181,7 @@ class TestMeasure:
         """An outdated row gives an empty answer and does not affect others."""
         queues = [make_queue(store) for _ in range(5)]
         for queue in queues:
-            say(store, queue, "x")
+            append_bodies(store, queue, "x")
         bridge.run(store.catalogue.purge_queue(queues[1]))
         bridge.run(store.catalogue.delete_queue(queues[2]))
         bridge.run(store.catalogue.update_queue(queues[3], QueueSpec(partitions=2)))
@@ -184,8 +192,8 @@ class TestMeasure:
     def test_alive_and_delayed(self, store: Store, clock: Clock) -> None:
         """Expired messages are not counted, delayed ones are."""
         queue = make_queue(store)
-        bridge.run(store.messages.append(queue, [new("short", ttl=5)] * 3 + [new("long")]))
-        (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
+        bridge.run(store.messages.append(queue, [new_message("short", ttl=5)] * 3 + [new_message("long")]))
+        (late,) = bridge.run(store.messages.append(queue, [new_message("late", delay=60.0)]))
         clock.advance(10)
         [measure] = measured(store, queue)
         assert (measure.count, measure.size, measure.newest) == (2, 8, late)
@@ -204,6 +212,6 @@ class TestMeasure:
         [measure] = measured(store, queue)
         assert measure.count == pytest.approx(12_000, rel=0 if measure.exact else 0.3)
         assert measure.size == pytest.approx(120 * 5050, rel=0 if measure.exact else 0.3)
-        messages = shown(store, queue)
+        messages = messages_in_partition(store, queue)
         assert len(bodies(messages)) == 12_000
         assert (measure.oldest, measure.newest) == (messages[0].position, messages[-1].position)

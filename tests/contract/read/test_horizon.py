@@ -11,33 +11,33 @@ from queuey.messages import QueueSpec, Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock, StoreLocation
 from tests.contract.cursors import (
-    FEW_OR_MANY,
+    MESSAGES_PER_WRITER,
     Writer,
     check_between_processes,
     check_between_threads,
 )
 from tests.contract.samples import (
+    append_bodies,
     begin,
     bodies,
+    bodies_in_partition,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     positions,
     read_one,
-    say,
-    shown,
-    shown_bodies,
-    whole,
+    whole_partition,
 )
 
 
 def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
     """Messages with later ids, put or delayed, are not shown, and no page reaches beyond its horizon."""
     queue = make_queue(store)
-    say(store, queue, "now")
-    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
-    bridge.run(store.messages.put(queue, [(1, (clock.ticks + 10**8, n)) for n in range(3)], new("put")))
+    append_bodies(store, queue, "now")
+    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
+    bridge.run(store.messages.put(queue, [(1, (clock.ticks + 10**8, n)) for n in range(3)], new_message("put")))
     for kept in (False, True):
-        page = read_one(store, queue, structs.replace(whole(), delayed=kept))
+        page = read_one(store, queue, structs.replace(whole_partition(), delayed=kept))
         assert bodies(page.messages) == ["now"]
         assert all(message.ticks < page.horizon for message in page.messages)
         assert page.next is not None
@@ -51,18 +51,18 @@ def test_ahead_of_the_horizon(store: Store, clock: Clock, read_delay: float) -> 
     Its horizon is the store's own, whatever the queue's read delay.
     """
     queue, other = make_queue(store, read_delay=read_delay), make_queue(store, read_delay=None)
-    places = say(store, queue, "a", "b", "c")
-    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
-    first = read_one(store, queue, structs.replace(whole(), ahead=True, limit=2))
+    places = append_bodies(store, queue, "a", "b", "c")
+    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
+    first = read_one(store, queue, structs.replace(whole_partition(), ahead=True, limit=2))
     assert (positions(first.messages), first.more) == (places[:2], True)
     assert first.next is not None
     assert first.next <= places[2]
-    rest_of_it = structs.replace(whole(), ahead=True, lower=first.next)
+    rest_of_it = structs.replace(whole_partition(), ahead=True, lower=first.next)
     [begun] = begin(store.messages.read(queue, [rest_of_it])).result(60)
     assert positions(begun.messages) == places[2:]
     rest = read_one(store, queue, rest_of_it)
     assert positions(rest.messages) == places[2:]
-    assert abs(rest.horizon - read_one(store, other, whole()).horizon) < 2 * ids.TICKS_PER_SECOND
+    assert abs(rest.horizon - read_one(store, other, whole_partition()).horizon) < 2 * ids.TICKS_PER_SECOND
 
 
 @pytest.mark.needs("exact_horizon")
@@ -70,9 +70,9 @@ def test_acknowledged_is_below_the_next_horizon(store: Store, other: Store, cloc
     """Without a read delay every read shows all messages acknowledged before it, even if no time passes."""
     queue = make_queue(store)
     for number in range(30):
-        (position,) = say((store, other)[number % 2], queue, str(number))
+        (position,) = append_bodies((store, other)[number % 2], queue, str(number))
         for handle in (store, other):
-            page = read_one(handle, queue, whole())
+            page = read_one(handle, queue, whole_partition())
             assert (page.horizon, ids.LOW_MIN) > position
             assert len(page.messages) == number + 1
 
@@ -81,9 +81,9 @@ def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, c
     """No message is minted below the horizon of an earlier read."""
     queue = make_queue(store)
     for number in range(20):
-        bridge.run(store.messages.append(queue, [new("late", delay=0.5)]))
-        horizon = read_one((store, other)[number % 2], queue, whole()).horizon
-        (position,) = say((other, store)[number // 2 % 2], queue, "x")
+        bridge.run(store.messages.append(queue, [new_message("late", delay=0.5)]))
+        horizon = read_one((store, other)[number % 2], queue, whole_partition()).horizon
+        (position,) = append_bodies((other, store)[number // 2 % 2], queue, "x")
         assert position >= (horizon, ids.LOW_MIN)
         clock.advance(0.2)
 
@@ -93,10 +93,12 @@ def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, c
 def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, read_delay: float) -> None:
     """A horizon does not move back when the clock is set back, even if nothing was written before."""
     queue = make_queue(store, read_delay=read_delay)
-    horizons = [read_one(store, queue, structs.replace(whole(), delayed=kept)).horizon for kept in (True, False)]
+    horizons = [
+        read_one(store, queue, structs.replace(whole_partition(), delayed=kept)).horizon for kept in (True, False)
+    ]
     horizons.append(bridge.run(store.messages.inspect(queue))[0])
     clock.advance(-step)
-    (position,) = say(store, queue, "x")
+    (position,) = append_bodies(store, queue, "x")
     assert position >= (max(horizons), ids.LOW_MIN)
 
 
@@ -109,7 +111,7 @@ def test_clock_that_steps_back(store: Store, other: Store, clock: Clock, step: f
     seen = []
     read_positions: list[Position] = []
     for number in range(12):
-        read_positions += say((store, other)[number % 2], queue, f"{number}a", f"{number}b")
+        read_positions += append_bodies((store, other)[number % 2], queue, f"{number}a", f"{number}b")
         page = read_one((store, other)[number % 3 % 2], queue, part)
         assert page.next is not None
         seen += page.messages
@@ -117,19 +119,22 @@ def test_clock_that_steps_back(store: Store, other: Store, clock: Clock, step: f
         clock.advance(-step)
     assert read_positions == sorted(set(read_positions))
     assert positions(seen) == read_positions
-    assert positions(shown(store, queue)) == read_positions
+    assert positions(messages_in_partition(store, queue)) == read_positions
 
 
 @pytest.mark.needs("exact_horizon")
 def test_delayed_messages_with_a_clock_that_steps_back(store: Store, clock: Clock) -> None:
     """A delayed message that was shown stays shown when the clock is set back, and none is minted below it."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
+    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
     clock.advance(6)
-    (late,) = shown(store, queue)
+    (late,) = messages_in_partition(store, queue)
     clock.advance(-60)
-    assert shown(store, queue) == [late]
-    assert min(say(store, queue, "x") + bridge.run(store.messages.append(queue, [new("y", delay=1.0)]))) > late.position
+    assert messages_in_partition(store, queue) == [late]
+    assert (
+        min(append_bodies(store, queue, "x") + bridge.run(store.messages.append(queue, [new_message("y", delay=1.0)])))
+        > late.position
+    )
 
 
 def test_no_read_delay_of_its_own(store: Store) -> None:
@@ -143,9 +148,9 @@ def test_no_read_delay_of_its_own(store: Store) -> None:
 def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
     """Range reads stay behind the clock by the read delay, within the query: the limit counts shown messages."""
     queue = make_queue(store, read_delay=10.0)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     clock.advance(5)
-    say(store, queue, "b")
+    append_bodies(store, queue, "b")
     part = Slice(partition=1, limit=1, descending=descending)
     page = read_one(store, queue, part)
     assert page.messages == []
@@ -162,10 +167,10 @@ def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
 def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
     """A reader that deletes what it reads can skip the read delay; messages that are not due stay hidden."""
     queue = make_queue(store, read_delay=3600.0)
-    say(store, queue, "a")
-    bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
-    eager = structs.replace(whole(), delayed=False)
-    keeping, ignoring = bridge.run(store.messages.read(queue, [whole(), eager]))
+    append_bodies(store, queue, "a")
+    bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
+    eager = structs.replace(whole_partition(), delayed=False)
+    keeping, ignoring = bridge.run(store.messages.read(queue, [whole_partition(), eager]))
     assert (bodies(keeping.messages), bodies(ignoring.messages)) == ([], ["a"])
     clock.advance(6)
     assert bodies(read_one(store, queue, eager).messages) == ["a", "late"]
@@ -174,10 +179,10 @@ def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
 def test_read_delay_of_the_row_counts(store: Store) -> None:
     """Changing the read delay changes the next read."""
     queue = make_queue(store, read_delay=3600.0)
-    say(store, queue, "a")
-    assert shown(store, queue) == []
+    append_bodies(store, queue, "a")
+    assert messages_in_partition(store, queue) == []
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(read_delay=0.0)))
-    assert shown_bodies(store, queue) == ["a"]
+    assert bodies_in_partition(store, queue) == ["a"]
 
 
 def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
@@ -186,7 +191,7 @@ def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
     part = Slice(partition=1)
     seen = []
     for number in range(30):
-        say(store, queue, str(number))
+        append_bodies(store, queue, str(number))
         page = read_one(store, queue, part)
         assert page.next is not None
         seen += page.messages
@@ -197,14 +202,14 @@ def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
     assert bodies(seen) == [str(number) for number in range(30)]
 
 
-@pytest.mark.parametrize("messages", FEW_OR_MANY)
+@pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """With many threads no reader's cursor passes an acknowledged message that it was not shown (G1)."""
     check_between_threads(store, other, [Writer] * 6, messages)
 
 
 @pytest.mark.needs("processes")
-@pytest.mark.parametrize("messages", FEW_OR_MANY)
+@pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)
 def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
     """G1 holds between processes as well: each sees the others' messages by its own cursors, without gaps."""
     check_between_processes(location, store, messages)

@@ -19,7 +19,7 @@ from queuey.service.ranges import mark_of
 from queuey.storage import Messages, Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from tests.backends import APP
-from tests.contract.samples import make_queue, new
+from tests.contract.samples import make_queue, new_message
 from tests.interposed_store import InterposedStore
 
 LIMITS = Limits(page_bytes=1 << 20, max_body=1 << 15)
@@ -53,7 +53,7 @@ def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, na
     queue = make_queue(store, name, partitions=partitions)
     chance = random.Random(seed)
     for start in range(0, len(bodies), 200):
-        items = [new(body, partition=chance.randint(1, partitions)) for body in bodies[start : start + 200]]
+        items = [new_message(body, partition=chance.randint(1, partitions)) for body in bodies[start : start + 200]]
         bridge.run(store.messages.append(queue, items))
     return queue
 
@@ -164,7 +164,7 @@ def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:
 def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: Store) -> None:
     """At the level weak a missing body ends the page before it, and the cursor does not pass it."""
     queue = make_queue(store, partitions=30, consistency="weak")
-    bridge.run(store.messages.append(queue, [new("x", partition=1 + number % 30) for number in range(60)]))
+    bridge.run(store.messages.append(queue, [new_message("x", partition=1 + number % 30) for number in range(60)]))
     expected = merged(queue, store, descending=False)
     behind = Counted(store)
 

@@ -15,7 +15,17 @@ from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue, Slice, bytes_of, rendered_bytes
 from queuey.storage import Store, bridge
 from tests import strategies
-from tests.contract.samples import bodies, make_queue, new, pages, positions, read_one, say, shown, whole
+from tests.contract.samples import (
+    append_bodies,
+    bodies,
+    make_queue,
+    messages_in_partition,
+    new_message,
+    pages,
+    positions,
+    read_one,
+    whole_partition,
+)
 
 PAST = ids.EPOCH_TICKS + 10**16
 
@@ -23,14 +33,14 @@ PAST = ids.EPOCH_TICKS + 10**16
 @pytest.fixture
 def five(store: Store) -> tuple[Queue, list[Position]]:
     queue = make_queue(store, partitions=2)
-    return queue, say(store, queue, *"abcde")
+    return queue, append_bodies(store, queue, *"abcde")
 
 
 def test_whole_partition_in_both_directions(store: Store, five: tuple[Queue, list[Position]]) -> None:
     """Ascending is oldest first, descending newest first."""
     queue, five_positions = five
-    up = read_one(store, queue, whole())
-    down = read_one(store, queue, structs.replace(whole(), descending=True))
+    up = read_one(store, queue, whole_partition())
+    down = read_one(store, queue, structs.replace(whole_partition(), descending=True))
     assert bodies(up.messages) == list("abcde")
     assert positions(up.messages) == five_positions
     assert bodies(down.messages) == list("edcba")
@@ -61,7 +71,7 @@ def test_neighbours_of_bounds(store: Store, five: tuple[Queue, list[Position]]) 
 def test_any_bounds(store: Store, places: set[Position], data: st.DataObject) -> None:
     """For any messages and any bounds, a slice is what its definition says, in order."""
     queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, place) for place in places], new("x")))
+    bridge.run(store.messages.put(queue, [(1, place) for place in places], new_message("x")))
     edge = strategies.positions() | (st.sampled_from(sorted(places)) if places else st.nothing())
     lower, upper = data.draw(edge), data.draw(edge)
     descending = data.draw(st.booleans())
@@ -87,7 +97,7 @@ def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
 def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
     """The bytes of messages in an answer are summed up to ``max_bytes``: the message that reaches it is the last."""
     queue = make_queue(store)
-    say(store, queue, *["x" * 100] * 200)
+    append_bodies(store, queue, *["x" * 100] * 200)
     each = rendered_bytes("x" * 100, None)
     for most, expected in [(1, 1), (each - 1, 1), (each, 1), (each + 1, 2), (33 * each, 33), (64 * each + 1, 65)]:
         for descending in (False, True):
@@ -107,7 +117,9 @@ METAS = [None, Meta(headers=(("a", "x" * 8000),)), Meta("text/plain", (("b", '"'
 def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: str | bytes, meta: Meta | None) -> None:
     """The bytes of a message count escapes, characters of several bytes, base64, headers and the text around a body."""
     queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new("short"), *[new(body, meta=meta)] * 20, new("short")]))
+    bridge.run(
+        store.messages.append(queue, [new_message("short"), *[new_message(body, meta=meta)] * 20, new_message("short")])
+    )
     weights = [rendered_bytes("short", None), rendered_bytes(body, meta)]
     for count in (1, 2, 7):
         for descending in (False, True):
@@ -120,7 +132,9 @@ def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: 
 def test_slices_of_one_read_share_their_bytes(store: Store, descending: bool) -> None:  # noqa: FBT001
     """Partitions whose messages exceed the shared byte limit of all slices are put off, and can be read next."""
     queue = make_queue(store, partitions=12)
-    bridge.run(store.messages.append(queue, [new("x" * 10_000, partition=partition) for partition in range(1, 13)]))
+    bridge.run(
+        store.messages.append(queue, [new_message("x" * 10_000, partition=partition) for partition in range(1, 13)])
+    )
     pending = [Slice(partition, max_bytes=3000, descending=descending) for partition in range(1, 13)]
     partitions: list[int] = []
     while pending:
@@ -139,7 +153,7 @@ def test_slices_of_one_read_share_their_bytes(store: Store, descending: bool) ->
 def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
     """Without bodies a page has positions, up to its limit, and continues behind them."""
     queue = make_queue(store)
-    positions = say(store, queue, *["x" * 1000] * 5)
+    positions = append_bodies(store, queue, *["x" * 1000] * 5)
     expected = positions[::-1] if descending else positions
     page = read_one(store, queue, Slice(1, limit=3, max_bytes=1, descending=descending, bodies=False))
     assert [message.position for message in page.messages] == expected[:3]
@@ -153,7 +167,7 @@ def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
 def test_body_larger_than_a_page(store: Store) -> None:
     """A body larger than ``max_bytes`` makes its own page, so that reading continues."""
     queue = make_queue(store)
-    say(store, queue, "a" * 1000, "b" * 1000, "c")
+    append_bodies(store, queue, "a" * 1000, "b" * 1000, "c")
     chain = list(pages(store, queue, Slice(partition=1, max_bytes=10)))
     assert [str(m.body)[0] for page in chain for m in page.messages] == ["a", "b", "c"]
     assert [len(page.messages) for page in chain[:3]] == [1, 1, 1]
@@ -175,8 +189,8 @@ def test_partition_outside_the_queue(store: Store, partition: int) -> None:
     """Partitions beyond the queue's give empty pages, and never another queue's messages."""
     queue = make_queue(store, partitions=2)
     for neighbour in [make_queue(store, partitions=2) for _ in range(3)]:
-        say(store, neighbour, "x")
-        say(store, neighbour, "x", partition=2)
+        append_bodies(store, neighbour, "x")
+        append_bodies(store, neighbour, "x", partition=2)
     for descending in (False, True):
         page = read_one(store, queue, Slice(partition=partition, descending=descending))
         assert (page.messages, page.more) == ([], False)
@@ -187,7 +201,7 @@ def test_partition_outside_the_queue(store: Store, partition: int) -> None:
 def test_cursor_is_never_below_the_slice(store: Store, lower: Position, upper: Position) -> None:
     """An ascending cursor does not move below the slice's own start, wherever slice and horizon lie."""
     queue = make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
     page = read_one(store, queue, Slice(partition=1, lower=lower, upper=upper))
     assert page.next is not None
     assert page.next >= lower
@@ -205,7 +219,7 @@ def test_several_slices_have_one_horizon(store: Store) -> None:
     """Slices of one call are answered in order, each by its own page, all below the same horizon."""
     queue = make_queue(store, partitions=3)
     for number in (1, 2, 3):
-        say(store, queue, *(f"{number}{letter}" for letter in "abc"), partition=number)
+        append_bodies(store, queue, *(f"{number}{letter}" for letter in "abc"), partition=number)
     slices = [
         Slice(partition=3, limit=1),
         Slice(partition=1, descending=True),
@@ -273,13 +287,13 @@ def test_any_chain_of_pages_equals_one_read(
     queue = make_queue(store)
     for number, step in enumerate(steps):
         if step == "append":
-            say(store, queue, *["x" * (number % 7 + 1)] * (number % 4 + 1))
+            append_bodies(store, queue, *["x" * (number % 7 + 1)] * (number % 4 + 1))
         elif step == "put":
             place = (PAST + number // 3, number % 3 - 1)
-            bridge.run(store.messages.put(queue, [(1, place)], new("y" * (number % 5 + 1))))
-        elif messages := shown(store, queue):
+            bridge.run(store.messages.put(queue, [(1, place)], new_message("y" * (number % 5 + 1))))
+        elif messages := messages_in_partition(store, queue):
             bridge.run(store.messages.delete(queue, [(1, message.position) for message in messages[:: number % 3 + 2]]))
-    everything = shown(store, queue)
+    everything = messages_in_partition(store, queue)
     edges = st.sampled_from([ids.FIRST, ids.LAST, *positions(everything)])
     lower, upper = data.draw(edges), data.draw(edges)
     expected = [message for message in everything if lower <= message.position < upper]
@@ -293,7 +307,7 @@ def test_a_long_chain_continues_over_appends(store: Store, other: Store) -> None
     seen: list[Message] = []
     part = Slice(partition=1, limit=3)
     for n in range(60):
-        say((store, other)[n % 2], queue, str(n))
+        append_bodies((store, other)[n % 2], queue, str(n))
         page = read_one((store, other)[n % 3 % 2], queue, part)
         seen += page.messages
         assert page.next is not None

@@ -11,7 +11,14 @@ from queuey.errors import QueueChanged
 from queuey.messages import Message, OffsetChange, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from tests.backends import APP
-from tests.contract.samples import begun, make_queue, new, say, shown_bodies, whole
+from tests.contract.samples import (
+    append_bodies,
+    bodies_in_partition,
+    make_queue,
+    new_message,
+    start_append,
+    whole_partition,
+)
 from tests.waiting import PATIENCE_SECONDS
 
 PLACE = (1, (ids.EPOCH_TICKS, 0))
@@ -27,20 +34,20 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "update_queue": lambda store, queue: bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=99))),
     "delete_queue": lambda store, queue: bridge.run(store.catalogue.delete_queue(queue)),
     "purge_queue": lambda store, queue: bridge.run(store.catalogue.purge_queue(queue)),
-    "append": lambda store, queue: bridge.run(store.messages.append(queue, [new("late")])),
-    "append on a loop": lambda store, queue: begun(store, queue, [new("late")]).result(PATIENCE_SECONDS),
-    "append delayed": lambda store, queue: bridge.run(store.messages.append(queue, [new("late", delay=5.0)])),
-    "put": lambda store, queue: bridge.run(store.messages.put(queue, [PLACE], new("late"))),
+    "append": lambda store, queue: bridge.run(store.messages.append(queue, [new_message("late")])),
+    "append on a loop": lambda store, queue: start_append(store, queue, [new_message("late")]).result(PATIENCE_SECONDS),
+    "append delayed": lambda store, queue: bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)])),
+    "put": lambda store, queue: bridge.run(store.messages.put(queue, [PLACE], new_message("late"))),
     "fetch": lambda store, queue: bridge.run(store.messages.fetch(queue, [PLACE])),
     "delete": lambda store, queue: bridge.run(store.messages.delete(queue, [PLACE])),
-    "read": lambda store, queue: bridge.run(store.messages.read(queue, [whole()])),
+    "read": lambda store, queue: bridge.run(store.messages.read(queue, [whole_partition()])),
     "inspect": lambda store, queue: bridge.run(store.messages.inspect(queue)),
     "lag": lambda store, queue: bridge.run(store.messages.lag(queue, [(1, None)])),
-    "scan": lambda store, queue: list(bridge.iterate(store.bulk.scan(queue, whole()))),
+    "scan": lambda store, queue: list(bridge.iterate(store.bulk.scan(queue, whole_partition()))),
     "load": lambda store, queue: bridge.run(store.bulk.load(queue, [Message(*PLACE[1], 1, ids.TICKS_MAX, "late")])),
     "horizon": lambda store, queue: bridge.run(store.bulk.horizon(queue)),
-    "scan_arrow": lambda store, queue: list(bridge.iterate(store.bulk.scan_arrow(queue, whole()))),
-    "reach": lambda store, queue: bridge.run(store.bulk.extent(queue, whole())),
+    "scan_arrow": lambda store, queue: list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))),
+    "reach": lambda store, queue: bridge.run(store.bulk.extent(queue, whole_partition())),
     "load_unread": lambda store, queue: bridge.run(store.bulk.load_unread(queue, [ahead(store)])),
     "set_offsets": lambda store, queue: bridge.run(
         store.offsets.set_offsets(queue, "late", [OffsetChange(1, ids.LAST)])
@@ -79,7 +86,7 @@ def changer(request: pytest.FixtureRequest, store: Store, other: Store) -> Store
 def test_every_call_notices(store: Store, changer: Store, change: str) -> None:
     """Each call that takes a queue refuses a row from before the change."""
     queue = make_queue(store, partitions=2)
-    bridge.run(store.messages.put(queue, [PLACE], new("early")))
+    bridge.run(store.messages.put(queue, [PLACE], new_message("early")))
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
     served = []
@@ -99,14 +106,14 @@ def test_refused_calls_have_no_effect(store: Store, changer: Store, change: str)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
     row = bridge.run(changer.catalogue.queue(APP, queue.name, fresh=True))
-    bridge.run(changer.messages.put(row, [PLACE], new("mine")))
+    bridge.run(changer.messages.put(row, [PLACE], new_message("mine")))
     bridge.run(changer.offsets.set_offsets(row, "group", [OffsetChange(2, ids.LAST)]))
     offsets = bridge.run(changer.offsets.group_offsets(row, "group"))
     for call in CALLS.values():
         with pytest.raises(QueueChanged):
             call(store, queue)
     assert bridge.run(changer.catalogue.queue(APP, queue.name, fresh=True)) == row
-    assert shown_bodies(changer, row) == ["mine"]
+    assert bodies_in_partition(changer, row) == ["mine"]
     assert bridge.run(changer.offsets.groups(row)) == ["group"]
     assert bridge.run(changer.offsets.group_offsets(row, "group")) == offsets
 
@@ -115,19 +122,19 @@ def test_refused_calls_have_no_effect(store: Store, changer: Store, change: str)
 def test_looking_again_helps(store: Store, changer: Store, change: str) -> None:
     """A row that is looked up after the refusal works, also from the cache."""
     queue = make_queue(store)
-    say(store, queue, "before")
+    append_bodies(store, queue, "before")
     CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
     with pytest.raises(QueueChanged):
-        say(store, queue, "refused")
+        append_bodies(store, queue, "refused")
     row = bridge.run(store.catalogue.queue(APP, queue.name))
-    say(store, row, "after")
-    assert shown_bodies(store, row) == (["before", "after"] if change == "updated" else ["after"])
+    append_bodies(store, row, "after")
+    assert bodies_in_partition(store, row) == (["before", "after"] if change == "updated" else ["after"])
 
 
 def test_changes_of_other_queues_do_not_matter(store: Store, other: Store) -> None:
     """A row stays valid while other queues are created, changed and deleted."""
     queue = make_queue(store, partitions=2)
-    bridge.run(store.messages.put(queue, [PLACE], new("early")))
+    bridge.run(store.messages.put(queue, [PLACE], new_message("early")))
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     for handle in (store, other):
         neighbour = make_queue(handle)
@@ -143,6 +150,6 @@ def test_changes_of_other_queues_do_not_matter(store: Store, other: Store) -> No
 def test_a_row_of_another_store_is_as_good(store: Store, other: Store) -> None:
     """A row may be used with every Store object on the same data."""
     queue = make_queue(store)
-    say(other, queue, "a")
-    say(store, bridge.run(other.catalogue.queue(APP, queue.name)), "b")
-    assert shown_bodies(other, queue) == ["a", "b"]
+    append_bodies(other, queue, "a")
+    append_bodies(store, bridge.run(other.catalogue.queue(APP, queue.name)), "b")
+    assert bodies_in_partition(other, queue) == ["a", "b"]

@@ -15,10 +15,10 @@ from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service, Waiter
 from queuey.service.reading import Reader
-from queuey.service.streams import MOST_MARKS, Cursor, Event, Found, OpenStreams, Stream
+from queuey.service.streams import MAX_MARKS, Cursor, Event, Found, OpenStreams, Stream
 from queuey.storage import Messages, Store, bridge
 from tests.backends import Backend
-from tests.contract.samples import make_queue, new
+from tests.contract.samples import make_queue, new_message
 from tests.interposed_store import InterposedStore
 
 A, B = (0x1EF_0123_4567_89AB, 5), (0x1EF_0123_4567_89AC, -7)
@@ -28,7 +28,7 @@ class Waiting(Waiter):
     """A waiter that the test wakes."""
 
     def wake(self, qid: int | None = None) -> None:
-        self.note_woken(qid)
+        self.record_wake(qid)
 
 
 class Reading:
@@ -52,7 +52,7 @@ class Reading:
         self.waiter = Waiting(service.reader.watchers)
 
     def read(self, *, short: bool = True) -> list[Event]:
-        woken = self.waiter.take_woken()
+        woken = self.waiter.pop_woken()
         reading: Found | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
         events, failed = self.stream.read(woken, self.waiter) if reading is None else reading
         assert not failed
@@ -88,7 +88,9 @@ def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
     def fill() -> None:
         for _ in range(rng.randrange(8)):
             queue = rng.choice(queues)
-            items = [new("x" * rng.randrange(300), partition=rng.randint(1, queue.partitions)) for _ in range(4)]
+            items = [
+                new_message("x" * rng.randrange(300), partition=rng.randint(1, queue.partitions)) for _ in range(4)
+            ]
             for item, position in zip(items, bridge.run(store.messages.append(queue, items)), strict=True):
                 stored.append((queue.name, item.partition, position))
             for reader in readers:
@@ -120,7 +122,7 @@ def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
     for name, partition in {place[:2] for place in places}:
         mine = [at for *place, at in places if tuple(place) == (name, partition)]
         assert mine == sorted(mine)
-    assert max(len(event.cursor.split(",")) for event in received) <= 1 + MOST_MARKS
+    assert max(len(event.cursor.split(",")) for event in received) <= 1 + MAX_MARKS
 
 
 @pytest.mark.parametrize("difference", [0.25, 30.0])
@@ -134,10 +136,10 @@ def test_new_queues_are_read_from_what_no_clock_is_behind(difference: float) -> 
     stream = Stream(OpenStreams(cast("Reader", reader)), Cursor(), 1, None, None)
     stream.is_of_all = True
     behind = reader.now() - round(difference * ids.TICKS_PER_SECOND)
-    stream.look()
-    assert stream.looked is not None
-    assert behind - 2 * ids.TICKS_PER_SECOND < stream.looked[0] < behind
-    assert not stream.may_look
+    stream.record_list()
+    assert stream.listed is not None
+    assert behind - 2 * ids.TICKS_PER_SECOND < stream.listed[0] < behind
+    assert not stream.may_list
     assert Cursor.parse("now", None, reader.now).base[0] < ids.now_ticks() - wrong // 2
 
 
@@ -155,7 +157,7 @@ def test_only_what_was_woken_is_read(store: Store) -> None:
         return bridge.run(store.messages.read(queue, slices))
 
     between.instead(Messages.read, read)
-    bridge.run(store.messages.append(queues[7], [new("a")]))
+    bridge.run(store.messages.append(queues[7], [new_message("a")]))
     reader.waiter.wake(queues[7].qid)
     assert [event.message.body for event in reader.read()] == ["a"]
     assert reads == [queues[7].name]
@@ -168,9 +170,9 @@ def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) ->
     service = service_of(store)
     reader = Reading(service, [first, other], 10)
     assert reader.read() == []
-    bridge.run(store.messages.append(later, [new("a")]))
+    bridge.run(store.messages.append(later, [new_message("a")]))
     reader.stream.admit(service.enter(later, lambda _: None))
-    bridge.run(store.messages.append(first, [new("b")]))
+    bridge.run(store.messages.append(first, [new_message("b")]))
     reader.waiter.wake(first.qid)
     assert [event.message.body for event in reader.read()] == ["a", "b"]
     assert not reader.stream.more
@@ -205,7 +207,7 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
 def test_two_messages_at_one_position_are_both_given() -> None:
     """Two messages at one position in two partitions are both given."""
     cursor = Cursor(A)
-    cursor.pass_over(("a", 1), B, whole=False)
+    cursor.advance(("a", 1), B, whole=False)
     assert (cursor.base, list(cursor.marks)) == (A, [("a", 1)])
-    cursor.pass_over(("b", 1), B, whole=True)
+    cursor.advance(("b", 1), B, whole=True)
     assert (cursor.base > B, cursor.marks) == (True, {})

@@ -17,7 +17,7 @@ from queuey.service.ranges import OTHERS
 from queuey.service.unread import MarkNews, ReadMark, Unread, group_of
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
-from tests.contract.samples import at_once, make_queue, new, say
+from tests.contract.samples import append_bodies, at_once, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 
@@ -42,8 +42,8 @@ def counts(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int 
 def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
     """A reader's mark counts for that reader alone, in all processes, and only up to the mark."""
     queue, neighbour = make_queue(store), make_queue(store)
-    first, second, _ = say(store, queue, "a", "b", "c")
-    say(store, neighbour, "a")
+    first, second, _ = append_bodies(store, queue, "a", "b", "c")
+    append_bodies(store, neighbour, "a")
     assert counts(store, [queue, neighbour]) == [(3, False), (1, False)]
     assert mark(store, queue, second) == ReadMark({1: second}, 0.0)
     assert counts(other, [queue, neighbour]) == [(1, False), (1, False)]
@@ -56,7 +56,7 @@ def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
 def test_marks_never_go_back(store: Store, other: Store) -> None:
     """The highest of the marks that several devices set at the same moment, in any order, stays."""
     queue = make_queue(store)
-    places = say(store, queue, *(f"{n}" for n in range(12)))
+    places = append_bodies(store, queue, *(f"{n}" for n in range(12)))
     order = random.Random(7).sample(places[:-1], len(places) - 1)
     at_once(lambda n: mark((store, other)[n % 2], queue, order[n]), range(len(order)))
     assert counts(store, [queue]) == [(1, False)]
@@ -67,7 +67,7 @@ def test_partitions_and_bounds(store: Store) -> None:
     """All partitions count, up to the bound; a higher count is reported as more."""
     queue = make_queue(store, partitions=20)
     for number in (1, 2, 17, 20):
-        say(store, queue, "a", "b", partition=number)
+        append_bodies(store, queue, "a", "b", partition=number)
     for limit, expected in ((9, (8, False)), (8, (8, False)), (7, (7, True)), (1, (1, True))):
         assert counts(store, [queue], limit=limit) == [expected]
     bridge.run(store.offsets.set_offsets(queue, group_of(ANN), [OffsetChange(17, ids.LAST)]))
@@ -79,9 +79,9 @@ def test_partitions_and_bounds(store: Store) -> None:
 def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
     """Deleted and expired messages are not unread, and a message that is not due is not yet."""
     queue = make_queue(store)
-    places = say(store, queue, "a", "b", "c")
-    say(store, queue, "short", ttl=10)
-    bridge.run(store.messages.append(queue, [new("later", delay=50)]))
+    places = append_bodies(store, queue, "a", "b", "c")
+    append_bodies(store, queue, "short", ttl=10)
+    bridge.run(store.messages.append(queue, [new_message("later", delay=50)]))
     assert counts(store, [queue]) == [(4, False)]
     bridge.run(store.messages.delete(queue, [(1, places[0])]))
     assert counts(store, [queue]) == [(3, False)]
@@ -96,13 +96,13 @@ def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
 def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
     """A mark at an id that reads do not show yet stays below later messages, which nobody has seen."""
     queue = make_queue(store)
-    say(store, queue, "a")
-    [later] = bridge.run(store.messages.append(queue, [new("later", delay=100)]))
+    append_bodies(store, queue, "a")
+    [later] = bridge.run(store.messages.append(queue, [new_message("later", delay=100)]))
     marked = mark(store, queue, later)
     assert 60 < marked.pending < 200
     assert marked.marks[1] < later
     assert counts(store, [queue]) == [(0, False)]
-    say(store, queue, "between")
+    append_bodies(store, queue, "between")
     clock.advance(150)
     assert counts(store, [queue]) == [(2, False)]
     assert mark(store, queue, later).pending == 0.0
@@ -112,13 +112,13 @@ def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
 def test_marks_end_with_the_queue(store: Store) -> None:
     """A queue that was deleted and made again has no marks; a missing one gives an error."""
     queue = make_queue(store)
-    [place] = say(store, queue, "a")
+    [place] = append_bodies(store, queue, "a")
     mark(store, queue, place)
     bridge.run(store.catalogue.delete_queue(queue))
     [unread] = Service(store).unread.unread([access(store, queue)], ANN)
     assert isinstance(unread, QueueNotFound)
     again = make_queue(store, queue.name)
-    say(store, again, "a", "b")
+    append_bodies(store, again, "a", "b")
     assert counts(store, [again]) == [(2, False)]
     # An outdated row is read again.
     bridge.run(store.catalogue.update_queue(again, QueueSpec(partitions=2)))
@@ -128,7 +128,7 @@ def test_marks_end_with_the_queue(store: Store) -> None:
 def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) -> None:
     """Counts of a queue's old row are not used for its new one."""
     queue = make_queue(store)
-    say(store, queue, "a")
+    append_bodies(store, queue, "a")
 
     def begin_read(queue: Queue, piece: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         [page] = bridge.run(store.messages.read(queue, [piece]))
@@ -146,8 +146,8 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
     """Readers are in no list of groups, do not count as groups, and have their own limit."""
     queue = make_queue(store)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
-    [place] = say(store, queue, "a")
-    with replace_in(offset_changes, offset_changes.MOST_READERS, 2):
+    [place] = append_bodies(store, queue, "a")
+    with replace_in(offset_changes, offset_changes.MAX_READERS, 2):
         mark(store, queue, place, ANN)
         mark(other, queue, place, BOB)
         with pytest.raises(Conflict, match="read marks for 2 readers"):
@@ -160,7 +160,7 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
 def test_a_call_reads_so_much(store: Store) -> None:
     """When a call reaches its read limit, it does not count the other queues, and names them; it reads no body."""
     queues = [make_queue(store) for _ in range(unread.QUEUES_TOGETHER + 2)]
-    say(store, queues[0], *"abc")
+    append_bodies(store, queues[0], *"abc")
     read_slices: list[Slice] = []
 
     async def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
@@ -184,7 +184,7 @@ def test_a_call_reads_so_much(store: Store) -> None:
 def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
     """A stream of many queues reads only the mark that moved, and all marks when that is due."""
     queues = [make_queue(store) for _ in range(5)]
-    [place] = say(store, queues[3], "a")
+    [place] = append_bodies(store, queues[3], "a")
     calls: list[int] = []
 
     def offsets_of_queues(queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
@@ -202,11 +202,11 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
 
     assert len(told()) == 5
     mark(store, queues[3], place)
-    news.hear(queues[3])
+    news.request_read(queues[3])
     assert (told(), told()) == ([(queues[3].name, 0)], [])
     with replace_in(unread, unread.MAX_ROWS, 0):
         mark(store, queues[0], place)
-        news.hear(queues[0])
+        news.request_read(queues[0])
         assert (told(), news.more) == ([], True)
     assert (told(), news.more) == ([(queues[0].name, 0)], False)
     now[0] += news.pause

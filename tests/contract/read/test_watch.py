@@ -13,7 +13,7 @@ from queuey.ids import FIRST, Position
 from queuey.messages import Queue, Slice
 from queuey.storage import Store, bridge, watching
 from tests.backends import PROMPT
-from tests.contract.samples import eventually, make_queue, new, say, shown_bodies
+from tests.contract.samples import append_bodies, bodies_in_partition, eventually, make_queue, new_message
 from tests.replacing import replace_in
 from tests.waiting import join
 
@@ -28,7 +28,7 @@ class Watcher:
         self.told = threading.Event()
         self._stops = [store.messages.watch(queue, number, self.told.set, **how) for number in partitions or (1,)]
 
-    def waits(self, until: Callable[[], bool]) -> bool:
+    def wait_until(self, until: Callable[[], bool]) -> bool:
         """Waits until a condition holds, which it checks at each wake-up; returns whether it holds."""
         while not until():
             if not self.told.wait(LONG):
@@ -51,8 +51,8 @@ def test_told_of_an_append(store: Store, writer: Store) -> None:
     """A watcher is woken when a read shows a message stored since, here or in another process."""
     queue = make_queue(store, partitions=2)
     watcher = Watcher(store, queue, 2)
-    say(writer, queue, "x", partition=2)
-    assert watcher.waits(lambda: shown_bodies(store, queue, 2) == ["x"])
+    append_bodies(writer, queue, "x", partition=2)
+    assert watcher.wait_until(lambda: bodies_in_partition(store, queue, 2) == ["x"])
 
 
 def test_told_again_and_again(store: Store, writer: Store) -> None:
@@ -60,54 +60,54 @@ def test_told_again_and_again(store: Store, writer: Store) -> None:
     queue = make_queue(store)
     watcher = Watcher(store, queue)
     for number in range(20):
-        say(writer, queue, str(number))
-    assert watcher.waits(lambda: len(shown_bodies(store, queue)) == 20)
+        append_bodies(writer, queue, str(number))
+    assert watcher.wait_until(lambda: len(bodies_in_partition(store, queue)) == 20)
 
 
 def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None:
     """A reader without the read delay is woken as soon as a message is stored."""
     queue = make_queue(store, read_delay=LONG)
     watcher = Watcher(store, queue, delayed=False)
-    say(writer, queue, "x")
+    append_bodies(writer, queue, "x")
 
     def found() -> bool:
         return bool(bridge.run(store.messages.read(queue, [Slice(1, delayed=False)]))[0].messages)
 
-    assert watcher.waits(found)
+    assert watcher.wait_until(found)
 
 
 def test_told_when_the_read_delay_is_over(store: Store, writer: Store) -> None:
     """A reader with the read delay is woken when the message shows, without any write at that time."""
     queue = make_queue(store, read_delay=1.5)
     watcher = Watcher(store, queue)
-    say(writer, queue, "x")
-    assert watcher.waits(lambda: bool(bridge.run(store.messages.read(queue, [Slice(1)]))[0].messages))
+    append_bodies(writer, queue, "x")
+    assert watcher.wait_until(lambda: bool(bridge.run(store.messages.read(queue, [Slice(1)]))[0].messages))
 
 
 def test_told_of_a_put(store: Store) -> None:
     """A message put at an id below the horizon wakes watchers."""
     queue = make_queue(store)
-    say(store, queue, "a")
-    assert Watcher(store, queue).waits(lambda: "a" in shown_bodies(store, queue))
+    append_bodies(store, queue, "a")
+    assert Watcher(store, queue).wait_until(lambda: "a" in bodies_in_partition(store, queue))
     watcher = Watcher(store, queue)
-    bridge.run(store.messages.put(queue, [(1, (77, 0))], new("put")))
-    assert watcher.waits(lambda: "put" in shown_bodies(store, queue))
+    bridge.run(store.messages.put(queue, [(1, (77, 0))], new_message("put")))
+    assert watcher.wait_until(lambda: "put" in bodies_in_partition(store, queue))
 
 
 def test_told_when_a_delayed_message_is_due(store: Store, writer: Store) -> None:
     """A message that becomes due without any write wakes watchers."""
     queue = make_queue(store)
     watcher = Watcher(store, queue)
-    bridge.run(writer.messages.append(queue, [new("late", delay=0.5)]))
-    assert watcher.waits(lambda: bool(shown_bodies(store, queue)))
+    bridge.run(writer.messages.append(queue, [new_message("late", delay=0.5)]))
+    assert watcher.wait_until(lambda: bool(bodies_in_partition(store, queue)))
 
 
 def test_everybody_is_told(store: Store) -> None:
     """All watchers of a partition are woken by one message, whichever of several partitions it is in."""
     queue = make_queue(store, partitions=3)
     watchers = [Watcher(store, queue, 1, 3) for _ in range(5)]
-    say(store, queue, "x", partition=3)
-    assert all(watcher.waits(lambda: bool(shown_bodies(store, queue, 3))) for watcher in watchers)
+    append_bodies(store, queue, "x", partition=3)
+    assert all(watcher.wait_until(lambda: bool(bodies_in_partition(store, queue, 3))) for watcher in watchers)
 
 
 def test_nobody_is_told_of_nothing(store: Store, other: Store) -> None:
@@ -116,8 +116,8 @@ def test_nobody_is_told_of_nothing(store: Store, other: Store) -> None:
     watcher = Watcher(store, queue, 1)
     told = 0
     for number in range(20):
-        say(other if number % 2 else store, busy, str(number))
-        say(store, queue, str(number), partition=2)
+        append_bodies(other if number % 2 else store, busy, str(number))
+        append_bodies(store, queue, str(number), partition=2)
         told += watcher.told.wait(0.05)
         watcher.told.clear()
     assert told < 5
@@ -128,8 +128,8 @@ def test_told_no_more(store: Store) -> None:
     queue = make_queue(store)
     ended, other = Watcher(store, queue), Watcher(store, queue)
     ended.stop()
-    say(store, queue, "x")
-    assert other.waits(lambda: bool(shown_bodies(store, queue)))
+    append_bodies(store, queue, "x")
+    assert other.wait_until(lambda: bool(bodies_in_partition(store, queue)))
     assert not ended.told.is_set()
 
 
@@ -167,7 +167,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
 
     def write(through: Store, pauses: list[float]) -> None:
         for pause in pauses:
-            positions = bridge.run(through.messages.append(queue, [new(delay=rng.choice((0, 0, 0.1)))]))
+            positions = bridge.run(through.messages.append(queue, [new_message(delay=rng.choice((0, 0, 0.1)))]))
             with lock:
                 stored.extend(positions)
             threading.Event().wait(pause)
@@ -191,7 +191,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
         at = page.next or at
         return len(seen) >= 60
 
-    assert watcher.waits(read)
+    assert watcher.wait_until(read)
     for thread in threads:
         join(thread)
     assert sorted(seen) == sorted(stored)
@@ -214,12 +214,12 @@ def test_told_of_news_that_processes_share(store: Store, other: Store) -> None:
     other.messages.share_news(
         lambda moment, partitions: told.append(store.messages.hear_news(moment, partitions)), lambda: None
     )
-    say(other, queue, "nobody waits")
+    append_bodies(other, queue, "nobody waits")
     assert eventually(lambda: told == [False], LONG)
     assert not waiting.is_set()
     watcher, unconcerned = (Watcher(store, queue, number, delayed=False) for number in (1, 2))
     assert waiting.is_set()
-    say(other, queue, "x")
+    append_bodies(other, queue, "x")
     assert watcher.told.wait(LONG)
     assert told == [False, True]
     assert not unconcerned.told.is_set()

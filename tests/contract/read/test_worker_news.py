@@ -13,7 +13,7 @@ from queuey.messages import Queue
 from queuey.service.workers import Answer, GiveUp, WorkerIdentity, Workers, news
 from queuey.service.workers.news import NEWS, News
 from queuey.storage import Store, watching
-from tests.contract.samples import eventually, make_queue, say
+from tests.contract.samples import append_bodies, eventually, make_queue
 from tests.replacing import replace_in
 
 LONG = 60.0
@@ -59,7 +59,7 @@ def test_waiting_requests_are_woken_by_any_worker(pair: tuple[Worker, Worker]) -
         queue = make_queue(writer.store)
         woken = reader.waits(queue)
         for number in range(20):
-            say(writer.store, queue, str(number))
+            append_bodies(writer.store, queue, str(number))
             assert woken.wait(LONG)
             woken.clear()
 
@@ -77,12 +77,12 @@ def test_a_worker_at_which_nothing_waits_is_left_alone(pair: tuple[Worker, Worke
     reader.workers.handle(NEWS, counted)
     queue = make_queue(writer.store)
     for number in range(50):
-        say(writer.store, queue, str(number))
+        append_bodies(writer.store, queue, str(number))
     assert eventually(lambda: len(requests) == 1, LONG)
     woken = reader.waits(queue)
     assert eventually(lambda: len(requests) == 2, LONG)
     woken.clear()
-    say(writer.store, queue, "x")
+    append_bodies(writer.store, queue, "x")
     assert woken.wait(LONG)
 
 
@@ -92,7 +92,7 @@ def test_what_is_noted_for_a_worker_is_bounded(pair: tuple[Worker, Worker]) -> N
     queue = make_queue(writer.store, partitions=9)
     with replace_in(news, news.MAX_PARTITIONS, 3):
         for partition in range(1, 10):
-            say(writer.store, queue, "x", partition=partition)
+            append_bodies(writer.store, queue, "x", partition=partition)
     assert len(writer.news._listeners[2].stored) <= 3
     assert reader.workers.is_up(1)
 
@@ -101,10 +101,10 @@ def test_leaving_does_not_wait_for_news(pair: tuple[Worker, Worker]) -> None:
     """A worker that still owes another one an answer leaves at once; the other continues without it."""
     writer, reader = pair
     queue = make_queue(writer.store)
-    say(writer.store, queue, "x")
+    append_bodies(writer.store, queue, "x")
     assert eventually(lambda: bool(reader.news._asking), LONG)
     began = time.monotonic()
     reader.leave()
     assert time.monotonic() - began < LONG / 2
     assert eventually(lambda: not writer.news._listeners[2].is_asked, LONG)
-    say(writer.store, queue, "y")
+    append_bodies(writer.store, queue, "y")

@@ -25,7 +25,7 @@ from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking
 from tests.contract.claims.test_claims import enter, statuses
 from tests.contract.claims.test_moves import Mover
-from tests.contract.samples import eventually, fresh_name, make_queue, new, say
+from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 
 HOUR, DAY = 3600, 86_400
@@ -43,7 +43,7 @@ class Scene:
         spec = {"read_delay": 0.0, "ttl": DAY, "result_ttl": HOUR} | options
         self.store = store
         self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**spec)))
-        [self.position] = say(store, self.queue, "a", ttl=DAY)
+        [self.position] = append_bodies(store, self.queue, "a", ttl=DAY)
         self.use(store)
 
     def use(self, store: Store) -> None:
@@ -192,7 +192,7 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
 def forgotten(scene: Scene, clock: Clock) -> None:
     """Advances two days, after which the log has forgotten messages that left the queue."""
     clock.advance(2 * DAY)
-    say(scene.store, scene.queue, "b")
+    append_bodies(scene.store, scene.queue, "b")
     for _ in range(2):
         scene.claims.release(scene.access, [scene.claim()])
 
@@ -363,7 +363,7 @@ def test_a_job_that_waited_for_long(store: Store, clock: Clock) -> None:
 def test_unfinished_jobs(store: Store, clock: Clock) -> None:
     """Each unfinished state of a job has a name; a job that was never seen, or expired unseen, has one too."""
     scene = Scene(store)
-    [delayed] = bridge.run(store.messages.append(scene.queue, [new("b", delay=600)]))
+    [delayed] = bridge.run(store.messages.append(scene.queue, [new_message("b", delay=600)]))
     assert scene.claims.job(scene.access, (1, delayed)).status == "delayed"
     receipt = scene.claim()
     job = scene.job()
@@ -379,7 +379,7 @@ def test_unfinished_jobs(store: Store, clock: Clock) -> None:
     assert scene.job().status == "waiting"
     unseen: Position = (ids.seconds_to_ticks(store.claim_logs.claim_now() / 1000), ids.LOW_MIN)
     assert scene.claims.job(scene.access, (1, unseen)).status == "never_seen"
-    [brief] = say(store, scene.queue, "c", ttl=DAY)
+    [brief] = append_bodies(store, scene.queue, "c", ttl=DAY)
     clock.advance(DAY + 60)
     assert scene.claims.job(scene.access, (1, brief)).status == "expired"
 
@@ -405,6 +405,6 @@ def test_rows_end(store: Store) -> None:
     watching.instead(Ledger.enter, lambda *given, kept, **named: enter(*given, **named, kept_for=kept))
     scene.use(watching.store)
     scene.acknowledge(scene.claim(), b"1")
-    [position] = say(store, scene.queue, "b")
+    [position] = append_bodies(store, scene.queue, "b")
     scene.service.messages.delete(scene.access, [(1, position)])
     assert kept == [HOUR + GRACE, LEDGER_TTL]

@@ -19,10 +19,10 @@ from queuey.service.schedules.states import KIND, Missed, Plan, kept
 from queuey.service.schedules.timetables import Timetable
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import method_of, read_one, whole
+from tests.contract.samples import method_of, read_one, whole_partition
 from tests.interposed_store import InterposedStore
 
-STEPS = (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
+KILL_POINTS = (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
 """Calls of which any may be the last of a process."""
 
 
@@ -60,7 +60,7 @@ class Process:
     def step(self, name: str) -> bool:
         """Takes the next step of a schedule; returns whether there was one."""
         record = self.find(name)
-        return self.service.core.run(self.firing.go_on(record)) != record
+        return self.service.core.run(self.firing.take_step(record)) != record
 
     def settle(self, name: str) -> None:
         """Takes steps until there are none, as a runner does, while time passes."""
@@ -78,7 +78,7 @@ class Process:
     def kill_at(self, number: int, *, after: bool) -> None:
         """Stops this process before or after the call of this number, counted from now on."""
         self._calls = 0
-        for method in STEPS:
+        for method in KILL_POINTS:
             self.between.instead(method, self._counted(method, number, after=after))
 
     def _counted(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
@@ -112,7 +112,7 @@ def plan(queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0
 
 def bodies(store: Store, queue: Queue) -> Counter[str | bytes]:
     """Counts how often each body was published, also at the very moment of the clock."""
-    part = replace(whole(), delayed=False, due=False)
+    part = replace(whole_partition(), delayed=False, due=False)
     return Counter(message.body for message in read_one(store, queue, part).messages)
 
 

@@ -16,7 +16,7 @@ from queuey.service.schedules import states
 from queuey.service.schedules.states import Missed
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import at_once, make_queue, say
+from tests.contract.samples import append_bodies, at_once, make_queue
 from tests.contract.schedules.processes import Killed, Process, bodies, paused, plan, seconds
 from tests.replacing import replace_in
 
@@ -109,7 +109,7 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     for method in (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
         process.between.passing(method)
     with suppress(RecordChanged, KeyInUse):
-        process.service.core.run(process.firing.go_on(record))
+        process.service.core.run(process.firing.take_step(record))
     process.settle("s")
     assert bodies(other, bridge.run(other.catalogue.queue(APP, "q"))) == {"tick": 1}
 
@@ -476,7 +476,7 @@ class TestClockThatWasAhead:
         """A message posted while the clock was ahead moves ids, but no schedule."""
         first = begin(process)
         process.clock.advance(ahead)
-        say(store, bridge.run(store.catalogue.queue(APP, "q")), "ahead")
+        append_bodies(store, bridge.run(store.catalogue.queue(APP, "q")), "ahead")
         process.clock.advance(-ahead)
         process.settle("s")
         assert process.report("s").next[0] == first

@@ -19,12 +19,12 @@ from queuey.service.schedules import ScheduleUseCases
 from queuey.service.schedules.states import KIND
 from queuey.storage import Catalogue, KeyedPosts, Ledger, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import eventually, make_queue, say
+from tests.contract.samples import append_bodies, eventually, make_queue
 from tests.contract.schedules.processes import bodies, plan, seconds
 from tests.interposed_store import InterposedStore
 
-OFTEN = DueTiming(search=0.1, overdue=3.0)
-ASKED: tuple[Callable[..., Any], ...] = (
+FAST_TIMING = DueTiming(search=0.1, overdue=3.0)
+COUNTED_METHODS: tuple[Callable[..., Any], ...] = (
     Records.record,
     Ledger.ids_ahead,
     Catalogue.queue,
@@ -44,12 +44,12 @@ class Runner:
     def __init__(self, store: Store) -> None:
         self.between = InterposedStore(store)
         self.asked: Counter[str] = Counter()
-        for method in ASKED:
+        for method in COUNTED_METHODS:
             self.between.before(method, partial(self.asked.update, [method.__name__]))
         self._stopping = threading.Event()
         service = Service(self.between.store, stopping=self._stopping)
         self.schedules = ScheduleUseCases(
-            self.between.store, service.messages, service.core, self._stopping, timing=OFTEN
+            self.between.store, service.messages, service.core, self._stopping, timing=FAST_TIMING
         )
 
     def put(self, name: str, queue: Queue, clock: Clock) -> int:
@@ -62,7 +62,7 @@ class Runner:
         self._stopping.set()
         self.schedules.watch()
 
-    def looks(self, most: int) -> bool:
+    def wait_for_searches(self, most: int) -> bool:
         """Waits until it has searched that many more times."""
         before = self.asked["due_records"]
         return eventually(lambda: self.asked["due_records"] >= before + most)
@@ -100,12 +100,12 @@ def test_fired_by_itself(store: Store, queue: Queue, clock: Clock, start: Start)
     names = [f"s{number}" for number in range(10)]
     for name in names:
         runner.put(name, queue, clock)
-    assert runner.looks(2)
+    assert runner.wait_for_searches(2)
     assert bodies(store, queue) == {}
     for ticks in (1, 2):
         clock.advance(60)
         assert eventually(lambda: bodies(store, queue) == dict.fromkeys(names, ticks))  # noqa: B023 - at once
-    assert runner.looks(3)
+    assert runner.wait_for_searches(3)
     assert bodies(store, queue) == dict.fromkeys(names, 2)
 
 
@@ -123,15 +123,15 @@ def test_a_clock_that_was_ahead(store: Store, queue: Queue, clock: Clock, start:
         runner.stop()
         if store.name != "sqlite":
             return
-        say(store, queue, "ahead")
+        append_bodies(store, queue, "ahead")
         clock.advance(-400 * 86_400)
         runner = start()
     else:
-        assert runner.looks(2)
+        assert runner.wait_for_searches(2)
         clock.advance(-400 * 86_400)
     assert eventually(lambda: runner.schedules.show(APP, "s", bool).next[0] == first)
     before = runner.schedules.statistics()["schedules_published_total"]
-    clock.advance(60 + OFTEN.overdue)
+    clock.advance(60 + FAST_TIMING.overdue)
     assert eventually(lambda: runner.schedules.statistics()["schedules_published_total"] == before + 1)
 
 
@@ -139,14 +139,14 @@ def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, 
     """A schedule stays with the process that made it: others search for overdue ones, and do not read it."""
     other = start()
     owner = start()
-    assert other.looks(2)
+    assert other.wait_for_searches(2)
     owner.put("s", queue, clock)
     for ticks in range(1, 6):
         clock.advance(60)
         assert eventually(lambda: bodies(store, queue) == {"s": ticks})  # noqa: B023 - at once
         # Otherwise it would seem overdue after the next advance, and the other process would read it.
         assert eventually(lambda: not bridge.run(store.records.due_records(KIND, bridge.run(store.ledger.now()))))
-    assert other.looks(3)
+    assert other.wait_for_searches(3)
     assert set(other.asked) == {"ids_ahead", "due_records"}
 
 
@@ -154,15 +154,15 @@ def test_taken_over(store: Store, queue: Queue, clock: Clock, start: Start) -> N
     """When the process that made a schedule has ended, another one fires overdue ticks, and continues."""
     other = start()
     owner = start()
-    assert other.looks(2)
+    assert other.wait_for_searches(2)
     owner.put("s", queue, clock)
     owner.stop()
     clock.advance(60)
-    assert other.looks(3)
+    assert other.wait_for_searches(3)
     assert bodies(store, queue) == {}
-    clock.advance(OFTEN.overdue)
+    clock.advance(FAST_TIMING.overdue)
     assert eventually(lambda: bodies(store, queue) == {"s": 1})
-    clock.advance(60 - OFTEN.overdue)
+    clock.advance(60 - FAST_TIMING.overdue)
     assert eventually(lambda: bodies(store, queue) == {"s": 2})
 
 
@@ -172,11 +172,11 @@ def test_after_a_restart(store: Store, queue: Queue, clock: Clock, start: Start)
     owner.put("s", queue, clock)
     owner.stop()
     processes = [start() for _ in range(3)]
-    assert all(process.looks(2) for process in processes)
+    assert all(process.wait_for_searches(2) for process in processes)
     for ticks in range(1, 4):
         clock.advance(60)
         assert eventually(lambda: bodies(store, queue) == {"s": ticks})  # noqa: B023 - at once
-        assert all(process.looks(2) for process in processes)
+        assert all(process.wait_for_searches(2) for process in processes)
     assert bodies(store, queue) == {"s": 3}
 
 
@@ -184,14 +184,14 @@ def test_goes_on_after_failures(store: Store, queue: Queue, clock: Clock, start:
     """A store that fails for a while, at any call, delays a tick; a defect does not end the process's work."""
     runner = start()
     runner.put("s", queue, clock)
-    for ticks, method in enumerate(ASKED, 1):
+    for ticks, method in enumerate(COUNTED_METHODS, 1):
         failures: list[Exception] = [StoreUnavailable("away"), ValueError("a defect")]
 
         runner.between.before(method, partial(_fail, failures))
         clock.advance(60)
         assert eventually(lambda: bodies(store, queue) == {"s": ticks}), (method, failures)  # noqa: B023 - at once
         assert eventually(lambda: not failures), method  # noqa: B023 - at once
-    assert bodies(store, queue) == {"s": len(ASKED)}
+    assert bodies(store, queue) == {"s": len(COUNTED_METHODS)}
 
 
 def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Callable[[], Store], start: Start) -> None:
@@ -201,10 +201,10 @@ def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Calla
     try:
         for step in range(2):
             runner.schedules.watch()
-            assert runner.looks(2)
+            assert runner.wait_for_searches(2)
             before = _statements(idle), runner.asked["due_records"]
             runner.asked.clear()
-            assert runner.looks(5)
+            assert runner.wait_for_searches(5)
             looks = runner.asked["due_records"]
             sent = _statements(idle) - before[0]
             assert set(runner.asked) <= {"ids_ahead", "due_records"}

@@ -17,7 +17,7 @@ from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store, slices
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
-from tests.contract.samples import make_queue, new, say, shown
+from tests.contract.samples import append_bodies, make_queue, messages_in_partition, new_message
 from tests.replacing import replace
 
 DAY = 86_400
@@ -109,7 +109,8 @@ class TestMeasure:
         """An expired message is not counted, wherever it lies."""
         bridge.run(
             opened.store.messages.append(
-                opened.queue, [new("x", ttl=5)] * 30 + [new("y", ttl=500)] * 30 + [new("z", ttl=5)] * 30
+                opened.queue,
+                [new_message("x", ttl=5)] * 30 + [new_message("y", ttl=500)] * 30 + [new_message("z", ttl=5)] * 30,
             )
         )
         opened.clock.advance(10)
@@ -132,7 +133,7 @@ class TestSnapshots:
             else bridge.iterate(opened.store.bulk.measure(queues))
         )
         next(results)
-        say(opened.store, opened.queue, "more")
+        append_bodies(opened.store, opened.queue, "more")
         with opened.outside() as connection:
             pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         assert pages == copied
@@ -220,7 +221,7 @@ class TestLoads:
         bridge.run(opened.store.bulk.load_unread(opened.queue, messages[::-1]))
         bridge.run(opened.store.bulk.load_unread(opened.queue, messages))
         opened.clock.advance(61)
-        assert [message.body for message in shown(opened.store, opened.queue)] == ["6", "7", "8"]
+        assert [message.body for message in messages_in_partition(opened.store, opened.queue)] == ["6", "7", "8"]
         [[measure]] = bridge.iterate(opened.store.bulk.measure([opened.queue]))
         assert measure.count == 3
 
@@ -270,7 +271,7 @@ class TestLedger:
 
 def test_long_bodies_are_read_once(opened: Opened) -> None:
     """A batch that is filled by a few long bodies does not read the bodies of the next batch."""
-    bridge.run(opened.store.messages.append(opened.queue, [new("x" * 200_000)] * 64))
+    bridge.run(opened.store.messages.append(opened.queue, [new_message("x" * 200_000)] * 64))
     before = bytes_read()
     batches = list(bridge.iterate(opened.store.bulk.scan_arrow(opened.queue, Slice(1, limit=1000, max_bytes=400_000))))
     assert [len(batch) for batch in batches] == [2] * 32

@@ -19,7 +19,7 @@ from queuey.storage.sqlite import arrivals as arrivals_module
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
 from tests.blocking import BlockingNames, blocking
-from tests.contract.samples import make_queue, new, ran, shown_bodies
+from tests.contract.samples import bodies_in_partition, make_queue, new_message, run_call
 from tests.contract.sqlite.counted import counted_store
 from tests.replacing import replace_in
 
@@ -47,7 +47,7 @@ def queue(store: SqliteStore) -> Queue:
     for _ in range(10):
         bridge.run(
             store.messages.append(
-                queue, [new("x", partition=1 + number % PARTITIONS) for number in range(100 * PARTITIONS)]
+                queue, [new_message("x", partition=1 + number % PARTITIONS) for number in range(100 * PARTITIONS)]
             )
         )
     return queue
@@ -82,7 +82,7 @@ def test_a_page_is_three_statements(store: SqliteStore, queue: Queue, count: Cou
     for limit in (1, 10, 100, 1000):
         part = Slice(1, limit=limit, descending=descending)
         assert len(bridge.run(store.messages.read(queue, [part]))[0].messages) == limit
-        assert count(partial(ran, store.messages.read, queue, [part])) == 3
+        assert count(partial(run_call, store.messages.read, queue, [part])) == 3
 
 
 def test_a_page_of_many_partitions_is_two_statements_for_each(
@@ -100,7 +100,7 @@ def test_a_page_of_many_partitions_is_two_statements_for_each(
 @pytest.mark.parametrize("number", [1, 100])
 def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Count[Any], number: int) -> None:
     """A post is five statements: a transaction, its messages, the windows of their ends, and the clock."""
-    assert count(partial(ran, store.messages.append, queue, [new("x")] * number)) == 5
+    assert count(partial(run_call, store.messages.append, queue, [new_message("x")] * number)) == 5
 
 
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
@@ -119,15 +119,15 @@ def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("items", "inserts"),
     [
-        ([new("x")] * 100, 1),
-        ([new("x", partition=1 + number // 25) for number in range(100)], 4),
-        ([new("a", ttl=60)] * 50 + [new("\xe9\u20ac", ttl=90)] * 50, 2),
-        ([new(b"\x00\xff")] * 10, 1),
-        ([new("x", partition=1 + number % 2) for number in range(100)], 0),
-        ([new("x")] * 7, 0),
-        ([*[new("x")] * 20, new("a\x00b")], 0),
-        ([*[new("x")] * 20, new(b"\xff")], 0),
-        ([*[new("x")] * 20, new("x", meta=Meta("text/html"))], 0),
+        ([new_message("x")] * 100, 1),
+        ([new_message("x", partition=1 + number // 25) for number in range(100)], 4),
+        ([new_message("a", ttl=60)] * 50 + [new_message("\xe9\u20ac", ttl=90)] * 50, 2),
+        ([new_message(b"\x00\xff")] * 10, 1),
+        ([new_message("x", partition=1 + number % 2) for number in range(100)], 0),
+        ([new_message("x")] * 7, 0),
+        ([*[new_message("x")] * 20, new_message("a\x00b")], 0),
+        ([*[new_message("x")] * 20, new_message(b"\xff")], 0),
+        ([*[new_message("x")] * 20, new_message("x", meta=Meta("text/html"))], 0),
     ],
 )
 def test_runs_of_a_batch_are_one_statement_each(
@@ -156,17 +156,17 @@ def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
         store.adopt(loop)
         for _ in range(3):
             before = store._db.writer.commits
-            posts = [store.messages.append(queue, [new("x")]) for _ in range(40)]
+            posts = [store.messages.append(queue, [new_message("x")]) for _ in range(40)]
             await asyncio.wait_for(asyncio.gather(*posts), 60)
             assert store._db.writer.commits == before + 1
-        last = loop.create_task(store.messages.append(queue, [new("last")]))
+        last = loop.create_task(store.messages.append(queue, [new_message("last")]))
         await asyncio.sleep(0)
         store.adopt(None)
         await last
 
     asyncio.run(post())
-    bridge.run(store.messages.append(queue, [new("x")]))
-    assert "last" in shown_bodies(store, queue)
+    bridge.run(store.messages.append(queue, [new_message("x")]))
+    assert "last" in bodies_in_partition(store, queue)
 
 
 def test_claims_cost_the_same_anywhere(
@@ -174,7 +174,7 @@ def test_claims_cost_the_same_anywhere(
 ) -> None:
     """A claim and its acknowledgement cost the same number of statements, whatever was acknowledged before."""
     for acknowledged in (0, 2000):
-        bridge.run(store.messages.append(access.queue, [new("x")] * acknowledged))
+        bridge.run(store.messages.append(access.queue, [new_message("x")] * acknowledged))
         for _ in range(acknowledged // 1000):
             claimed = blocking(service.claims).claim(access, limit=1000, ttl=600, partitions=[1])
             blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
@@ -193,7 +193,7 @@ def test_info_and_names(
     store: SqliteStore, service: Service, access: QueueAccess, queue: Queue, count: Count[Any]
 ) -> None:
     """Sizes cost four statements per partition; each call about a name costs a fixed number, for any queue size."""
-    assert count(partial(ran, store.messages.inspect, queue)) == 4 * PARTITIONS + 1
+    assert count(partial(run_call, store.messages.inspect, queue)) == 4 * PARTITIONS + 1
     BlockingNames(service).create(access, "n", Draft("a"))
     assert count(partial(BlockingNames(service).replace, access, "n", Draft("b"))) <= 25
     assert count(partial(BlockingNames(service).fetch, access, "n")) <= 10
@@ -204,13 +204,13 @@ def test_waiting_for_own_messages(store: SqliteStore, statements: list[str]) -> 
     queue, woken, arrivals = make_queue(store), list[int](), store._arrivals
     for _ in range(3):
         store.messages.watch(queue, 1, partial(woken.append, 1))
-    arrivals._look(arrivals.watches.all())
+    arrivals._poll(arrivals.watches.all())
     statements.clear()
     for _ in range(20):
-        bridge.run(store.messages.append(queue, [new("x")]))
-        arrivals._look(arrivals.watches.all())
+        bridge.run(store.messages.append(queue, [new_message("x")]))
+        arrivals._poll(arrivals.watches.all())
     assert len(woken) == 3 * 20
     assert arrivals_module._NEWS not in statements
     arrivals._others = True
-    arrivals._look(arrivals.watches.all())
+    arrivals._poll(arrivals.watches.all())
     assert len(woken) == 3 * 20

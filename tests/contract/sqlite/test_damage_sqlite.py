@@ -16,18 +16,18 @@ from queuey.storage.sqlite import check, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
 from tests.contract.catalogue.test_lifecycle import CALLS
-from tests.contract.samples import make_queue, say, shown
-from tests.contract.sqlite.test_faults_sqlite import QUICK, prepare
+from tests.contract.samples import append_bodies, make_queue, messages_in_partition
+from tests.contract.sqlite.test_faults_sqlite import SHORT_TIMEOUTS, prepare
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Makes a directory with a closed store of a few hundred pages."""
-    made = prepare(tmp_path_factory.mktemp("sound") / "data", QUICK)
+    made = prepare(tmp_path_factory.mktemp("sound") / "data", SHORT_TIMEOUTS)
     for n in range(20):
         make_queue(made.store, f"queue {n}", partitions=3)
     for n in range(30):
-        say(made.store, made.queue, f"{n} \u20ac" * 40, os.urandom(300), "x" * 9000, ttl=60 + n * 1000)
+        append_bodies(made.store, made.queue, f"{n} \u20ac" * 40, os.urandom(300), "x" * 9000, ttl=60 + n * 1000)
     made.store.close()
     return made.directory
 
@@ -43,7 +43,7 @@ def test_garbage_in_the_file(sound: Path, tmp_path: Path, seed: int) -> None:
         content[start : start + length] = rng.randbytes(length)
     (tmp_path / driver.FILE).write_bytes(content)
     try:
-        store = open_store(tmp_path, options=QUICK)
+        store = open_store(tmp_path, options=SHORT_TIMEOUTS)
     except QueueyError as error:
         assert isinstance(error, StoreUnavailable | StoreIncompatible)  # noqa: PT017 - opening may succeed as well
         return
@@ -73,9 +73,9 @@ def test_truncated_file(sound: Path, tmp_path: Path) -> None:
     (tmp_path / driver.FILE).write_bytes(content[: len(content) // 8192 * 4096])
 
     def use() -> None:
-        with contextlib.closing(open_store(tmp_path, options=QUICK)) as store:
+        with contextlib.closing(open_store(tmp_path, options=SHORT_TIMEOUTS)) as store:
             for row in bridge.run(store.catalogue.list_queues(APP)):
-                shown(store, row)
+                messages_in_partition(store, row)
             bridge.run(store.ping())
 
     with pytest.raises(StoreUnavailable):

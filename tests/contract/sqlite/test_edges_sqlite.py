@@ -21,13 +21,20 @@ from queuey.storage.calls import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import _patience
-from queuey.storage.sqlite.messages import AVOIDED, SLOW
+from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW
 from queuey.storage.sqlite.slices import read_slice
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
 from tests.backends import APP, UNSYNCED, Clock
-from tests.contract.samples import begun, make_queue, new, say, shown, shown_bodies
+from tests.contract.samples import (
+    append_bodies,
+    bodies_in_partition,
+    make_queue,
+    messages_in_partition,
+    new_message,
+    start_append,
+)
 from tests.replacing import replace, replace_in
 from tests.waiting import call_until
 
@@ -74,11 +81,13 @@ class TestAfter:
     def test_nobody_moves_the_clock_step_by_step(self, store: SqliteStore, clock: Clock) -> None:
         """However often a client names an id a little ahead, ids stay within about a second of the clock."""
         queue = make_queue(store)
-        (position,) = say(store, queue, "first")
+        (position,) = append_bodies(store, queue, "first")
         for _ in range(5):
             with contextlib.suppress(InvalidRequest):
                 (position,) = bridge.run(
-                    store.messages.append(queue, [new()], after=(position[0] + 9 * ids.TICKS_PER_SECOND // 10, 0))
+                    store.messages.append(
+                        queue, [new_message()], after=(position[0] + 9 * ids.TICKS_PER_SECOND // 10, 0)
+                    )
                 )
         assert position[0] < clock.ticks + 2 * ids.TICKS_PER_SECOND
 
@@ -88,23 +97,25 @@ class TestAfter:
         """An id minted before the clock was set back is accepted by a process that has not seen it."""
         queue = make_queue(store)
         other = open_one()
-        (given_position,) = say(other, queue, "first")
+        (given_position,) = append_bodies(other, queue, "first")
         clock.advance(-60)
         for handle in (store, other):
-            (position,) = bridge.run(handle.messages.append(queue, [new("then")], after=given_position))
+            (position,) = bridge.run(handle.messages.append(queue, [new_message("then")], after=given_position))
             assert position > given_position
 
 
 def test_a_long_row_of_chosen_ids_in_the_way(store: SqliteStore, clock: Clock) -> None:
     """Ten thousand consecutive ids put where ids are about to be minted do not slow down minting."""
     queue = make_queue(store)
-    say(store, queue, "first")
-    (low,) = {message.low for message in shown(store, queue)}
+    append_bodies(store, queue, "first")
+    (low,) = {message.low for message in messages_in_partition(store, queue)}
     ahead = clock.ticks + ids.TICKS_PER_SECOND
     for start in range(ahead, ahead + 20_000, 1000):
-        bridge.run(store.messages.put(queue, [(1, (ticks, low)) for ticks in range(start, start + 1000)], new()))
+        bridge.run(
+            store.messages.put(queue, [(1, (ticks, low)) for ticks in range(start, start + 1000)], new_message())
+        )
     clock.advance(1)
-    (position,) = say(store, queue, "then")
+    (position,) = append_bodies(store, queue, "then")
     assert position == (ahead + 20_000, low)
 
 
@@ -114,10 +125,10 @@ class TestOldIds:
     def test_swept_by_their_own_lifetime(self, store: SqliteStore, clock: Clock) -> None:
         """A message is swept soon after its TTL, however old its id is."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0)), (1, ids.FIRST)], new(ttl=100)))
+        bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0)), (1, ids.FIRST)], new_message(ttl=100)))
         clock.advance(99)
         assert store.sweep() == 0
-        assert len(shown(store, queue)) == 2
+        assert len(messages_in_partition(store, queue)) == 2
         clock.advance(20)
         assert store.sweep() == 2
 
@@ -125,7 +136,7 @@ class TestOldIds:
         """Overwriting a message again and again does not change the counts that estimates use."""
         queue = make_queue(store)
         for _ in range(5):
-            bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new(ttl=100)))
+            bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new_message(ttl=100)))
         assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 1
         assert bridge.run(store.messages.delete(queue, [(1, (clock.ticks - 30 * YEAR, 0))])) == 1
         assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 0
@@ -134,7 +145,7 @@ class TestOldIds:
 def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
     """A descending read down to the lowest id has reached the start."""
     queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new("lowest")))
+    bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new_message("lowest")))
     (page,) = bridge.run(store.messages.read(queue, [Slice(1, limit=1, descending=True)]))
     assert [message.body for message in page.messages] == ["lowest"]
     assert page.next is None
@@ -146,15 +157,15 @@ class TestSweep:
     def test_the_clock_steps_back_meanwhile(self, store: SqliteStore, clock: Clock) -> None:
         """A message stored during a sweep, after the clock was set back, is shown until it ends."""
         queue = make_queue(store)
-        say(store, queue, "early", ttl=10)
+        append_bodies(store, queue, "early", ttl=10)
         clock.advance(30)
         steps = store._sweep._transactions()
         next(steps)
         clock.advance(-25)
-        say(store, queue, "late", ttl=5)
+        append_bodies(store, queue, "late", ttl=5)
         assert sum(1 for _ in steps) > 0
         clock.advance(4)
-        assert shown_bodies(store, queue) == ["late"]
+        assert bodies_in_partition(store, queue) == ["late"]
         clock.advance(30)
         assert store.sweep() == 1
 
@@ -162,9 +173,9 @@ class TestSweep:
         """A step removes a few megabytes at most, even after steps of many short messages."""
         queue = make_queue(store, partitions=2)
         for _ in range(20):
-            say(store, queue, *["x"] * 1000, ttl=10)
+            append_bodies(store, queue, *["x"] * 1000, ttl=10)
         for _ in range(10):
-            say(store, queue, *[b"x" * 200_000] * 10, partition=2, ttl=20)
+            append_bodies(store, queue, *[b"x" * 200_000] * 10, partition=2, ttl=20)
         sizes: list[int] = []
         total = "SELECT coalesce(sum(octet_length(body)), 0) FROM messages"
         perform = SqliteWriter.perform
@@ -194,8 +205,8 @@ def test_read_after_a_damaged_row(store: SqliteStore) -> None:
 
     with pytest.raises(StoreUnavailable) as kept:
         fail()
-    say(store, queue, "later")
-    assert shown_bodies(store, queue) == ["later"]
+    append_bodies(store, queue, "later")
+    assert bodies_in_partition(store, queue) == ["later"]
     assert "damaged" in str(kept.value)
 
 
@@ -239,8 +250,8 @@ class TestReadsAtOnce:
     def test_gives_what_a_read_gives(self, store: SqliteStore) -> None:
         """A read on the loop gives the same messages and errors as any other."""
         queue = make_queue(store)
-        say(store, queue, *"abc")
-        assert shown_bodies(store, queue) == ["a", "b", "c"]
+        append_bodies(store, queue, *"abc")
+        assert bodies_in_partition(store, queue) == ["a", "b", "c"]
         assert self.bodies(store, queue) == ["a", "b", "c"]
         assert self.bodies(store, queue, 2, descending=True) == ["c", "b"]
         bridge.run(store.catalogue.purge_queue(queue))
@@ -251,7 +262,7 @@ class TestReadsAtOnce:
         """While no reading connection is free or open, reads are left to threads."""
         queue = make_queue(store)
         assert self.bodies(store, queue) is None
-        assert shown_bodies(store, queue) == []
+        assert bodies_in_partition(store, queue) == []
         with store._db.readers.reading():
             assert self.bodies(store, queue) is None
         assert self.bodies(store, queue) == []
@@ -259,43 +270,43 @@ class TestReadsAtOnce:
     def test_a_delayed_message_that_comes_due_takes_a_write(self, store: SqliteStore, clock: Clock) -> None:
         """A delayed message that comes due needs a write of the clock: reads are left to threads until it is made."""
         queue = make_queue(store)
-        bridge.run(store.messages.append(queue, [new("later", delay=10)]))
-        assert shown_bodies(store, queue) == []
+        bridge.run(store.messages.append(queue, [new_message("later", delay=10)]))
+        assert bodies_in_partition(store, queue) == []
         assert self.bodies(store, queue) == []
         clock.advance(11)
         assert self.bodies(store, queue) is None
-        assert shown_bodies(store, queue) == ["later"]
+        assert bodies_in_partition(store, queue) == ["later"]
         assert self.bodies(store, queue) == ["later"]
 
     def test_delayed_messages_elsewhere_take_no_write(self, store: SqliteStore, clock: Clock) -> None:
         """Reads of a partition write nothing for messages that come due in another one."""
         queue, other = make_queue(store, partitions=2), make_queue(store)
-        say(store, queue, "mine")
-        bridge.run(store.messages.append(other, [new(str(n), delay=n) for n in range(1, 6)]))
-        bridge.run(store.messages.append(queue, [new("later", partition=2, delay=3)]))
-        assert shown_bodies(store, queue) == ["mine"]
+        append_bodies(store, queue, "mine")
+        bridge.run(store.messages.append(other, [new_message(str(n), delay=n) for n in range(1, 6)]))
+        bridge.run(store.messages.append(queue, [new_message("later", partition=2, delay=3)]))
+        assert bodies_in_partition(store, queue) == ["mine"]
         commits = store._db.writer.commits
         for _ in range(5):
             clock.advance(1.1)
-            assert shown_bodies(store, queue) == ["mine"]
+            assert bodies_in_partition(store, queue) == ["mine"]
             assert self.bodies(store, queue) == ["mine"]
         assert store._db.writer.commits == commits
         assert self.bodies(store, queue, partition=2) is None
-        assert shown_bodies(store, other) == list("12345")
+        assert bodies_in_partition(store, other) == list("12345")
         assert self.bodies(store, queue, partition=2) == ["later"]
         assert store._db.writer.commits == commits + 1
 
     def test_very_many_rows_are_left_to_threads(self, store: SqliteStore, clock: Clock) -> None:
         """A read over very many expired messages is aborted and left to a thread; reads of other partitions are not."""
         queue = make_queue(store, partitions=2)
-        say(store, queue, "long", ttl=3600)
+        append_bodies(store, queue, "long", ttl=3600)
         for _ in range(10):
-            say(store, queue, *["x"] * 1000, ttl=2)
-        say(store, queue, "other", partition=2)
-        assert len(shown_bodies(store, queue)) > 1
+            append_bodies(store, queue, *["x"] * 1000, ttl=2)
+        append_bodies(store, queue, "other", partition=2)
+        assert len(bodies_in_partition(store, queue)) > 1
         clock.advance(3)
         assert self.bodies(store, queue) is None
-        assert shown_bodies(store, queue) == ["long"]
+        assert bodies_in_partition(store, queue) == ["long"]
         assert self.bodies(store, queue) is None
         assert self.bodies(store, queue, partition=2) == ["other"]
         with store._db.readers.reading() as connection:
@@ -303,7 +314,7 @@ class TestReadsAtOnce:
 
     def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
         """A file that another process has locked does not block the loop's thread."""
-        assert shown_bodies(store, make_queue(store)) == []
+        assert bodies_in_partition(store, make_queue(store)) == []
         patience = _patience(60.0)
         assert not store._db.readers.read_hastily(lambda _: patience(0))
         assert patience(0)
@@ -311,26 +322,26 @@ class TestReadsAtOnce:
     def test_a_connection_that_cannot_begin_is_replaced(self, store: SqliteStore) -> None:
         """A read on the loop that fails before its first step returns its connection and restores its thread."""
         queue = make_queue(store)
-        assert shown_bodies(store, queue) == []
+        assert bodies_in_partition(store, queue) == []
         with store._db.readers.reading() as connection:
             pass
         connection.close()
         with pytest.raises(StoreUnavailable):
             store._db.readers.read_hastily(lambda lent: lent.execute("SELECT 1").fetchall())
         assert _patience(60.0)(0)
-        assert shown_bodies(store, queue) == []
+        assert bodies_in_partition(store, queue) == []
 
     def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
         """However often a statement has run before, a short read stays on the loop."""
         queue = make_queue(store)
-        say(store, queue, *"abc")
-        assert shown_bodies(store, queue) == ["a", "b", "c"]
+        append_bodies(store, queue, *"abc")
+        assert bodies_in_partition(store, queue) == ["a", "b", "c"]
         assert all(self.bodies(store, queue) == ["a", "b", "c"] for _ in range(3000))
 
     def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore, seconds: list[float]) -> None:
         """After a slow read all reads are left to threads for a second."""
         queue = make_queue(store)
-        assert shown_bodies(store, queue) == []
+        assert bodies_in_partition(store, queue) == []
 
         def slow(*args: Any, **kwargs: Any) -> Page:  # noqa: ANN401 - as read_slice takes them
             seconds[0] += 2 * SLOW
@@ -339,7 +350,7 @@ class TestReadsAtOnce:
         with replace_in(messages, read_slice, slow):
             assert self.bodies(store, queue) == []
         assert self.bodies(store, queue) is None
-        seconds[0] += AVOIDED - SLOW
+        seconds[0] += LOOP_READ_PAUSE - SLOW
         assert self.bodies(store, queue) is None
         seconds[0] += 2 * SLOW
         assert self.bodies(store, queue) == []
@@ -382,19 +393,21 @@ class TestWriter:
         deadline = store._db.deadline
         with store._db.readers.reading(), deadline.running(call_until(deadline.next_end() - 14.9)):
             with pytest.raises(StoreUnavailable):
-                shown_bodies(store, queue)
+                bodies_in_partition(store, queue)
             time.sleep(0.05)  # A wait may end a little early.
             with pytest.raises(StoreUnavailable) as refused:
-                say(store, queue, "x")
+                append_bodies(store, queue, "x")
         assert refused.value.outcome == "none"
-        assert shown_bodies(store, queue) == []
+        assert bodies_in_partition(store, queue) == []
 
     def test_groups_are_bounded_by_bytes(self, store: SqliteStore) -> None:
         """However many writes are queued, a transaction takes a few megabytes of them."""
         queue = make_queue(store)
         with busy_writer(store):
             before = store._db.writer.commits
-            futures = [begun(store, queue, [new("x" * 1_000_000)] * count) for count in [1] * 20 + [10, 1]]
+            futures = [
+                start_append(store, queue, [new_message("x" * 1_000_000)] * count) for count in [1] * 20 + [10, 1]
+            ]
         for future in futures:
             future.result(60)
         assert store._db.writer.commits - before == 1 + 20 // 5 + 1 + 1
@@ -403,12 +416,14 @@ class TestWriter:
         """A message that fails only at the end of the transaction fails alone; the others of it are stored."""
         queue = make_queue(store)
         with busy_writer(store):
-            futures = [begun(store, queue, [new(str(n), ttl=1 << 60 if n == 1 else 3600)]) for n in range(5)]
+            futures = [
+                start_append(store, queue, [new_message(str(n), ttl=1 << 60 if n == 1 else 3600)]) for n in range(5)
+            ]
         with pytest.raises(OverflowError):
             futures.pop(1).result(60)
         for future in futures:
             assert len(future.result(60)) == 1
-        assert shown_bodies(store, queue) == ["0", "2", "3", "4"]
+        assert bodies_in_partition(store, queue) == ["0", "2", "3", "4"]
 
 
 def test_a_directory_that_is_gone(store: SqliteStore, tmp_path: Path) -> None:
@@ -427,11 +442,11 @@ def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> N
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM messages").fetchall()
         for _ in range(25):
-            begun(store, queue, [new("x" * 1_000_000)]).result(60)
+            start_append(store, queue, [new_message("x" * 1_000_000)]).result(60)
         connection.execute("COMMIT")
     assert log.stat().st_size > (longest := driver.LOG_LIMIT * 4096)
     store._sweep.checkpoint()
-    say(store, queue, "y")
+    append_bodies(store, queue, "y")
     assert log.stat().st_size <= longest
 
 

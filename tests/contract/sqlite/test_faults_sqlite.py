@@ -20,6 +20,7 @@ import apsw
 import pytest
 
 from queuey.errors import QueueyError, StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.ids import Position
 from queuey.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
@@ -28,7 +29,15 @@ from queuey.storage.sqlite.write.writer import SqliteWriter
 from queuey.storage.troubles import QUIET, Trouble
 from tests.backends import APP, Clock
 from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
-from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
+from tests.contract.samples import (
+    append_bodies,
+    at_once,
+    bodies_in_partition,
+    make_queue,
+    messages_in_partition,
+    new_message,
+    start_append,
+)
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, call_until, join
 
@@ -38,13 +47,13 @@ WRITES = {
     *("load_unread", "enter", "identity", "write_snapshot", "append_once"),
     *("append on a loop", "append_once on a loop", "append_entry on a loop"),
     *("write_named", "settle_named", "write_covers", "forget_covers", "set_record", "remove_record"),
-    *("change_group", "remove_group", "renew_session", "ask_member", "note_search", "hand_over"),
+    *("change_group", "remove_group", "renew_session", "ask_member", "record_search", "hand_over"),
 }
-IDLE = {"add_key", "settle_named", "forget_covers", "remove_record", "remove_group", "note_search", "hand_over"}
+NO_OPS = {"add_key", "settle_named", "forget_covers", "remove_record", "remove_group", "record_search", "hand_over"}
 """Writes that change nothing here: the key, offsets and name exist, the covers and the group do not."""
 MEMORY = {"queue", "has_application"}
 """Calls that may answer without the file."""
-QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
+SHORT_TIMEOUTS = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
 
 
 @contextlib.contextmanager
@@ -69,11 +78,9 @@ class Prepared:
     def works(self) -> bool:
         """Returns whether the store writes and reads."""
         bridge.run(self.store.ping())
-        (position,) = say(self.store, bridge.run(self.store.catalogue.queue(APP, self.queue.name)), "works")
-        return position in [
-            message.position
-            for message in shown(self.store, bridge.run(self.store.catalogue.queue(APP, self.queue.name)))
-        ]
+        queue = bridge.run(self.store.catalogue.queue(APP, self.queue.name))
+        (position,) = append_bodies(self.store, queue, "works")
+        return position in [message.position for message in messages_in_partition(self.store, queue)]
 
 
 def prepare(directory: Path, options: SqliteOptions) -> Prepared:
@@ -81,17 +88,21 @@ def prepare(directory: Path, options: SqliteOptions) -> Prepared:
     store = open_store(directory, options=options)
     bridge.run(store.applications.create_application(APP))
     queue = make_queue(store, "orders", partitions=2)
-    bridge.run(store.messages.delete(queue, [(1, place) for place in say(store, queue, "deleted")]))
-    bridge.run(store.messages.put(queue, [PLACE], new("put")))
+    bridge.run(store.messages.delete(queue, [(1, place) for place in append_bodies(store, queue, "deleted")]))
+    bridge.run(store.messages.put(queue, [PLACE], new_message("put")))
     bridge.run(store.applications.add_key(APP, DIGEST))
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, PLACE[1])]))
     return Prepared(directory, store, queue)
 
 
+def places_of(made: Prepared) -> list[tuple[int, Position]]:
+    return [(1, message.position) for message in messages_in_partition(made.store, made.queue)]
+
+
 @pytest.fixture
 def prepared(tmp_path: Path) -> Iterator[Prepared]:
     """A store that gives up on locks soon."""
-    made = prepare(tmp_path / "data", QUICK)
+    made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
     yield made
     made.store.close()
 
@@ -122,17 +133,17 @@ class TestLocked:
         assert refused.value.outcome == "none"
         lock()
         assert bridge.run(prepared.store.catalogue.queue(APP, "orders", fresh=True)) == prepared.queue
-        assert shown_bodies(prepared.store, prepared.queue) == ["put"]
+        assert bodies_in_partition(prepared.store, prepared.queue) == ["put"]
         assert len(bridge.run(prepared.store.applications.keys(APP))) == 1
         assert bridge.run(prepared.store.applications.application_names()) == [APP]
         assert prepared.works()
 
     def test_a_begun_append_is_answered(self, prepared: Prepared, lock: Callable[[], object]) -> None:
         """An append that was begun gets the same error."""
-        error = begun(prepared.store, prepared.queue, [new("x")]).exception(60)
+        error = start_append(prepared.store, prepared.queue, [new_message("x")]).exception(60)
         assert isinstance(error, StoreBusy)
         lock()
-        assert shown_bodies(prepared.store, prepared.queue) == ["put"]
+        assert bodies_in_partition(prepared.store, prepared.queue) == ["put"]
 
     @pytest.mark.parametrize("call", sorted(set(CALLS) - WRITES - MEMORY))
     def test_reads_go_on(self, prepared: Prepared, lock: Callable[[], object], call: str) -> None:
@@ -143,13 +154,13 @@ class TestLocked:
         """A message that becomes due while the lock is held is shown later; meanwhile reads work without it."""
         clock = Clock()
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=0.05, sweep_interval=None, clock=clock))
-        bridge.run(made.store.messages.append(made.queue, [new("late", delay=5.0)]))
+        bridge.run(made.store.messages.append(made.queue, [new_message("late", delay=5.0)]))
         clock.advance(6)
         with outside(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            assert shown_bodies(made.store, made.queue) == ["put"]
+            assert bodies_in_partition(made.store, made.queue) == ["put"]
             connection.execute("ROLLBACK")
-        assert shown_bodies(made.store, made.queue) == ["put", "late"]
+        assert bodies_in_partition(made.store, made.queue) == ["put", "late"]
         made.store.close()
 
     def test_short_locks_are_waited_for(self, tmp_path: Path) -> None:
@@ -157,7 +168,7 @@ class TestLocked:
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=90.0))
         with outside(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            future = begun(made.store, made.queue, [new("x")])
+            future = start_append(made.store, made.queue, [new_message("x")])
             assert not future.done()
             connection.execute("ROLLBACK")
             assert len(future.result(60)) == 1
@@ -165,7 +176,7 @@ class TestLocked:
 
     def test_deadline(self, tmp_path: Path) -> None:
         """At its deadline a call fails: with outcome "none" if its write was not begun, otherwise "unknown"."""
-        made = prepare(tmp_path / "data", QUICK)
+        made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
         stuck = open_store(made.directory, options=SqliteOptions(busy_timeout=60.0, deadline=1.0))
         errors: dict[str, StoreUnavailable] = {}
         threads: list[threading.Thread] = []
@@ -177,7 +188,7 @@ class TestLocked:
 
         def write(body: str) -> None:
             try:
-                say(stuck, made.queue, body)
+                append_bodies(stuck, made.queue, body)
             except StoreUnavailable as error:
                 errors[body] = error
 
@@ -198,7 +209,7 @@ class TestLocked:
         assert len(errors) == len(threads)
         stuck.close()
         with_none = {body for body, error in errors.items() if error.outcome == "none"}
-        assert with_none.isdisjoint(set(shown_bodies(made.store, made.queue)))
+        assert with_none.isdisjoint(set(bodies_in_partition(made.store, made.queue)))
         assert len(with_none) < len(errors)
         made.store.close()
 
@@ -207,12 +218,12 @@ class TestLocked:
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=60.0))
         with outside(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            futures = [begun(made.store, made.queue, [new(str(n))]) for n in range(6)]
+            futures = [start_append(made.store, made.queue, [new_message(str(n))]) for n in range(6)]
             made.store.close(timeout=0.2)
             connection.execute("ROLLBACK")
         errors = {str(n): future.exception(60) for n, future in enumerate(futures)}
         again = open_store(made.directory)
-        stored = set(map(str, shown_bodies(again, made.queue)))
+        stored = set(map(str, bodies_in_partition(again, made.queue)))
         again.close()
         for body, error in errors.items():
             assert isinstance(error, StoreUnavailable | None)
@@ -225,7 +236,7 @@ class TestLocked:
 def room(made: Prepared) -> bool:
     """Writes a large message if there is room for it."""
     try:
-        say(made.store, made.queue, "x" * 3000)
+        append_bodies(made.store, made.queue, "x" * 3000)
     except StoreFull:
         return False
     return True
@@ -253,14 +264,14 @@ class TestFull:
 
     def test_writes_are_refused_whole(self, full: Prepared) -> None:
         """A batch that does not fit is refused as a whole, and acknowledged messages stay."""
-        before = shown_bodies(full.store, full.queue)
+        before = bodies_in_partition(full.store, full.queue)
         assert len(before) > 10
         with pytest.raises(StoreFull) as refused:
-            say(full.store, full.queue, "small", *["y" * 3000] * 50)
+            append_bodies(full.store, full.queue, "small", *["y" * 3000] * 50)
         assert refused.value.outcome == "none"
         assert refused.value.retry_after >= 1
         assert isinstance(refused.value.__cause__, apsw.FullError)
-        assert shown_bodies(full.store, full.queue) == before
+        assert bodies_in_partition(full.store, full.queue) == before
         assert check(full.directory) == []
 
     def test_is_logged_once_and_again_when_it_ends(self, full: Prepared, caplog: pytest.LogCaptureFixture) -> None:
@@ -275,12 +286,8 @@ class TestFull:
             """Returns the log lines of this store; threads of other tests' stores may log as well."""
             return [record.getMessage() for record in caplog.records if record.name == "of this test"]
 
-        assert [line.partition(":")[2] for line in logged()] == [
-            " no space left for the store: database or disk is full"
-        ]
-        bridge.run(
-            full.store.messages.delete(full.queue, [(1, message.position) for message in shown(full.store, full.queue)])
-        )
+        assert logged() == ["Writing: no space left for the store: database or disk is full"]
+        bridge.run(full.store.messages.delete(full.queue, places_of(full)))
         now[0] += QUIET
         assert room(full)
         assert room(full)
@@ -293,21 +300,20 @@ class TestFull:
 
     def test_recovers(self, full: Prepared) -> None:
         """Once messages are deleted the same store writes again."""
-        places = [(1, message.position) for message in shown(full.store, full.queue)]
-        bridge.run(full.store.messages.delete(full.queue, places[:5]))
-        say(full.store, full.queue, "z" * 3000)
+        bridge.run(full.store.messages.delete(full.queue, places_of(full)[:5]))
+        append_bodies(full.store, full.queue, "z" * 3000)
         assert full.works()
 
     def test_purging_makes_room(self, full: Prepared) -> None:
         """A full store can be purged, and sweeping frees the space."""
         queue = bridge.run(full.store.catalogue.purge_queue(full.queue))
         full.store.sweep()
-        say(full.store, queue, *["z" * 3000] * 10)
-        assert shown_bodies(full.store, queue) == ["z" * 3000] * 10
+        append_bodies(full.store, queue, *["z" * 3000] * 10)
+        assert bodies_in_partition(full.store, queue) == ["z" * 3000] * 10
 
 
 @dataclass
-class Fuse:
+class FailingStatements:
     """Fails the statement after the next ``left`` ones, and later ones too if ``lasting``."""
 
     left: int = -1
@@ -316,22 +322,19 @@ class Fuse:
 
     def __call__(self, *statement: object) -> bool:
         """Counts a statement that is about to run, or fails it."""
-        if self.left < 0:
-            return True
-        if self.left > 0:
-            self.left -= 1
+        if self.left != 0:
+            self.left -= self.left > 0
             return True
         self.blown += 1
         if not self.lasting:
             self.left = -1
-        message = "disk I/O error"
-        raise apsw.IOError(message)
+        raise apsw.IOError("disk I/O error")
 
 
 @pytest.fixture
-def fuse() -> Iterator[Fuse]:
+def fuse() -> Iterator[FailingStatements]:
     """Makes any statement of any connection of the store fail as on a broken disk."""
-    new_fuse = Fuse()
+    new_fuse = FailingStatements()
     connect = driver.connect
 
     def connect_fused(*arguments: object, **options: object) -> apsw.Connection:
@@ -354,15 +357,15 @@ class TestBroken:
                 name: [x.position for x in bridge.run(store.offsets.group_offsets(row, name))]
                 for name in bridge.run(store.offsets.groups(row))
             }
-            bodies = [shown_bodies(store, row, n) for n in range(1, row.partitions + 1)]
+            bodies = [bodies_in_partition(store, row, n) for n in range(1, row.partitions + 1)]
             queues.append((row.name, row.uid, row.qid, row.ttl, groups, bodies))
         return queues, bridge.run(store.applications.application_names()), bridge.run(store.applications.keys(APP))
 
     @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
     @pytest.mark.parametrize("call", sorted(CALLS))
-    def test_every_statement(self, fuse: Fuse, tmp_path: Path, call: str, *, lasting: bool) -> None:
+    def test_every_statement(self, fuse: FailingStatements, tmp_path: Path, call: str, *, lasting: bool) -> None:
         """If any statement of a call fails, the error is the store's, all or nothing is done, and it recovers."""
-        made = prepare(tmp_path / "data", QUICK)
+        made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
         for steps in range(60):
             before = self.state(made.store)
             row = bridge.run(made.store.catalogue.queue(APP, "orders"))
@@ -387,7 +390,7 @@ class TestBroken:
         made.store.close()
         assert check(made.directory) == []
 
-    @pytest.mark.parametrize("call", sorted(WRITES - IDLE))
+    @pytest.mark.parametrize("call", sorted(WRITES - NO_OPS))
     def test_failing_after_the_commit(self, tmp_path: Path, call: str) -> None:
         """A commit that fails after it was made is not reported with the outcome "none"."""
         armed: list[bool] = []
@@ -405,7 +408,7 @@ class TestBroken:
             return connection
 
         with replace(connect, connect_failing):
-            made = prepare(tmp_path / "data", QUICK)
+            made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
             before = self.state(made.store)
             armed.append(True)
             with pytest.raises(StoreUnavailable) as refused:
@@ -415,19 +418,19 @@ class TestBroken:
             bridge.run(made.store.ping())
             made.store.close()
 
-    def test_neighbours_in_a_group(self, fuse: Fuse, tmp_path: Path) -> None:
+    def test_neighbours_in_a_group(self, fuse: FailingStatements, tmp_path: Path) -> None:
         """Writes of one transaction that fails all get the error, and none of them is stored."""
-        made = prepare(tmp_path / "data", QUICK)
+        made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
         for steps in range(6):
             bodies = [f"{steps}:{n}" for n in range(5)]
             with outside(made.file) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                futures = [begun(made.store, made.queue, [new(body)]) for body in bodies]
+                futures = [start_append(made.store, made.queue, [new_message(body)]) for body in bodies]
                 fuse.left, fuse.lasting = steps, True
                 connection.execute("ROLLBACK")
             errors = [future.exception(60) for future in futures]
             fuse.left = -1
-            stored = shown_bodies(made.store, made.queue)
+            stored = bodies_in_partition(made.store, made.queue)
             for body, error in zip(bodies, errors, strict=True):
                 assert error is None or isinstance(error, StoreUnavailable)
                 assert (body in stored) == (error is None) or getattr(error, "outcome", "") == "unknown"
@@ -583,7 +586,7 @@ def test_readers_are_waited_for(tmp_path: Path) -> None:
         made.store._db.deadline.running(call_until(soon)),
         pytest.raises(StoreUnavailable),
     ):
-        shown(made.store, made.queue)
+        messages_in_partition(made.store, made.queue)
     assert made.works()
     made.store.close()
 

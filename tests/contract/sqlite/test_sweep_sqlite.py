@@ -24,16 +24,16 @@ from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.sqlite.write.writer import SqliteWriter
 from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import (
+    append_bodies,
+    append_log_entry,
     bodies,
-    enter,
+    bodies_in_partition,
     eventually,
     make_queue,
-    new,
+    messages_in_partition,
+    new_message,
     pages,
     positions,
-    say,
-    shown,
-    shown_bodies,
 )
 from tests.replacing import replace
 from tests.waiting import join
@@ -80,9 +80,9 @@ def clock() -> Clock:
 def test_expired_messages_leave_the_file(swept: Swept) -> None:
     """Messages are removed and counted after their TTL; those with a longer one stay."""
     queue = make_queue(swept.store, partitions=2)
-    say(swept.store, queue, *["short"] * 50, ttl=10)
-    say(swept.store, queue, *["short"] * 5, partition=2, ttl=10)
-    say(swept.store, queue, *["long"] * 20, ttl=5000)
+    append_bodies(swept.store, queue, *["short"] * 50, ttl=10)
+    append_bodies(swept.store, queue, *["short"] * 5, partition=2, ttl=10)
+    append_bodies(swept.store, queue, *["long"] * 20, ttl=5000)
     assert swept.store.sweep() == 0
     swept.clock.advance(9)
     assert swept.store.sweep() == 0
@@ -90,7 +90,7 @@ def test_expired_messages_leave_the_file(swept: Swept) -> None:
     swept.clock.advance(100)
     assert swept.store.sweep() == 55
     assert swept.rows() == 20
-    assert shown_bodies(swept.store, queue) == ["long"] * 20
+    assert bodies_in_partition(swept.store, queue) == ["long"] * 20
     assert swept.store.sweep() == 0
     swept.clock.advance(10_000)
     assert swept.store.sweep() == 20
@@ -102,24 +102,30 @@ def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
     queue = make_queue(swept.store)
     positions = [
         bridge.run(
-            swept.store.messages.append(queue, [new("short", ttl=5), new("long", ttl=5000), new("short", ttl=5)])
+            swept.store.messages.append(
+                queue, [new_message("short", ttl=5), new_message("long", ttl=5000), new_message("short", ttl=5)]
+            )
         )
         for _ in range(20)
     ]
-    bridge.run(swept.store.messages.put(queue, [(1, positions[3][0]), (1, positions[9][2])], new("kept", ttl=5000)))
-    bridge.run(swept.store.messages.put(queue, [(1, positions[4][1]), (1, positions[5][1])], new("cut", ttl=5)))
+    bridge.run(
+        swept.store.messages.put(queue, [(1, positions[3][0]), (1, positions[9][2])], new_message("kept", ttl=5000))
+    )
+    bridge.run(swept.store.messages.put(queue, [(1, positions[4][1]), (1, positions[5][1])], new_message("cut", ttl=5)))
     swept.clock.advance(100)
-    expected = shown(swept.store, queue)
+    expected = messages_in_partition(swept.store, queue)
     assert sorted(map(str, bodies(expected))) == ["kept"] * 2 + ["long"] * 18
     assert swept.store.sweep() == 40
-    assert shown(swept.store, queue) == expected
+    assert messages_in_partition(swept.store, queue) == expected
     assert swept.rows() == 20
 
 
 def test_windows_count_kept_messages_with_their_rows(swept: Swept) -> None:
     """Deleting a kept message subtracts it from the window that counts it, beside others of its TTL."""
     queue = make_queue(swept.store)
-    positions = bridge.run(swept.store.messages.append(queue, [new("x", kept=number < 3) for number in range(5)]))
+    positions = bridge.run(
+        swept.store.messages.append(queue, [new_message("x", kept=number < 3) for number in range(5)])
+    )
     bridge.run(swept.store.messages.delete(queue, [(1, position) for position in positions[:3]]))
     with contextlib.closing(apsw.Connection(str(swept.directory / driver.FILE))) as connection:
         counts = connection.execute("SELECT message_count FROM expiry_windows ORDER BY expired_by").fetchall()
@@ -131,7 +137,7 @@ def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
     queue = make_queue(swept.store)
     bridge.run(
         swept.store.messages.append(
-            queue, [new("x", ttl=10, kept=number % 2 == 0, delay=number % 3) for number in range(60)]
+            queue, [new_message("x", ttl=10, kept=number % 2 == 0, delay=number % 3) for number in range(60)]
         )
     )
     swept.clock.advance(100)
@@ -148,13 +154,13 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     queue, neighbour = make_queue(swept.store, partitions=3), make_queue(swept.store)
     bridge.run(swept.store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     for number in (1, 2, 3):
-        say(swept.store, queue, *["gone"] * 30, partition=number)
-    bridge.run(swept.store.messages.append(queue, [new("gone", delay=1000.0), new("gone", ttl=9)]))
-    bridge.run(swept.store.messages.put(queue, [(1, ids.FIRST), (3, ids.LAST)], new("gone")))
-    say(swept.store, neighbour, "kept")
+        append_bodies(swept.store, queue, *["gone"] * 30, partition=number)
+    bridge.run(swept.store.messages.append(queue, [new_message("gone", delay=1000.0), new_message("gone", ttl=9)]))
+    bridge.run(swept.store.messages.put(queue, [(1, ids.FIRST), (3, ids.LAST)], new_message("gone")))
+    append_bodies(swept.store, neighbour, "kept")
     for purged, partition in ((queue, 1), (queue, 3), (neighbour, 1)):
         for entry in range(1, 111):
-            assert enter(swept.store, purged, LogEntry(entry, b"claim"), partition)
+            assert append_log_entry(swept.store, purged, LogEntry(entry, b"claim"), partition)
         bridge.run(swept.store.claim_logs.write_snapshot(purged, partition, 9, b"nine"))
     for purged in (queue, neighbour):
         for number in range(501):
@@ -164,14 +170,14 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     else:
         bridge.run(swept.store.catalogue.delete_queue(queue))
         queue = make_queue(swept.store, queue.name, partitions=3)
-    say(swept.store, queue, "new")
+    append_bodies(swept.store, queue, "new")
     assert swept.store.sweep() == 94
     assert (swept.rows(), swept.rows("pending_deletes")) == (2, 0)
     assert (swept.rows("claims"), swept.rows("claim_snapshots")) == (110, 1)
     assert swept.rows("idempotency_keys") == 501
     assert swept.rows("offsets") == (1 if how == "purged" else 0)
-    assert shown_bodies(swept.store, queue) == ["new"]
-    assert shown_bodies(swept.store, neighbour) == ["kept"]
+    assert bodies_in_partition(swept.store, queue) == ["new"]
+    assert bodies_in_partition(swept.store, neighbour) == ["kept"]
 
 
 def test_old_idempotency_keys(swept: Swept) -> None:
@@ -192,8 +198,8 @@ def test_old_names(swept: Swept) -> None:
     """Names of expired messages and of purged queues are removed; others stay."""
     queue, neighbour = make_queue(swept.store), make_queue(swept.store)
     for number in range(4):
-        bridge.run(swept.store.names.write_named(queue, str(number), new(ttl=60 + 10 * number), b"", None))
-    bridge.run(swept.store.names.write_named(neighbour, "kept", new(ttl=600), b"", None))
+        bridge.run(swept.store.names.write_named(queue, str(number), new_message(ttl=60 + 10 * number), b"", None))
+    bridge.run(swept.store.names.write_named(neighbour, "kept", new_message(ttl=600), b"", None))
     swept.clock.advance(75)
     swept.store.sweep()
     assert swept.rows("names") == 3
@@ -225,12 +231,12 @@ def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
         for width in range(20, 36):
             edge = ((swept.clock.ticks + span >> width) + 1) << width
             swept.clock.ticks = edge - span - 5
-            stored_at = say(store, queue, *["x"] * 10, ttl=ttl)
-            assert positions(shown(store, queue))[-10:] == stored_at
+            stored_at = append_bodies(store, queue, *["x"] * 10, ttl=ttl)
+            assert positions(messages_in_partition(store, queue))[-10:] == stored_at
         swept.clock.ticks = bridge.run(store.messages.fetch(queue, [(1, stored_at[4])]))[0].expires
-        assert positions(shown(store, queue)) == stored_at[5:]
+        assert positions(messages_in_partition(store, queue)) == stored_at[5:]
         store.sweep()
-        assert positions(shown(store, queue)) == stored_at[5:]
+        assert positions(messages_in_partition(store, queue)) == stored_at[5:]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 5
     swept.clock.advance(100_000)
     store.sweep()
@@ -262,27 +268,29 @@ def test_nothing_is_left_in_the_end(
     for kind, first, second in steps:
         match kind:
             case "say":
-                say(store, queue, *["x"] * second, ttl=first)
+                append_bodies(store, queue, *["x"] * second, ttl=first)
             case "late":
-                bridge.run(store.messages.append(queue, [new("late", ttl=first, delay=5.0)] * second))
+                bridge.run(store.messages.append(queue, [new_message("late", ttl=first, delay=5.0)] * second))
             case "put":
                 bridge.run(
                     store.messages.put(
-                        queue, [(1, (clock.ticks + second * ids.TICKS_PER_SECOND, 0))], new("put", ttl=first)
+                        queue, [(1, (clock.ticks + second * ids.TICKS_PER_SECOND, 0))], new_message("put", ttl=first)
                     )
                 )
             case "delete":
                 bridge.run(
-                    store.messages.delete(queue, [(1, place) for place in positions(shown(store, queue))[::second]])
+                    store.messages.delete(
+                        queue, [(1, place) for place in positions(messages_in_partition(store, queue))[::second]]
+                    )
                 )
             case "wait":
                 clock.advance(first)
             case "back":
                 clock.advance(-first)
             case _:
-                before = shown(store, queue), bridge.run(store.messages.inspect(queue))[1]
+                before = messages_in_partition(store, queue), bridge.run(store.messages.inspect(queue))[1]
                 store.sweep()
-                assert (shown(store, queue), bridge.run(store.messages.inspect(queue))[1]) == before
+                assert (messages_in_partition(store, queue), bridge.run(store.messages.inspect(queue))[1]) == before
     clock.advance(100_000)
     store.sweep()
     assert (swept.rows(), swept.rows("expiry_windows")) == (0, 0)
@@ -293,8 +301,8 @@ def test_two_stores_sweep_at_once(swept: Swept) -> None:
     """Two processes that sweep the same file remove each row once and do not block each other."""
     queue = make_queue(swept.store)
     other = open_store(swept.directory, options=swept.options)
-    say(swept.store, queue, *["short"] * 500, ttl=1)
-    say(swept.store, queue, "long", ttl=5000)
+    append_bodies(swept.store, queue, *["short"] * 500, ttl=1)
+    append_bodies(swept.store, queue, "long", ttl=5000)
     swept.clock.advance(60)
     removed: list[int] = []
     threads = [threading.Thread(target=lambda one=one: removed.append(one.sweep())) for one in (swept.store, other)]
@@ -312,8 +320,8 @@ def test_others_go_on(swept: Swept) -> None:
     store = swept.store
     queue = make_queue(store)
     for _ in range(3):
-        say(store, queue, *["short"] * 1000, ttl=1)
-    kept = say(store, queue, *["long"] * 20, ttl=5000)
+        append_bodies(store, queue, *["short"] * 1000, ttl=1)
+    kept = append_bodies(store, queue, *["long"] * 20, ttl=5000)
     swept.clock.advance(60)
     perform, steps, seen = SqliteWriter.perform, itertools.count(1), threading.Semaphore(0)
 
@@ -326,7 +334,7 @@ def test_others_go_on(swept: Swept) -> None:
     with replace(perform, waiting):
         sweeping.start()
         while sweeping.is_alive():
-            kept += say(store, queue, "new", ttl=5000)
+            kept += append_bodies(store, queue, "new", ttl=5000)
             chain = pages(store, queue, Slice(partition=1, limit=7))
             assert [message.position for page in chain for message in page.messages] == kept
             seen.release()
@@ -341,12 +349,12 @@ def test_sweeps_by_itself(tmp_path: Path) -> None:
     store = open_store(directory, options=SqliteOptions(clock=clock, sweep_interval=0.05))
     bridge.run(store.applications.create_application(APP))
     queue = make_queue(store)
-    say(store, queue, *["short"] * 100, ttl=1)
-    say(store, queue, "long")
+    append_bodies(store, queue, *["short"] * 100, ttl=1)
+    append_bodies(store, queue, "long")
     assert rows(directory) == 101
     clock.advance(60)
     assert eventually(lambda: rows(directory) == 1)
-    assert shown_bodies(store, queue) == ["long"]
+    assert bodies_in_partition(store, queue) == ["long"]
     assert eventually(lambda: bridge.run(store.statistics())["store_messages_swept_total"] == 100)
     store.close()
 
@@ -365,7 +373,7 @@ def test_long_bodies_do_not_wait_for_the_next_sweep(tmp_path: Path) -> None:
     with contextlib.closing(open_store(tmp_path, options=SqliteOptions(sweep_interval=3600.0))) as store:
         bridge.run(store.applications.create_application(APP))
         queue = make_queue(store)
-        say(store, queue, *["x" * 60_000] * 20)
+        append_bodies(store, queue, *["x" * 60_000] * 20)
         assert not store._sweep.log_pages
-        say(store, queue, *["x" * 60_000] * 20)
+        append_bodies(store, queue, *["x" * 60_000] * 20)
         assert eventually(lambda: store._sweep.log_pages > 0)

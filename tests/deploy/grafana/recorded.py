@@ -21,7 +21,7 @@ from tests.deploy.recording import series
 SCRAPES = 12
 """Number of scrapes, one every 15 s."""
 BACKLOGS = [QueueBacklog("queuey", "jobs", dict.fromkeys(BACKLOG_STATES, 3), 60.0)]
-NOBODY = "cassandra://127.0.0.1:1/queuey"
+UNREACHABLE_STORE = "cassandra://127.0.0.1:1/queuey"
 """A node that is down; the store has its metrics all the same."""
 STATUSES = (200, 201, 409, 429, 500, 503)
 
@@ -63,7 +63,7 @@ def _workers() -> list[bytes]:
             for name in ("failed", "retried", "dead", "skipped"):
                 metrics.count(name, queue)
         for name in ("commits", "commit_failures", "dead_letter_failures", "hook_failures"):
-            metrics.note(name)
+            metrics.increment(name)
         metrics.moved("assigned", 2)
         scrapes.append(generate_latest(registry))
     return scrapes
@@ -78,7 +78,7 @@ def record(directory: Path) -> Series:
     with closing(open_store(directory)) as sqlite:
         recorded = series(_service(sqlite, ("1", "2")), job="queuey", instance="web-1:5000")
     options = CassandraOptions(reap_interval=None, heartbeat=60.0)
-    with closing(CassandraStore(NOBODY, options, Clock())) as cassandra:
+    with closing(CassandraStore(UNREACHABLE_STORE, options, Clock())) as cassandra:
         recorded += series(_service(cassandra, ("",)), job="queuey", instance="web-2:5000")
     recorded += series(_workers(), job="qdo", instance="worker-1:9400")
     up = (("queuey", "web-1:5000"), ("queuey", "web-2:5000"), ("qdo", "worker-1:9400"))

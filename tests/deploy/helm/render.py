@@ -27,11 +27,11 @@ from deploy.local.errors import CannotFetch
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy" / "helm" / "queuey"
 RELEASE, NAMESPACE = "queuey", "messages"
-OLDEST = "1.29"
+MIN_KUBERNETES = "1.29"
 """The oldest Kubernetes that the chart supports."""
 HELM_JAVA = "0.0.21"
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-PATIENCE = 300
+RENDER_TIMEOUT = 300
 """Timeout of the whole rendering on a busy machine, in seconds."""
 HOOK, NO_HOOK = "helm.sh/hook", "helm.sh.hook/hook"
 """The library leaves hooks out of its output, so they are renamed while it renders."""
@@ -74,7 +74,7 @@ def render(cases: Mapping[str, Mapping[str, Any]]) -> Chart:
         input=json.dumps(cases),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=RENDER_TIMEOUT,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -147,7 +147,7 @@ def main() -> None:
         for path in (chart / "templates").iterdir():
             path.write_text(path.read_text().replace(HOOK, NO_HOOK))
         where = {"name": RELEASE, "chart": str(chart), "namespace": NAMESPACE, "values_files": str(values)}
-        where["kube_version"] = f"v{OLDEST}.0"
+        where["kube_version"] = f"v{MIN_KUBERNETES}.0"
         options = _TemplateOptions(**{name: text.encode() for name, text in where.items()})
         for case in json.load(sys.stdin).values():
             values.write_text(json.dumps(case))

@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.settings import Setting, table
 from queuey.settings.secret_names import SecretName
-from queuey.terminal.setting_values import bare
+from queuey.terminal.setting_values import without_none
 
 PLAIN = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
 PATTERNS = {"store": "^(sqlite|cassandra://.+/.+)$"}
@@ -31,7 +31,7 @@ def properties() -> dict[str, Any]:
 
 
 def _schema(line: Setting) -> dict[str, Any]:
-    kind, meta = bare(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
+    kind, meta = without_none(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
     if typing.get_origin(kind) is typing.Literal:
         choices = list(typing.get_args(kind))
         # YAML reads on and off as booleans.

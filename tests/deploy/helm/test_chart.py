@@ -26,7 +26,7 @@ from queuey.web.http.processes import HARD_STOP_AFTER
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
 from tests.deploy.helm import settings_schema
-from tests.deploy.helm.render import CHART, OLDEST, ROOT, Chart, Manifest, Rendered, render
+from tests.deploy.helm.render import CHART, MIN_KUBERNETES, ROOT, Chart, Manifest, Rendered, render
 from tests.web.gateway_calls import operations_of
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -201,7 +201,7 @@ def test_bad_values(charts: dict[str, Rendered], name: str) -> None:
     assert re.search(REFUSED[name][1], charts[name].refusal, re.DOTALL), charts[name].refusal
 
 
-@pytest.mark.parametrize(("version", "names"), [(OLDEST, NAMES), (NEWEST, ("everything",))])
+@pytest.mark.parametrize(("version", "names"), [(MIN_KUBERNETES, NAMES), (NEWEST, ("everything",))])
 def test_kubernetes_accepts_it(charts: dict[str, Rendered], version: str, names: tuple[str, ...]) -> None:
     """Every object is of a known kind, without unknown fields."""
     manifests = [manifest for name in names for manifest in charts[name].manifests]
@@ -228,7 +228,7 @@ def test_version() -> None:
     assert about["appVersion"] == queuey.__version__
     assert set(re.findall(r"/queuey:(\S+)", PAGE.read_text())) == {queuey.__version__}
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", about["version"])
-    assert f">={OLDEST}.0-0" == about["kubeVersion"]
+    assert f">={MIN_KUBERNETES}.0-0" == about["kubeVersion"]
 
 
 def test_one_pod_has_the_file(charts: dict[str, Rendered]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from queuey import ids
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 from tests.faults.workload import HASTE, PATIENCE
-from tests.harness.checking.claims import Acknowledging, ClaimHistory, Delivery, Outcome
+from tests.harness.checking.claims import Acknowledgement, ClaimHistory, Delivery, Outcome
 from tests.harness.history import now
 
 TTLS = (2.0, 4.0)
@@ -66,6 +66,7 @@ class Claimer:
             line.close()
 
     def _claim(self) -> list[Job]:
+        """Claims once and records the deliveries. Records for how long claims have been empty."""
         ttl, limit = self.rng.choice(TTLS), self.rng.choice((1, 5, 20))
         asked = now()
         answer = self._ask("", query=f"?limit={limit}&ttl={ttl}&wait={self.rng.choice((0, 0, 1))}")
@@ -78,9 +79,10 @@ class Claimer:
             self._empty_since, self.empty_for = None, -1.0
         if messages is None:
             return []
-        return [self._note(message, ttl, asked, answered) for message in messages]
+        return [self._record_delivery(message, ttl, asked, answered) for message in messages]
 
-    def _note(self, message: Mapping[str, Any], ttl: float, asked: float, answered: float) -> Job:
+    def _record_delivery(self, message: Mapping[str, Any], ttl: float, asked: float, answered: float) -> Job:
+        """Records a delivery; returns it with its receipt."""
         receipt: str = message["receipt"]
         number = int(receipt.split("-")[2])
         lives = _lives(message["expires"], ttl, asked, answered)
@@ -90,6 +92,10 @@ class Claimer:
         return delivery, receipt
 
     def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
+        """Acknowledges on time, after a renewal or too late; or releases or abandons.
+
+        When calm it only acknowledges.
+        """
         mood = 0.0 if self.calm() else self.rng.random()
         if mood < 0.6:
             stop.wait(0.0 if self.calm() else self.rng.uniform(0.0, 0.3))
@@ -107,8 +113,9 @@ class Claimer:
             self._acknowledge(jobs)
 
     def _acknowledge(self, jobs: list[Job]) -> None:
+        """Acknowledges messages once. The claims count as ended from the request on, whatever the answer."""
         asked = now()
-        sent = [Acknowledging(delivery.position, asked) for delivery, _ in jobs]
+        sent = [Acknowledgement(delivery.position, asked) for delivery, _ in jobs]
         with self.lock:
             self.history.acknowledgings += sent
             for delivery, _ in jobs:
@@ -125,6 +132,7 @@ class Claimer:
         self._settle("/release", jobs, delay=self.rng.choice((0.0, 1.0)))
 
     def _renew(self, jobs: list[Job]) -> None:
+        """Renews claims. Records the longer time only of those that were renewed."""
         ttl, asked = self.rng.choice(TTLS), now()
         answer = self._ask("/renew", self._receipts(jobs) | {"ttl": ttl})
         answered = now()
@@ -136,6 +144,7 @@ class Claimer:
                     delivery.lives += _lives(result["expires"], ttl, asked, answered)
 
     def _settle(self, what: str, jobs: list[Job], **fields: float) -> list[Outcome]:
+        """Sends a request about jobs and returns their outcomes, which are empty without an answer."""
         answer = self._ask(what, self._receipts(jobs) | fields)
         if answer is None:
             return [""] * len(jobs)

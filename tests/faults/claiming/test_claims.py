@@ -8,7 +8,7 @@ from queuey.storage.cassandra.timing import SOON
 from tests.faults.claiming.run import ClaimRun
 from tests.faults.webs import MakeStore, Span, Store, span_of
 from tests.harness.nemesis import Step, Wave
-from tests.harness.plans import Plan, Record, long, plans, verify
+from tests.harness.plans import Plan, Record, long_plan, plans, verify
 
 FEW = {"acknowledged": 25, "again": 2, "acknowledgements done": 25}
 MANY = {"acknowledged": 40, "again": 3, "acknowledgements done": 40}
@@ -74,7 +74,7 @@ def test_workers_on_cassandra(tmp_path: Path, record_property: Record, three_nod
 LONG_LEAST = {"acknowledged": 1200, "again": 40, "acknowledgements done": 1200, "faults": 5}
 
 
-@plans("claims/cassandra-defaults", *(long(seed, "kill,pause", LONG_LEAST) for seed in (1, 2)))
+@plans("claims/cassandra-defaults", *(long_plan(seed, "kill,pause", LONG_LEAST) for seed in (1, 2)))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """G4 to G6 hold for minutes of random faults, with the W, S, D and C of a new keyspace."""
     store = three_nodes(span_of(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)

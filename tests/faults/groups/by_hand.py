@@ -35,23 +35,23 @@ class Member:
 
     def __init__(self, line: Line, session: float) -> None:
         self.owned: dict[str, int] = {}
-        self.told: dict[str, tuple[str | None, str]] = {}
+        self.end_requested: dict[str, tuple[str | None, str]] = {}
         self._line = line
         joined = ask(line, "POST", MEMBERS, {"queues": [QUEUE], "session": session})
         assert joined.status == 201, joined
         self._id = joined.content["member"]
 
-    def beat(self, line: Line | None = None) -> Answer:
+    def send_heartbeat(self, line: Line | None = None) -> Answer:
         """Sends a heartbeat, and records the partitions in the answer."""
         answer = ask(line or self._line, "POST", f"{MEMBERS}/{self._id}", {"owned": {QUEUE: self.owned}})
         for number, each in answer.content.get("take", {}).get(QUEUE, {}).items():
             self.owned[number] = each["epoch"]
-            self.told[number] = each["offset"], each["from"]
+            self.end_requested[number] = each["offset"], each["from"]
         return answer
 
     def owns(self, count: int) -> bool:
         """Sends a heartbeat. Returns whether it owns ``count`` partitions."""
-        return self.beat().status == 200 and len(self.owned) == count
+        return self.send_heartbeat().status == 200 and len(self.owned) == count
 
     def commit(self, offset: str, line: Line | None = None) -> Answer:
         commits = {"1": {"epoch": self.owned["1"], "offset": offset}}

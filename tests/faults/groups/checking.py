@@ -115,7 +115,7 @@ def order(history: GroupHistory, _: Limits) -> Texts:
         for at, position in stay.handled:
             number = numbers_by_position.get(position, -1)
             if number != before + 1:
-                yield f"number {number} after {before} at {at:.3f}: {_told(stay)}"
+                yield f"number {number} after {before} at {at:.3f}: {_describe(stay)}"
             before = number
 
 
@@ -126,7 +126,7 @@ def alone(history: GroupHistory, _: Limits) -> Texts:
         for one, after in pairwise(by_time):
             replaced = one.instance and one.instance == after.instance
             if after.start < one.end and one.life != after.life and not replaced:
-                yield f"{_told(one)} until {one.end:.3f} ({one.how}); {_told(after)}"
+                yield f"{_describe(one)} until {one.end:.3f} ({one.how}); {_describe(after)}"
 
 
 def fenced(history: GroupHistory, _: Limits) -> Texts:
@@ -136,10 +136,10 @@ def fenced(history: GroupHistory, _: Limits) -> Texts:
             later = [stay for stay in stays if stay.epoch > commit.epoch and stay.start < commit.asked]
             later += [stay for stay in stays if stay.epoch == commit.epoch and stay.released < commit.asked]
             if commit.outcome == "done" and later:
-                yield f"a commit of {commit.life} under {commit.epoch} at {commit.asked:.3f}; {_told(later[0])}"
+                yield f"a commit of {commit.life} under {commit.epoch} at {commit.asked:.3f}; {_describe(later[0])}"
         for one, after in pairwise(stays):
             if one.epoch == after.epoch and one.life != after.life:
-                yield f"one epoch for two: {_told(one)}; {_told(after)}"
+                yield f"one epoch for two: {_describe(one)}; {_describe(after)}"
 
 
 def back(history: GroupHistory, _: Limits) -> Texts:
@@ -149,7 +149,7 @@ def back(history: GroupHistory, _: Limits) -> Texts:
         for stay in stays:
             before = [commit for commit in commits if commit.epoch < stay.epoch]
             own = [commit for commit in commits if commit.epoch == stay.epoch and commit.asked < stay.start]
-            yield from _between(stay.offset, [*before, *own], _told(stay))
+            yield from _between(stay.offset, [*before, *own], _describe(stay))
         yield from _between(history.recorded.get(place), commits, f"the recorded offset of {place}")
     for place, seen in history.observed.items():
         yield from (f"{place} was seen at {one}, then at {after}" for one, after in pairwise(seen) if after < one)
@@ -172,10 +172,10 @@ def word(history: GroupHistory, _: Limits) -> Texts:
                 # The answer that assigned it to a member that has left since may have been lost.
                 left = [stay for stay in history.stays if stay.how == "left" and one.start < stay.end <= after.start]
                 if not left:
-                    yield f"{_told(one)} ended as {one.how!r} at {one.end:.3f}; {_told(after)} as given back"
+                    yield f"{_describe(one)} ended as {one.how!r} at {one.end:.3f}; {_describe(after)} as given back"
 
 
-def _told(stay: Stay) -> str:
+def _describe(stay: Stay) -> str:
     return f"{stay.life} had {stay.place} under {stay.epoch} from {stay.start:.3f}"
 
 

@@ -22,7 +22,7 @@ STANDSTILLS = 0.02
 """Probability that a member stands still after a page."""
 LATE_COMMITS = 0.4
 """Fraction of partitions for which it commits after it has given them back."""
-NOT_THERE = frozenset({400, 404, 405})
+UNSUPPORTED_STATUSES = frozenset({400, 404, 405})
 """Statuses of a web process that does not support groups."""
 
 
@@ -73,6 +73,7 @@ class Member:
         self._committed: dict[Place, tuple[int, Position]] = {}
 
     def run(self, stop: threading.Event) -> None:
+        """Lives one life after another until stopped. It leaves the group only if it then holds partitions."""
         while not stop.is_set():
             try:
                 self._live(stop)
@@ -84,6 +85,7 @@ class Member:
             line.close()
 
     def _live(self, stop: threading.Event) -> None:
+        """Joins, sends heartbeats and works until the life ends. Partitions to give back come before work."""
         self._join(stop)
         ends = now() + (1e9 if self.calm() else self.rng.uniform(3.0, 15.0))
         while not stop.is_set():
@@ -138,6 +140,7 @@ class Member:
         return now(), None
 
     def _join(self, stop: threading.Event) -> None:
+        """Requests to join until it is accepted. Raises Ended if it is stopped meanwhile."""
         body = {"queues": list(self.queues), "session": self.session, "revoke": 2 * self.session}
         body |= {"instance": self.instance, "grace": 2 * self.session} if self.instance else {}
         while True:
@@ -159,14 +162,15 @@ class Member:
         while True:
             self._check()
             wait = 0.0 if given_back else self.rng.choice((0.0, 0.2, min(1.0, self._wait)))
-            body = {"owned": self._named(self._stays.values()), "given_back": self._named(given_back), "wait": wait}
+            owned, returned = self._epochs_of(self._stays.values()), self._epochs_of(given_back)
+            body = {"owned": owned, "given_back": returned, "wait": wait}
             asked, answer = self._ask("POST", f"/_groups/{self.group}/members/{self._id}", body, wait=wait)
             if answer is not None and answer.status == 200:
                 break
             if answer is not None and answer.content.get("code") == "MemberGone":
                 self._drop("gone")
                 raise Ended
-            assert answer is None or answer.status in {503, *NOT_THERE}, answer
+            assert answer is None or answer.status in {503, *UNSUPPORTED_STATUSES}, answer
             threading.Event().wait(0.1)
         # An answer after the end of the session does not count.
         self._check()
@@ -180,7 +184,8 @@ class Member:
                 self._begin((queue, int(number)), each)
         return content
 
-    def _named(self, stays: Any) -> dict[str, dict[str, int]]:  # noqa: ANN401 - any iterable of stays
+    def _epochs_of(self, stays: Any) -> dict[str, dict[str, int]]:  # noqa: ANN401 - any iterable of stays
+        """Returns the epochs of stays by queue and partition, as requests have them."""
         epochs: dict[str, dict[str, int]] = {}
         for stay in stays:
             queue, number = stay.place
@@ -196,6 +201,7 @@ class Member:
     # Partitions
 
     def _begin(self, place: Place, taken: dict[str, Any]) -> None:
+        """Records a stay on an assigned partition; an earlier stay on it counts as lost."""
         offset = None if taken["offset"] is None else ids.parse_position(taken["offset"])
         life = f"{self.name}.{self._lives}"
         self._stop(place, "lost")
@@ -214,6 +220,7 @@ class Member:
             self._stop(place, how)
 
     def _give_back(self, asked: dict[Place, int]) -> None:
+        """Commits and stops work, then reports it by a heartbeat. Some commits come after that, on purpose."""
         stays = [stay for place, epoch in asked.items() if (stay := self._stays.get(place)) and stay.epoch == epoch]
         late = [stay for stay in stays if not self.orderly and not self.calm() and self.rng.random() < LATE_COMMITS]
         for stay in stays:
@@ -231,6 +238,7 @@ class Member:
             self._commit(stay, repeated=True)
 
     def _leave(self) -> None:
+        """Commits everything and leaves, repeating the request until it is answered or the session is over."""
         for stay in list(self._stays.values()):
             self._commit(stay)
         self._drop("left")
@@ -274,7 +282,7 @@ class Member:
         if answer.status == 200:
             commit.outcome = "done"
             self._committed[stay.place] = stay.epoch, cursor
-        elif answer.content.get("code") in {"NotOwner", "MemberGone"} or answer.status in NOT_THERE:
+        elif answer.content.get("code") in {"NotOwner", "MemberGone"} or answer.status in UNSUPPORTED_STATUSES:
             commit.outcome = "refused"
         else:
             assert answer.status == 503, answer

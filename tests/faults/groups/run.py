@@ -122,10 +122,11 @@ class GroupRun(PostedRun):
         line = Line(webs[0], account)
         for queue, partitions in QUEUES.items():
             for number in range(1, partitions + 1):
-                self._history.messages[queue, number] = _read(line, queue, number)
+                self._history.messages[queue, number] = _read_positions(line, queue, number)
         line.close()
 
     def _judge(self, settled: float) -> Result:
+        """Counts the calls and checks the history against the rules of groups, with the acknowledged posts by place."""
         posts = self._posted()
         acknowledged: dict[Place, set[Position]] = defaultdict(set)
         for place in posts.acknowledged:
@@ -150,7 +151,7 @@ def _offsets(line: Line, timeout: float) -> dict[Place, Position | None]:
     return positions
 
 
-def _read(line: Line, queue: str, number: int) -> list[Position]:
+def _read_positions(line: Line, queue: str, number: int) -> list[Position]:
     positions: list[Position] = []
     since = ""
     while True:

@@ -40,7 +40,7 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
             former = Member(east, 6)
             until(lambda: former.owns(2), every=0.3)
             assert former.commit(FIRST_ID).status == 200
-            for refused in (ask(west, "POST", MEMBERS, {"queues": [QUEUE]}), former.beat(west)):
+            for refused in (ask(west, "POST", MEMBERS, {"queues": [QUEUE]}), former.send_heartbeat(west)):
                 assert (refused.status, refused.content["code"]) == (409, "GroupElsewhere")
                 assert east_name in refused.content["detail"]
             centres.link.cut()
@@ -54,17 +54,17 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
             until(lambda: subprocess.run(command, env=variables, check=False).returncode == 0, every=1.0)
             present = Member(west, 6)
             until(lambda: present.owns(2), every=0.3)
-            assert present.told == {"1": (FIRST_ID, "lost"), "2": (None, "lost")}
+            assert present.end_requested == {"1": (FIRST_ID, "lost"), "2": (None, "lost")}
             assert present.commit(SECOND_ID).status == 200
             centres.link.heal()
             until(lambda: _code(former) in {"GroupElsewhere", "MemberGone"}, every=0.5)
             late = former.commit(FIRST_ID)
             assert late.content["code"] in {"NotOwner", "MemberGone", "GroupElsewhere"}
-            assert present.beat().status == 200
+            assert present.send_heartbeat().status == 200
 
 
 def _code(member: Member) -> str:
     try:
-        return str(member.beat().content.get("code", ""))
+        return str(member.send_heartbeat().content.get("code", ""))
     except Unanswered:
         return ""

@@ -43,7 +43,7 @@ def test_beside_the_release(tmp_path: Path, contract_keyspace: str, release: Pro
         assert member.commit(FIRST_ID, former).status == 400
         assert offsets(present) == [None, None]
         assert member.commit(FIRST_ID).status == 200
-        assert member.beat(former).status == 404
+        assert member.send_heartbeat(former).status == 404
         assert offsets(former) == [FIRST_ID, ZEROS]
 
         plain = {"partitions": {"2": {"offset": SECOND_ID}}}
@@ -61,6 +61,6 @@ def test_beside_the_release(tmp_path: Path, contract_keyspace: str, release: Pro
         member.owned.clear()  # it drops lost partitions and gets them again: no other member took them
         until(lambda: member.owns(2), every=0.2)
         assert member.owned == before
-        assert set(member.told.values()) == {(None, "new")}
+        assert set(member.end_requested.values()) == {(None, "new")}
         assert member.commit(SECOND_ID).status == 200
         assert offsets(former) == [SECOND_ID, ZEROS]

@@ -18,9 +18,9 @@ Outcome = Literal["done", "final", "again", "superseded", "none", "unknown", ""]
 
 final: it was done before; again: the same, perhaps by this request itself; empty: no answer.
 """
-APART = 1.0
+MAX_CLOCK_DIFFERENCE = 1.0
 """Max difference between two clocks, in seconds."""
-FOR_GOOD = frozenset({"done", "final", "again"})
+FINAL_OUTCOMES = frozenset({"done", "final", "again"})
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Delivery:
 
 
 @dataclass
-class Acknowledging:
+class Acknowledgement:
     """An acknowledgement that a client sent."""
 
     position: Position
@@ -79,10 +79,10 @@ class ClaimHistory:
     bodies: dict[Position, tuple[str, float, float]] = field(default_factory=dict)
     """The bodies of a dedup queue, with the times from which any clock and every clock shows the message."""
     deliveries: list[Delivery] = field(default_factory=list)
-    acknowledgings: list[Acknowledging] = field(default_factory=list)
-    given_up: list[Acknowledging] = field(default_factory=list)
+    acknowledgings: list[Acknowledgement] = field(default_factory=list)
+    given_up: list[Acknowledgement] = field(default_factory=list)
     """Messages that a client reported it cannot handle at all."""
-    cancelled: list[Acknowledging] = field(default_factory=list)
+    cancelled: list[Acknowledgement] = field(default_factory=list)
     """Messages that an operator cancelled; ``done``: they were removed, or their workers were asked to stop."""
     releases: list[ReleasingAll] = field(default_factory=list)
     letters: dict[Position, float] = field(default_factory=dict)
@@ -188,10 +188,10 @@ def g5(history: ClaimHistory, _: Limits) -> list[str]:
     """A message that was acknowledged, or became a dead letter, is not given to a later request."""
     ends = dict(history.letters)
     for one in (*history.acknowledgings, *history.given_up):
-        if one.outcome in FOR_GOOD:
+        if one.outcome in FINAL_OUTCOMES:
             ends[one.position] = min(one.answered, ends.get(one.position, one.answered))
     # All of these were receipts, so "done" never means that the message has become a dead letter.
-    done = {one.position for one in history.acknowledgings if one.outcome in FOR_GOOD}
+    done = {one.position for one in history.acknowledgings if one.outcome in FINAL_OUTCOMES}
     return [
         f"{one} was given after it had been done at {ends[one.position]}"
         for one in history.deliveries
@@ -201,7 +201,7 @@ def g5(history: ClaimHistory, _: Limits) -> list[str]:
 
 def cancelled(history: ClaimHistory, _: Limits) -> list[str]:
     """A cancelled message is not given to a later request, and does not become a dead letter."""
-    ends = {one.position: one.answered for one in reversed(history.cancelled) if one.outcome in FOR_GOOD}
+    ends = {one.position: one.answered for one in reversed(history.cancelled) if one.outcome in FINAL_OUTCOMES}
     before = {one.position for one in history.cancelled if one.outcome == "final"}
     return [
         f"{one} was given after it had been cancelled at {ends[one.position]}"
@@ -218,7 +218,7 @@ def delay(history: ClaimHistory, _: Limits) -> list[str]:
     return [
         f"{one} was given before it was due at {history.due[one.position]}"
         for one in history.deliveries
-        if one.answered < history.due.get(one.position, 0.0) - APART
+        if one.answered < history.due.get(one.position, 0.0) - MAX_CLOCK_DIFFERENCE
     ]
 
 
@@ -232,7 +232,12 @@ def dedup(history: ClaimHistory, _: Limits) -> list[str]:
         body = history.bodies[one.position][0]
         for other in firsts:
             text, _began, began = history.bodies[other.position]
-            if text == body and body not in unacknowledged and other.number > one.number and began < one.asked - APART:
+            if (
+                text == body
+                and body not in unacknowledged
+                and other.number > one.number
+                and began < one.asked - MAX_CLOCK_DIFFERENCE
+            ):
                 problems.append(f"{other} is a copy of {one}")
     return problems
 
@@ -261,7 +266,7 @@ def on_ack(history: ClaimHistory, _: Limits) -> list[str]:
 
 def given_up(history: ClaimHistory, _: Limits) -> list[str]:
     """A given-up message is a dead letter in the end, unless it was acknowledged before."""
-    done = {one.position for one in history.acknowledgings if one.outcome in FOR_GOOD}
+    done = {one.position for one in history.acknowledgings if one.outcome in FINAL_OUTCOMES}
     given_up = {one.position for one in history.given_up if one.outcome == "done"} & history.acknowledged
     done |= {one.position for one in history.cancelled}
     return [f"{position} is not a dead letter" for position in sorted(given_up - done - history.letters.keys())]

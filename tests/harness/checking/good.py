@@ -134,7 +134,7 @@ def of_messages(seed: int, steps: int = 60) -> list[Record]:
 
 MESSAGES = 40
 STEP = 0.01
-APART = 10.0
+STAY_GAP_SECONDS = 10.0
 """Seconds between two stays of a partition. Longer than any single failure explains."""
 PLACE = "crew-a/1"
 
@@ -159,64 +159,65 @@ class Group:
     def play(self) -> list[Record]:
         queue, at, sent = "crew-a", self._at, tuple(Sent(body, 1) for body in self._bodies)
         good: Outcome = "acknowledged"
-        self._say(Post(at, at, "", "p", queue, sent, CREATED, (good,) * MESSAGES, tuple(self._ids)))
+        self._record(Post(at, at, "", "p", queue, sent, CREATED, (good,) * MESSAGES, tuple(self._ids)))
         shown = tuple(Shown(1, *pair) for pair in zip(self._ids, self._bodies, strict=True))
-        self._say(Read(at, at, "", "content", queue, (1,), OK, shown=shown, final=1))
+        self._record(Read(at, at, "", "content", queue, (1,), OK, shown=shown, final=1))
         for ending in ("revoked", "lost", "killed"):
-            self._stay(ending, self._rng.randint(3, 8))
+            self._add_stay(ending, self._rng.randint(3, 8))
         while self._done < MESSAGES:
-            self._stay(self._rng.choice(("revoked", "lost", "killed")), self._rng.randint(1, 15))
-        self._stay("revoked", 0)
+            self._add_stay(self._rng.choice(("revoked", "lost", "killed")), self._rng.randint(1, 15))
+        self._add_stay("revoked", 0)
         return self.records
 
-    def _stay(self, ending: str, count: int) -> None:
+    def _add_stay(self, ending: str, count: int) -> None:
+        """Adds the records of one worker, which takes the partition and handles ``count`` messages until ``ending``."""
         self._workers += 1
         worker = f"{PLACE}.{self._workers}"
-        self._say(Joined(self._tick(), worker, 1, worker, ""))
+        self._record(Joined(self._next_time(), worker, 1, worker, ""))
         offset = self._ids[self._done - 1] if self._done else None
-        self._call(worker, 1, "take", 0, offset)
-        self._say(Assigned(self._tick(), worker, {PLACE: offset}))
+        self._add_call(worker, 1, "take", 0, offset)
+        self._record(Assigned(self._next_time(), worker, {PLACE: offset}))
         calls, last = 1, min(MESSAGES, self._done + count)
         for number in range(self._done, last):
-            self._say(Handled(self._tick(), worker, PLACE, self._ids[number], self._bodies[number]))
+            self._record(Handled(self._next_time(), worker, PLACE, self._ids[number], self._bodies[number]))
             if ending == "revoked" or number < last - 2:
                 calls += 1
-                self._call(worker, calls, "commit", self._version, self._ids[number])
+                self._add_call(worker, calls, "commit", self._version, self._ids[number])
                 self._done = number + 1
         if ending == "revoked":
             # Its session is suspended for a moment after all messages were handled.
-            at = self._tick()
-            self._say(Heard(self._tick(), worker, 1, "suspended"))
-            self._say(Heard(self._tick(), worker, 1, "connected"))
-            self._say(Fault(at, self._tick(), "hush"))
-        self._end(worker, ending)
-        self._at += APART
+            at = self._next_time()
+            self._record(Heard(self._next_time(), worker, 1, "suspended"))
+            self._record(Heard(self._next_time(), worker, 1, "connected"))
+            self._record(Fault(at, self._next_time(), "hush"))
+        self._end_stay(worker, ending)
+        self._at += STAY_GAP_SECONDS
 
-    def _end(self, worker: str, ending: str) -> None:
-        at = self._tick()
+    def _end_stay(self, worker: str, ending: str) -> None:
+        at = self._next_time()
         if ending == "killed":
-            self._say(Fault(at, self._tick(), "kill", worker))
+            self._record(Fault(at, self._next_time(), "kill", worker))
         elif ending == "lost":
-            self._say(Fault(at, self._tick(), "expire", worker))
-            self._say(Heard(self._tick(), worker, 1, "lost"))
-            self._say(Gone(self._tick(), worker, "lost", [PLACE]))
+            self._record(Fault(at, self._next_time(), "expire", worker))
+            self._record(Heard(self._next_time(), worker, 1, "lost"))
+            self._record(Gone(self._next_time(), worker, "lost", [PLACE]))
         else:
-            self._say(Gone(self._tick(), worker, "revoked", [PLACE]))
-            self._say(Ended(self._tick(), worker, at, 0))
+            self._record(Gone(self._next_time(), worker, "revoked", [PLACE]))
+            self._record(Ended(self._next_time(), worker, at, 0))
 
-    def _call(self, worker: str, call: int, what: What, version: int, identifier: str | None) -> None:
+    def _add_call(self, worker: str, call: int, what: What, version: int, identifier: str | None) -> None:
         taken = {PLACE: identifier} if what == "take" else {}
         moved = {PLACE: identifier} if what == "commit" and identifier is not None else {}
         self._version += 1
-        self._say(Asked(self._tick(), worker, 1, call, what, {PLACE: version}, moved))
-        self._say(Answered(self._tick(), worker, call, "", {PLACE: self._version}, taken))
+        self._record(Asked(self._next_time(), worker, 1, call, what, {PLACE: version}, moved))
+        self._record(Answered(self._next_time(), worker, call, "", {PLACE: self._version}, taken))
         if moved:
-            self._say(Observed(self._tick(), self._tick(), moved))
+            self._record(Observed(self._next_time(), self._next_time(), moved))
 
-    def _say(self, record: Record) -> None:
+    def _record(self, record: Record) -> None:
         self.records.append(record)
 
-    def _tick(self) -> float:
+    def _next_time(self) -> float:
         self._at += STEP
         return self._at
 

@@ -22,7 +22,7 @@ SILENT: frozenset[str] = STOPS | {"expire"}
 """Failures after which a worker goes on for a moment although its session is over."""
 FAILURES: frozenset[str] = SERVICE | SILENT | {"kill", "silence"}
 
-GIVING_UP = 30.0
+MAX_JOIN_SECONDS = 30.0
 """Max seconds until a worker that cannot join its group gives up and ends."""
 
 
@@ -67,9 +67,9 @@ def order(history: History, _: Limits) -> Texts:
     for handled in history.handled:
         number = numbers.get(handled.place, {}).get(handled.id)
         if number is None:
-            yield f"nobody posted {_told(handled)}"
+            yield f"nobody posted {_describe(handled)}"
         elif number > next_numbers[handled.place]:
-            yield f"{number - next_numbers[handled.place]} before it were not handled: {_told(handled)}"
+            yield f"{number - next_numbers[handled.place]} before it were not handled: {_describe(handled)}"
         elif number == next_numbers[handled.place]:
             next_numbers[handled.place] += 1
 
@@ -77,14 +77,14 @@ def order(history: History, _: Limits) -> Texts:
 def stay(history: History, _: Limits) -> Texts:
     """A worker handles the messages of its partition once, in order and without a gap, from the recorded offset on."""
     numbers = _numbers(history)
-    yield from (f"not the worker's partition: {_told(handled)}" for handled in history.strays)
+    yield from (f"not the worker's partition: {_describe(handled)}" for handled in history.strays)
     for stay_ in history.every_stay:
         numbers_by_id = numbers.get(stay_.place, {})
         number = -1 if stay_.offset is None else numbers_by_id.get(stay_.offset, -1)
         for handled in stay_.handled:
             handled_number = numbers_by_id.get(handled.id, -1)
             if handled_number != number + 1:
-                yield f"number {handled_number} after {number} of a stay since {stay_.start:.3f}: {_told(handled)}"
+                yield f"number {handled_number} after {number} of a stay since {stay_.start:.3f}: {_describe(handled)}"
             number = handled_number
 
 
@@ -96,21 +96,21 @@ def alone(history: History, limits: Limits) -> Texts:
 
     A worker that was stopped, or was told late, may do so for a moment.
     """
-    takings = _made(call for call in history.calls if call.asked.what == "take")
+    takings = _versions_by_place(call for call in history.calls if call.asked.what == "take")
     for one in history.every_stay:
         later = (call for version, call in takings[one.place] if version > one.version and call.owner[0] != one.worker)
         since = min((call.end for call in later), default=NEVER)
         for each in (each for each in one.handled if each.at > since):
             stopped = _excused(history, one.worker, STOPS | {"kill"}, each.at, limits.late)
             if not stopped and not _excused(history, one.worker, frozenset({"expire"}), each.at, limits.unaware):
-                yield f"{each.at - since:.3f} s after another took it: {_told(each)}"
+                yield f"{each.at - since:.3f} s after another took it: {_describe(each)}"
 
 
 def halted(history: History, limits: Limits) -> Texts:
     """A worker begins no message while its session is suspended or lost, or after it handed the partition back."""
     for stay_, handled, since, why in _begun_after_a_halt(history, limits):
         if not _excused(history, stay_.worker, STOPS, handled.at, limits.reaction):
-            yield f"{handled.at - since:.3f} s after {why}: {_told(handled)}"
+            yield f"{handled.at - since:.3f} s after {why}: {_describe(handled)}"
 
 
 def _begun_after_a_halt(history: History, limits: Limits) -> Iterator[tuple[Stay, Handled, float, str]]:
@@ -136,7 +136,7 @@ def _begun_after_a_halt(history: History, limits: Limits) -> Iterator[tuple[Stay
                 yield one, each, since, f"its session was {event}"
 
 
-def _made(calls: Iterable[Call]) -> dict[str, list[tuple[int, Call]]]:
+def _versions_by_place(calls: Iterable[Call]) -> dict[str, list[tuple[int, Call]]]:
     """Returns the versions known to be made, by place, in the order of versions."""
     made: dict[str, list[tuple[int, Call]]] = defaultdict(list)
     for call in calls:
@@ -158,7 +158,7 @@ def fenced(history: History, limits: Limits) -> Texts:
     for call in history.calls:
         for place in call.asked.versions:
             in_doubt[place] += not call.known
-    for place, made in _made(history.calls).items():
+    for place, made in _versions_by_place(history.calls).items():
         yield from _foreign(place, [call for _, call in made])
         if not limits.epochs:
             yield from _disordered(place, made, in_doubt[place])
@@ -201,7 +201,7 @@ def back(history: History, limits: Limits) -> Texts:
         # A commit by epoch is repeated if its answer was lost, and may be refused although it was recorded.
         if not call.known or (limits.epochs and call.asked.what == "commit" and call.version(place) is None)
     }
-    for place, made in _made(history.calls).items():
+    for place, made in _versions_by_place(history.calls).items():
         last: tuple[int, str] | None = None
         for version, call in made:
             offset = call.asked.ids.get(place)
@@ -258,7 +258,7 @@ def twice(history: History, limits: Limits) -> Texts:
     """A message is handled twice only after a failure that explains it."""
     for first, again in duplicates(history):
         if cause_of(history, first, again, limits) is None:
-            yield f"nothing explains it: {_told(first)}; {_told(again)}"
+            yield f"nothing explains it: {_describe(first)}; {_describe(again)}"
 
 
 def cause_of(history: History, first: Handled, again: Handled, limits: Limits) -> Fault | None:
@@ -321,7 +321,7 @@ def end(history: History, limits: Limits) -> Texts:
     """
     joined = {each.worker for each in history.joined}
     for ended in history.ended:
-        since = ended.at - GIVING_UP if ended.told is None else ended.told
+        since = ended.at - MAX_JOIN_SECONDS if ended.told is None else ended.told
         mine = [one for one in history.faults if one.kind in FAILURES and one.target in {"", ended.worker}]
         is_orderly = disturbed = any(fault.touches(since, ended.at, limits.recovery) for fault in mine)
         if ended.told is not None:
@@ -337,7 +337,7 @@ def end(history: History, limits: Limits) -> Texts:
             yield f"{place} is at {last.get(place)}, the last message is {names[-1]}"
 
 
-def _told(each: Handled) -> str:
+def _describe(each: Handled) -> str:
     return f"{each.worker} handled {each.body} ({each.place} {each.id}) at {each.at:.3f}"
 
 

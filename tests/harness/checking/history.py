@@ -26,12 +26,12 @@ from tests.harness.checking.records import (
     Record,
     Sent,
 )
-from tests.harness.history import Fault, of
+from tests.harness.history import Fault, records_of
 
 R = TypeVar("R")
 
 NEVER = float("inf")
-UNDONE = frozenset({"", "SessionLost"})
+CERTAIN_ERRORS = frozenset({"", "SessionLost"})
 """Errors after which the effect of a call is known: it returned, or did nothing."""
 
 
@@ -65,7 +65,7 @@ class Call:
 
     @property
     def known(self) -> bool:
-        return self.answer is not None and self.answer.error in UNDONE
+        return self.answer is not None and self.answer.error in CERTAIN_ERRORS
 
     @property
     def end(self) -> float:
@@ -107,13 +107,13 @@ class History:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.records = sorted(records, key=_when)
-        self.faults = self._of(Fault)
-        self.posts, self.reads = self._of(Post), self._of(Read)
-        self.handled, self.observed = self._of(Handled), self._of(Observed)
-        self.joined, self.heard, self.ended = self._of(Joined), self._of(Heard), self._of(Ended)
+        self.faults = self._records(Fault)
+        self.posts, self.reads = self._records(Post), self._records(Read)
+        self.handled, self.observed = self._records(Handled), self._records(Observed)
+        self.joined, self.heard, self.ended = self._records(Joined), self._records(Heard), self._records(Ended)
 
-    def _of(self, kind: type[R]) -> list[R]:
-        return of(self.records, kind)
+    def _records(self, kind: type[R]) -> list[R]:
+        return records_of(self.records, kind)
 
     # Messages
 
@@ -153,13 +153,13 @@ class History:
     @cached_property
     def calls(self) -> list[Call]:
         """Takes and commits, in the order of their start."""
-        answers = {(each.worker, each.call): each for each in self._of(Answered)}
-        asked = (each for each in self._of(Asked) if each.what != "release")
+        answers = {(each.worker, each.call): each for each in self._records(Answered)}
+        asked = (each for each in self._records(Asked) if each.what != "release")
         return [Call(each, answers.get((each.worker, each.call))) for each in asked]
 
     @cached_property
     def released(self) -> Counter[str]:
-        return Counter(place for each in self._of(Asked) if each.what == "release" for place in each.versions)
+        return Counter(place for each in self._records(Asked) if each.what == "release" for place in each.versions)
 
     @cached_property
     def strays(self) -> list[Handled]:
@@ -174,7 +174,7 @@ class History:
     @cached_property
     def stays(self) -> dict[str, list[Stay]]:
         """The stays by place, in the order of their start, with the messages handled in each."""
-        claimed = self._taken()
+        claimed = self._taken_versions()
         stays: dict[str, list[Stay]] = defaultdict(list)
         current: dict[tuple[str, str], Stay] = {}
         for record in self.records:
@@ -191,7 +191,7 @@ class History:
                     current[worker, place].handled.append(record)
         return stays
 
-    def _taken(self) -> dict[tuple[str, str], list[tuple[float, int]]]:
+    def _taken_versions(self) -> dict[tuple[str, str], list[tuple[float, int]]]:
         claimed: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
         for call in self.calls:
             if call.asked.what == "take" and call.answer is not None:

@@ -13,7 +13,7 @@ from tests.harness.checking.history import Fate, History, Place
 from tests.harness.checking.records import CREATED, OK, ONLY_SENT, UNAVAILABLE, Post, Read
 from tests.harness.checking.rules import Limits, Rules, Texts
 
-SETTLED = 2
+FIRST_SETTLED_READ = 2
 """The number of the first full read that must agree with all later ones."""
 
 
@@ -34,17 +34,17 @@ def answers(history: History, _: Limits) -> Texts:
     for post in history.posts:
         yield from _answer(post, CREATED)
         if len(post.outcomes) != len(post.sent):
-            yield f"{len(post.outcomes)} outcomes for {len(post.sent)} messages: {told(post)}"
+            yield f"{len(post.outcomes)} outcomes for {len(post.sent)} messages: {describe(post)}"
         if set(post.outcomes) != {"acknowledged"} and "acknowledged" in post.outcomes:
-            yield f"acknowledged in part: {told(post)}"
+            yield f"acknowledged in part: {describe(post)}"
         if len(post.ids) != len(post.sent) * ("acknowledged" in post.outcomes):
-            yield f"{len(post.ids)} ids for {len(post.sent)} messages: {told(post)}"
+            yield f"{len(post.ids)} ids for {len(post.sent)} messages: {describe(post)}"
         if (post.status == CREATED) != ("acknowledged" in post.outcomes):
-            yield f"status {post.status} with outcomes {post.outcomes}: {told(post)}"
+            yield f"status {post.status} with outcomes {post.outcomes}: {describe(post)}"
         for sent, name in zip(post.sent, post.ids, strict=False):
             place = Place(post.queue, sent.partition, name)
             if place in places:
-                yield f"{place} was given out twice: {told(post)}"
+                yield f"{place} was given out twice: {describe(post)}"
             places.add(place)
     for read in history.reads:
         yield from _answer(read, OK)
@@ -52,9 +52,9 @@ def answers(history: History, _: Limits) -> Texts:
 
 def _answer(event: Post | Read, good: int) -> Texts:
     if event.status not in {good, UNAVAILABLE, ONLY_SENT}:
-        yield f"status {event.status}: {told(event)}"
+        yield f"status {event.status}: {describe(event)}"
     if event.status == UNAVAILABLE and not event.retry_after:
-        yield f"503 without Retry-After: {told(event)}"
+        yield f"503 without Retry-After: {describe(event)}"
 
 
 def g1(history: History, limits: Limits) -> Texts:
@@ -73,7 +73,7 @@ def g1(history: History, limits: Limits) -> Texts:
             if position < cursors.get(place.partition, ids.FIRST) and shown.get(place) != fate.sent.body:
                 passed = next(read for read in reads if position < _position(read.next.get(place.partition, "0" * 32)))
                 seen = shown.get(place, "nothing")
-                yield f"{name} was shown {seen} at {place}: {told(fate.post)}; passed in {told(passed)}"
+                yield f"{name} was shown {seen} at {place}: {describe(fate.post)}; passed in {describe(passed)}"
 
 
 def _chains(history: History) -> Mapping[str, list[Read]]:
@@ -89,7 +89,7 @@ def lost(history: History, _: Limits) -> Texts:
     for number, content in history.contents.items():
         for place, fate in history.acknowledged.items():
             if content.get(place) != fate.sent.body:
-                yield f"full read {number} shows {content.get(place, 'nothing')} at {place}: {told(fate.post)}"
+                yield f"full read {number} shows {content.get(place, 'nothing')} at {place}: {describe(fate.post)}"
 
 
 def g2(history: History, limits: Limits) -> Texts:
@@ -98,20 +98,23 @@ def g2(history: History, limits: Limits) -> Texts:
         for shown in read.shown:
             fate = history.fates.get(shown.body)
             if fate and fate.outcome == "none" and not (limits.apart and fate.post.web != read.web):
-                yield f"{shown.body} is shown at {shown.id}: {told(read)}; outcome none: {told(fate.post)}"
+                yield f"{shown.body} is shown at {shown.id}: {describe(read)}; outcome none: {describe(fate.post)}"
 
 
 def settled(history: History, _: Limits) -> Texts:
     """Full reads agree once the effects of the last faults are over."""
     rounds = sorted(history.contents)
-    if not rounds or rounds[-1] <= SETTLED:
+    if not rounds or rounds[-1] <= FIRST_SETTLED_READ:
         yield f"there were {len(rounds)} full reads, of which two must agree"
     for earlier, later in pairwise(rounds):
         before, after = history.contents[earlier].items(), history.contents[later].items()
-        for change, places in ("gone", before - after), ("new", after - before if earlier >= SETTLED else set()):
+        for change, places in (
+            ("gone", before - after),
+            ("new", after - before if earlier >= FIRST_SETTLED_READ else set()),
+        ):
             for place, body in places:
                 fate = history.fates.get(body)
-                by = told(fate.post) if fate else "sent by nobody"
+                by = describe(fate.post) if fate else "sent by nobody"
                 yield f"{body} at {place} is {change} in full read {later}: {by}"
 
 
@@ -123,27 +126,27 @@ def truth(history: History, _: Limits) -> Texts:
             place, fate = Place(read.queue, shown.partition, shown.id), history.fates.get(shown.body)
             at = f"{shown.body} is at {place}"
             if places.setdefault(shown.body, place) != place:
-                yield f"{at} and at {places[shown.body]}: {told(read)}"
+                yield f"{at} and at {places[shown.body]}: {describe(read)}"
             if fate is None:
-                yield f"{at}, and nobody sent it: {told(read)}"
+                yield f"{at}, and nobody sent it: {describe(read)}"
                 continue
             if (place.queue, place.partition) != (fate.place.queue, fate.place.partition):
-                yield f"{at}: {told(read)}; sent by {told(fate.post)}"
+                yield f"{at}: {describe(read)}; sent by {describe(fate.post)}"
             if fate.outcome == "acknowledged" and place != fate.place:
-                yield f"{at}, not {fate.place}: {told(read)}; {told(fate.post)}"
+                yield f"{at}, not {fate.place}: {describe(read)}; {describe(fate.post)}"
             if read.end < fate.post.start:
-                yield f"{at} before it is sent: {told(read)}; {told(fate.post)}"
+                yield f"{at} before it is sent: {describe(read)}; {describe(fate.post)}"
 
 
 def g3(history: History, _: Limits) -> Texts:
     """Ids follow ``X-After``. Ids of one web process ascend for a client that has seen an answer."""
     for post in history.posts:
         if post.after is not None and any(one <= _position(post.after) for one in _prompt(post)):
-            yield f"not above its X-After: {told(post)}"
+            yield f"not above its X-After: {describe(post)}"
         for partition in {sent.partition for sent in post.sent}:
             prompt_ids = _prompt(post, partition)
             if prompt_ids != sorted(prompt_ids):
-                yield f"a batch in another order than given: {told(post)}"
+                yield f"a batch in another order than given: {describe(post)}"
     for web in {post.web for post in history.posts}:
         yield from _ascending([post for post in history.posts if post.web == web and _prompt(post)])
 
@@ -164,7 +167,7 @@ def _ascending(posts: list[Post]) -> Texts:
             highest = max(highest or (top, ended[at]), (top, ended[at]), key=lambda pair: pair[0])
             at += 1
         if highest and min(_prompt(post)) <= highest[0]:
-            yield f"not above an id given out before: {told(post)}; {told(highest[1])}"
+            yield f"not above an id given out before: {describe(post)}; {describe(highest[1])}"
 
 
 def page(history: History, _: Limits) -> Texts:
@@ -177,12 +180,12 @@ def page(history: History, _: Limits) -> Texts:
         shown_before: set[Place] = set()
         for read in reads:
             if read.since != cursors:
-                yield f"starts at {read.since}, the page before ended at {cursors}: {told(read)}"
+                yield f"starts at {read.since}, the page before ended at {cursors}: {describe(read)}"
             for place in (Place(read.queue, shown.partition, shown.id) for shown in read.shown):
                 if place in shown_before:
-                    yield f"{place} is shown twice to one reader: {told(read)}"
+                    yield f"{place} is shown twice to one reader: {describe(read)}"
                 shown_before.add(place)
-            yield from (f"{wrong}: {told(read)}" for wrong in _page(read))
+            yield from (f"{wrong}: {describe(read)}" for wrong in _page(read))
             cursors = {**cursors, **read.next}
 
 
@@ -214,14 +217,14 @@ def available(history: History, limits: Limits) -> Texts:
     for event in events:
         hit = (one.target == event.web and one.touches(event.start, event.end, limits.grace) for one in history.faults)
         if event.end - event.start > limits.bound and not any(hit):
-            yield f"took {event.end - event.start:.1f} s: {told(event)}"
+            yield f"took {event.end - event.start:.1f} s: {describe(event)}"
     following = [read for read in history.reads if not read.final]
     for start, end in _calm(history, limits):
         for web in sorted({post.web for post in history.posts}):
             for what, events_of_kind in ("post", history.posts), ("read", following):
                 attempts = [event for event in events_of_kind if event.web == web and start <= event.start <= end]
                 if not any(event.status in {OK, CREATED} for event in attempts):
-                    last = told(attempts[-1]) if attempts else "none was tried"
+                    last = describe(attempts[-1]) if attempts else "none was tried"
                     yield f"no {what} succeeded from {start:.1f} to {end:.1f}, without any fault: {last}"
 
 
@@ -242,7 +245,7 @@ def _calm(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
         yield start, max(start, end)
 
 
-def told(event: Post | Read) -> str:
+def describe(event: Post | Read) -> str:
     what = f"{event.queue} at {event.web}, {event.start:.3f}..{event.end:.3f}, {event.status}"
     if isinstance(event, Read):
         partitions = ",".join(map(str, event.partitions))

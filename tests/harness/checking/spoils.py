@@ -11,7 +11,7 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.ids import FIRST
-from tests.harness.checking.claims import Acknowledging, ClaimHistory, Delivery
+from tests.harness.checking.claims import Acknowledgement, ClaimHistory, Delivery
 from tests.harness.checking.records import (
     CREATED,
     UNAVAILABLE,
@@ -29,7 +29,7 @@ from tests.harness.checking.records import (
     Sent,
     Shown,
 )
-from tests.harness.history import Fault, of
+from tests.harness.history import Fault, records_of
 from tests.sim.availability import EmptyAnswer
 
 Records = list[Record]
@@ -47,7 +47,7 @@ def _change(records: Records, old: Any, **fields: Any) -> Records:  # noqa: ANN4
     return _put(records, old, structs.replace(old, **fields))
 
 
-def _swapped(find: Callable[[Records], list[Any]], field: str) -> Spoil:
+def _swap_field(find: Callable[[Records], list[Any]], field: str) -> Spoil:
     """Swaps a field of the first two records found."""
 
     def spoil(records: Records, _: random.Random) -> Records:
@@ -58,7 +58,7 @@ def _swapped(find: Callable[[Records], list[Any]], field: str) -> Spoil:
     return spoil
 
 
-def _one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Record, ...]]) -> Spoil:
+def _change_one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Record, ...]]) -> Spoil:
     def spoil(records: Records, rng: random.Random) -> Records | None:
         candidates = find(records)
         if not candidates:
@@ -72,13 +72,13 @@ def _one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Rec
 # Messages
 
 
-def _shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
+def _change_shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
     """Changes a message on a page of full read ``final`` or later."""
 
     def spoil(records: Records, rng: random.Random) -> Records | None:
-        posts = [pair for post in of(records, Post) for pair in zip(post.sent, post.outcomes, strict=True)]
+        posts = [pair for post in records_of(records, Post) for pair in zip(post.sent, post.outcomes, strict=True)]
         bodies = {sent.body for sent, outcome in posts if outcome in outcomes}
-        reads = [read for read in of(records, Read) if read.final >= final]
+        reads = [read for read in records_of(records, Read) if read.final >= final]
         candidates = [(read, shown) for read in reads for shown in read.shown if shown.body in bodies]
         if not candidates:
             return None
@@ -89,92 +89,94 @@ def _shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, fin
     return spoil
 
 
-def _other(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+def _replace(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda old: (structs.replace(old, **{name: made(old) for name, made in fields.items()}),)
 
 
-def _post(
+def _change_post(
     outcome: Outcome, change: Callable[[Post], tuple[Post, ...]], *, there: bool = False, web: str | None = None
 ) -> Spoil:
     """Changes a post with this outcome. ``there``: only posts whose messages the full reads show."""
 
     def find(records: Records) -> list[Post]:
-        final_bodies = {shown.body for read in of(records, Read) if read.final for shown in read.shown}
-        posts = [post for post in of(records, Post) if outcome in post.outcomes and web in {None, post.web}]
+        final_bodies = {shown.body for read in records_of(records, Read) if read.final for shown in read.shown}
+        posts = [post for post in records_of(records, Post) if outcome in post.outcomes and web in {None, post.web}]
         return [post for post in posts if not there or final_bodies & {sent.body for sent in post.sent}]
 
-    return _one(find, change)
+    return _change_one(find, change)
 
 
-def _read(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
+def _change_page(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
     """Changes a page with several messages of one partition."""
 
     def find(records: Records) -> list[Read]:
-        return [one for one in of(records, Read) if len(one.shown) > len({shown.partition for shown in one.shown})]
+        return [
+            one for one in records_of(records, Read) if len(one.shown) > len({shown.partition for shown in one.shown})
+        ]
 
-    return _one(find, change)
-
-
-def _cursors(change: Callable[[Read], str]) -> Spoil:
-    return _read(_other(next=lambda read: dict.fromkeys(read.next, change(read))))
+    return _change_one(find, change)
 
 
-def _higher(name: str) -> str:
+def _change_cursors(change: Callable[[Read], str]) -> Spoil:
+    return _change_page(_replace(next=lambda read: dict.fromkeys(read.next, change(read))))
+
+
+def _next_id(name: str) -> str:
     ticks, low = ids.parse_position(name)
     return ids.to_hex((ticks + 1, low))
 
 
-_refused = _other(
+_refused = _replace(
     status=lambda _: UNAVAILABLE,
     ids=lambda _: (),
     outcomes=lambda post: ("none",) * len(post.sent),
     retry_after=lambda _: True,
 )
-_accepted = _other(
+_accepted = _replace(
     status=lambda _: CREATED,
     ids=lambda post: tuple(ids.to_hex((ids.EPOCH_TICKS + n, n)) for n in range(len(post.sent))),
     outcomes=lambda post: ("acknowledged",) * len(post.sent),
 )
-_same_ids = _other(sent=lambda post: tuple(Sent(f"{one.body}'", one.partition, one.delay) for one in post.sent))
-_before_after = _other(
+_same_ids = _replace(sent=lambda post: tuple(Sent(f"{one.body}'", one.partition, one.delay) for one in post.sent))
+_before_after = _replace(
     sent=lambda post: tuple(Sent(one.body, one.partition) for one in post.sent),
     after=lambda post: max(post.ids, key=ids.parse_position),
 )
-_moved_id = _other(id=lambda shown: _higher(shown.id))
+_moved_id = _replace(id=lambda shown: _next_id(shown.id))
 _KEPT: tuple[Outcome, ...] = ("acknowledged", "unknown")
 
 MESSAGES: Spoils = {
-    "a reader is not shown a message": ({"G1"}, _shown(lambda _: (), "acknowledged")),
-    "a full read lacks an acknowledged message": ({"lost"}, _shown(lambda _: (), "acknowledged", final=1)),
-    "a full read lacks what another shows": ({"settled"}, _shown(lambda _: (), "unknown", final=2)),
-    "a page shows a message twice": ({"page"}, _shown(lambda shown: (shown, shown), *_KEPT)),
-    "a body is another": ({"truth"}, _shown(_other(body=lambda _: "other"), *_KEPT)),
-    "an id is another": ({"truth"}, _shown(_moved_id, "acknowledged")),
-    "a partition is another": ({"truth"}, _shown(_other(partition=lambda shown: 3 - shown.partition), *_KEPT)),
-    "a message is at two ids": ({"truth"}, _shown(lambda shown: (shown, *_moved_id(shown)), *_KEPT)),
-    "what is shown was never sent": ({"truth"}, _post("acknowledged", lambda _: ())),
-    "what is shown was called none": ({"G2"}, _post("acknowledged", _refused)),
-    "an unknown one that is there was called none": ({"G2"}, _post("unknown", _refused, there=True)),
-    "what was called none was acknowledged": ({"lost"}, _post("none", _accepted)),
-    "a post is recorded twice": ({"answers"}, _post("acknowledged", lambda post: (post, post))),
-    "an id is given out twice": ({"answers"}, _post("acknowledged", lambda post: (post, *_same_ids(post)))),
+    "a reader is not shown a message": ({"G1"}, _change_shown(lambda _: (), "acknowledged")),
+    "a full read lacks an acknowledged message": ({"lost"}, _change_shown(lambda _: (), "acknowledged", final=1)),
+    "a full read lacks what another shows": ({"settled"}, _change_shown(lambda _: (), "unknown", final=2)),
+    "a page shows a message twice": ({"page"}, _change_shown(lambda shown: (shown, shown), *_KEPT)),
+    "a body is another": ({"truth"}, _change_shown(_replace(body=lambda _: "other"), *_KEPT)),
+    "an id is another": ({"truth"}, _change_shown(_moved_id, "acknowledged")),
+    "a partition is another": ({"truth"}, _change_shown(_replace(partition=lambda shown: 3 - shown.partition), *_KEPT)),
+    "a message is at two ids": ({"truth"}, _change_shown(lambda shown: (shown, *_moved_id(shown)), *_KEPT)),
+    "what is shown was never sent": ({"truth"}, _change_post("acknowledged", lambda _: ())),
+    "what is shown was called none": ({"G2"}, _change_post("acknowledged", _refused)),
+    "an unknown one that is there was called none": ({"G2"}, _change_post("unknown", _refused, there=True)),
+    "what was called none was acknowledged": ({"lost"}, _change_post("none", _accepted)),
+    "a post is recorded twice": ({"answers"}, _change_post("acknowledged", lambda post: (post, post))),
+    "an id is given out twice": ({"answers"}, _change_post("acknowledged", lambda post: (post, *_same_ids(post)))),
     "an acknowledged id is another": (
         {"truth"},
-        _post("acknowledged", _other(ids=lambda post: tuple(map(_higher, post.ids)))),
+        _change_post("acknowledged", _replace(ids=lambda post: tuple(map(_next_id, post.ids)))),
     ),
-    "an id is missing": ({"answers"}, _post("acknowledged", _other(ids=lambda post: post.ids[:-1]))),
-    "an id is not above its X-After": ({"G3"}, _post("acknowledged", _before_after)),
-    "a 503 lacks Retry-After": ({"answers"}, _post("none", _other(retry_after=lambda _: False))),
-    "an answer is 500": ({"answers"}, _post("unknown", _other(status=lambda _: 500))),
-    "a page is missing": ({"page"}, _read(lambda _: ())),
-    "a page is recorded twice": ({"page"}, _read(lambda read: (read, read))),
-    "a page is in another order": ({"page"}, _read(_other(shown=lambda read: read.shown[::-1]))),
-    "a cursor goes back": ({"page"}, _cursors(lambda _: ids.to_hex(ids.FIRST))),
-    "a cursor is above the horizon": ({"page"}, _cursors(lambda read: _higher(read.horizon))),
-    "a horizon is not above what is shown": ({"page"}, _read(_other(horizon=lambda read: read.shown[0].id))),
+    "an id is missing": ({"answers"}, _change_post("acknowledged", _replace(ids=lambda post: post.ids[:-1]))),
+    "an id is not above its X-After": ({"G3"}, _change_post("acknowledged", _before_after)),
+    "a 503 lacks Retry-After": ({"answers"}, _change_post("none", _replace(retry_after=lambda _: False))),
+    "an answer is 500": ({"answers"}, _change_post("unknown", _replace(status=lambda _: 500))),
+    "a page is missing": ({"page"}, _change_page(lambda _: ())),
+    "a page is recorded twice": ({"page"}, _change_page(lambda read: (read, read))),
+    "a page is in another order": ({"page"}, _change_page(_replace(shown=lambda read: read.shown[::-1]))),
+    "a cursor goes back": ({"page"}, _change_cursors(lambda _: ids.to_hex(ids.FIRST))),
+    "a cursor is above the horizon": ({"page"}, _change_cursors(lambda read: _next_id(read.horizon))),
+    "a horizon is not above what is shown": ({"page"}, _change_page(_replace(horizon=lambda read: read.shown[0].id))),
     "an answer took a minute": (
         {"available"},
-        _post("acknowledged", _other(start=lambda post: post.start - 60), web="web-2"),
+        _change_post("acknowledged", _replace(start=lambda post: post.start - 60), web="web-2"),
     ),
 }
 
@@ -182,18 +184,18 @@ MESSAGES: Spoils = {
 # Groups
 
 
-def _commits(records: Records) -> list[tuple[Asked, Answered]]:
-    answers = {(each.worker, each.call): each for each in of(records, Answered)}
-    return [(each, answers[each.worker, each.call]) for each in of(records, Asked) if each.what == "commit"]
+def _find_commits(records: Records) -> list[tuple[Asked, Answered]]:
+    answers = {(each.worker, each.call): each for each in records_of(records, Answered)}
+    return [(each, answers[each.worker, each.call]) for each in records_of(records, Asked) if each.what == "commit"]
 
 
-def _content(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
-    return _one(lambda records: of(records, Read), change)
+def _change_content(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
+    return _change_one(lambda records: records_of(records, Read), change)
 
 
-def _again(records: Records) -> list[Handled]:
+def _find_repeated(records: Records) -> list[Handled]:
     """Returns the handlings of a repeated message by a worker that went on afterwards."""
-    handled = of(records, Handled)
+    handled = records_of(records, Handled)
     return [
         each
         for number, each in enumerate(handled[:-1])
@@ -201,90 +203,90 @@ def _again(records: Records) -> list[Handled]:
     ]
 
 
-def _never(records: Records, rng: random.Random) -> Records:
-    victim = rng.choice(of(records, Handled)).id
+def _drop_handling(records: Records, rng: random.Random) -> Records:
+    victim = rng.choice(records_of(records, Handled)).id
     return [each for each in records if not (isinstance(each, Handled) and each.id == victim)]
 
 
-def _late(records: Records, _: random.Random) -> Records:
+def _handle_late(records: Records, _: random.Random) -> Records:
     """The first worker begins its last message again after the second has taken the partition."""
-    handled = of(records, Handled)
+    handled = records_of(records, Handled)
     firsts = [each for each in handled if each.worker == handled[0].worker]
     second = next(each for each in handled if each.worker != handled[0].worker)
     return [*records, structs.replace(firsts[-1], at=second.at + 0.001)]
 
 
-def _careless(records: Records, _: random.Random) -> Records:
+def _handle_suspended(records: Records, _: random.Random) -> Records:
     """A worker is suspended long before it handles a message."""
-    victim = of(records, Handled)[-1]
+    victim = records_of(records, Handled)[-1]
     return [*records, Heard(victim.at - 0.3, victim.worker, 1, "suspended"), Fault(0.0, victim.at, "cut")]
 
 
-def _foreign(records: Records, _: random.Random) -> Records:
+def _commit_foreign(records: Records, _: random.Random) -> Records:
     """The first worker commits once more after the second has taken the partition."""
-    commits = _commits(records)
+    commits = _find_commits(records)
     first = commits[0][0].worker
     asked, answered = next(each for each in commits if each[0].worker != first)
     return _change(_change(records, asked, worker=first, call=99), answered, worker=first, call=99)
 
 
-def _twice_made(records: Records, _: random.Random) -> Records:
-    (_asked, first), (_other_asked, second) = _commits(records)[:2]
+def _repeat_version(records: Records, _: random.Random) -> Records:
+    (_asked, first), (_other_asked, second) = _find_commits(records)[:2]
     return _change(records, second, versions=first.versions)
 
 
-def _by_nobody(records: Records, rng: random.Random) -> Records:
-    asked, answered = rng.choice(_commits(records)[:-1])
+def _drop_commit(records: Records, rng: random.Random) -> Records:
+    asked, answered = rng.choice(_find_commits(records)[:-1])
     return _put(_put(records, asked), answered)
 
 
-def _elsewhere(records: Records, _: random.Random) -> Records:
-    takes = [each for each in of(records, Answered) if each.ids]
+def _change_start(records: Records, _: random.Random) -> Records:
+    takes = [each for each in records_of(records, Answered) if each.ids]
     return _change(records, takes[1], ids=takes[-1].ids)
 
 
-def _ahead(records: Records, rng: random.Random) -> Records:
-    asked, _ = rng.choice(_commits(records)[:-1])
-    (place,), names = asked.ids, [shown.id for read in of(records, Read) for shown in read.shown]
+def _commit_ahead(records: Records, rng: random.Random) -> Records:
+    asked, _ = rng.choice(_find_commits(records)[:-1])
+    (place,), names = asked.ids, [shown.id for read in records_of(records, Read) for shown in read.shown]
     return _change(records, asked, ids={place: names[names.index(asked.ids[place]) + 1]})
 
 
-def _without(kind: str) -> Spoil:
+def _drop_faults(kind: str) -> Spoil:
     return lambda records, _: [each for each in records if not (isinstance(each, Fault) and each.kind == kind)]
 
 
-def _stayed(records: Records, _: random.Random) -> Records:
+def _hide_leaving(records: Records, _: random.Random) -> Records:
     """No worker that handed a partition back was told to leave, and all joined long ago."""
     rest = [each for each in records if not isinstance(each, Ended)]
     return [structs.replace(each, at=0.0) if isinstance(each, Joined) else each for each in rest]
 
 
 GROUPS: Spoils = {
-    "a message is not handled": ({"lost"}, _never),
+    "a message is not handled": ({"lost"}, _drop_handling),
     "an acknowledged message is not there": (
         {"lost"},
-        _content(_other(shown=lambda read: read.shown[:-1])),
+        _change_content(_replace(shown=lambda read: read.shown[:-1])),
     ),
-    "nobody has read what is there": ({"lost"}, _content(lambda _: ())),
-    "two messages change places": ({"order", "stay"}, _swapped(lambda r: of(r, Handled), "at")),
-    "a stay has a gap": ({"stay"}, _one(_again, lambda _: ())),
-    "an earlier owner goes on": ({"alone", "halted"}, _late),
-    "a suspended worker goes on": ({"halted"}, _careless),
-    "an earlier owner commits": ({"fenced"}, _foreign),
-    "a version is made twice": ({"fenced"}, _twice_made),
-    "a version is made by nobody": ({"fenced"}, _by_nobody),
-    "an offset goes back": ({"back"}, _swapped(lambda r: [asked for asked, _ in _commits(r)], "ids")),
-    "an offset is seen to go back": ({"back"}, _swapped(lambda r: of(r, Observed), "offsets")),
-    "an owner goes on elsewhere": ({"back"}, _elsewhere),
-    "a commit runs ahead": ({"ahead"}, _ahead),
-    "a killed worker was not killed": ({"twice"}, _without("kill")),
-    "an expired session did not expire": ({"twice", "shaken"}, _without("expire")),
-    "a suspended session had no reason": ({"shaken"}, _without("hush")),
-    "a partition moves for nothing": ({"moved"}, _stayed),
-    "a worker ends badly": ({"end"}, _one(lambda r: of(r, Ended), _other(code=lambda _: 1))),
+    "nobody has read what is there": ({"lost"}, _change_content(lambda _: ())),
+    "two messages change places": ({"order", "stay"}, _swap_field(lambda r: records_of(r, Handled), "at")),
+    "a stay has a gap": ({"stay"}, _change_one(_find_repeated, lambda _: ())),
+    "an earlier owner goes on": ({"alone", "halted"}, _handle_late),
+    "a suspended worker goes on": ({"halted"}, _handle_suspended),
+    "an earlier owner commits": ({"fenced"}, _commit_foreign),
+    "a version is made twice": ({"fenced"}, _repeat_version),
+    "a version is made by nobody": ({"fenced"}, _drop_commit),
+    "an offset goes back": ({"back"}, _swap_field(lambda r: [asked for asked, _ in _find_commits(r)], "ids")),
+    "an offset is seen to go back": ({"back"}, _swap_field(lambda r: records_of(r, Observed), "offsets")),
+    "an owner goes on elsewhere": ({"back"}, _change_start),
+    "a commit runs ahead": ({"ahead"}, _commit_ahead),
+    "a killed worker was not killed": ({"twice"}, _drop_faults("kill")),
+    "an expired session did not expire": ({"twice", "shaken"}, _drop_faults("expire")),
+    "a suspended session had no reason": ({"shaken"}, _drop_faults("hush")),
+    "a partition moves for nothing": ({"moved"}, _hide_leaving),
+    "a worker ends badly": ({"end"}, _change_one(lambda r: records_of(r, Ended), _replace(code=lambda _: 1))),
     "the last offset is missing": (
         {"end"},
-        lambda r, _: _change(r, of(r, Observed)[-1], offsets=of(r, Observed)[-2].offsets),
+        lambda r, _: _change(r, records_of(r, Observed)[-1], offsets=records_of(r, Observed)[-2].offsets),
     ),
 }
 
@@ -295,87 +297,87 @@ LATE = 9e9
 """A time after the end of every simulated history, in seconds."""
 
 
-def _claim(history: ClaimHistory, one: Delivery, number: int) -> None:
+def _deliver_again(history: ClaimHistory, one: Delivery, number: int) -> None:
     """Delivers the message once more, long after everything else."""
     history.deliveries.append(Delivery(one.position, number, LATE, LATE, [(LATE, LATE + 1)], first=True))
 
 
-def _done(history: ClaimHistory, one: Delivery) -> None:
-    history.acknowledgings.append(Acknowledging(one.position, 0.0, 1.0, "done"))
+def _acknowledge(history: ClaimHistory, one: Delivery) -> None:
+    history.acknowledgings.append(Acknowledgement(one.position, 0.0, 1.0, "done"))
 
 
-def _both(history: ClaimHistory, first: Delivery, second: Delivery) -> None:
+def _deliver_both(history: ClaimHistory, first: Delivery, second: Delivery) -> None:
     """Delivers two messages at one time, the first one in an earlier entry."""
     history.releases.clear()
-    _claim(history, first, 9001)
-    _claim(history, second, 9002)
+    _deliver_again(history, first, 9001)
+    _deliver_again(history, second, 9002)
 
 
-def _never_given(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+def _post_undelivered(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
     history.acknowledged.add(FIRST)
-    history.given_up.append(Acknowledging(FIRST, 0.0, 0.0, "done"))
+    history.given_up.append(Acknowledgement(FIRST, 0.0, 0.0, "done"))
 
 
-def _given_again(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
-    _done(history, one)
-    _both(history, one, other)
+def _redeliver_done(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    _acknowledge(history, one)
+    _deliver_both(history, one, other)
 
 
-def _cancelled(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
-    history.cancelled.append(Acknowledging(one.position, 0.0, 1.0, "done"))
-    _both(history, one, other)
+def _redeliver_cancelled(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    history.cancelled.append(Acknowledgement(one.position, 0.0, 1.0, "done"))
+    _deliver_both(history, one, other)
 
 
-def _not_deleted(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
-    _done(history, one)
+def _keep_done(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    _acknowledge(history, one)
     history.left = {one.position}
 
 
-def _copies(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+def _deliver_copies(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
     history.bodies = {each.position: ("x", 0.0, 0.0) for each in (one, other)}
     history.acknowledged |= history.bodies.keys()
-    _both(history, one, other)
+    _deliver_both(history, one, other)
 
 
-def _of_a_key(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+def _reorder_key(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
     history.stored.keys = {each.position: "key" for each in (one, other)}
-    _both(history, other, one)
+    _deliver_both(history, other, one)
 
 
-def _over_the_share(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+def _exceed_share(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
     history.stored.shares = {1: 1}
-    _both(history, one, other)
+    _deliver_both(history, one, other)
 
 
-def _told_of_none(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+def _answer_empty(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
     start, end = max(history.stored.free(1, 0.0), key=lambda span: span[1] - span[0])
     history.empties.append(EmptyAnswer(start, min(end, start + 0.001), 0.0))
 
 
-def _two_letters(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+def _duplicate_letter(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
     history.letter_places = {one.position: [(1, FIRST), (2, FIRST)]}
 
 
-def _once_too_often(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
-    history.stored.most = 1
+def _exceed_deliveries(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    history.stored.max_deliveries = 1
 
 
 CLAIMS: Mapping[str, tuple[set[str], Callable[[ClaimHistory, Delivery, Delivery], object]]] = {
-    "two clients have a message at once": ({"G4"}, lambda history, one, _: _both(history, one, one)),
-    "a message is given after it was done": ({"G5"}, _given_again),
-    "a message is never given, and no dead letter": ({"G6", "given up"}, _never_given),
-    "a message is given after it was cancelled": ({"cancelled"}, _cancelled),
-    "a message that was done is not deleted": ({"on_ack"}, _not_deleted),
+    "two clients have a message at once": ({"G4"}, lambda history, one, _: _deliver_both(history, one, one)),
+    "a message is given after it was done": ({"G5"}, _redeliver_done),
+    "a message is never given, and no dead letter": ({"G6", "given up"}, _post_undelivered),
+    "a message is given after it was cancelled": ({"cancelled"}, _redeliver_cancelled),
+    "a message that was done is not deleted": ({"on_ack"}, _keep_done),
     "a message is given before it is due": (
         {"delay"},
         lambda history, one, _: history.due.update({one.position: LATE}),
     ),
-    "two copies are given": ({"dedup"}, _copies),
-    "a message is two dead letters": ({"outbox"}, _two_letters),
-    "a message is given once too often": ({"limit"}, _once_too_often),
-    "messages of a key are given in another order, at once": ({"order", "key"}, _of_a_key),
-    "more is claimed of a partition than its share": ({"places"}, _over_the_share),
-    "a client is told that there is none": ({"empty"}, _told_of_none),
+    "two copies are given": ({"dedup"}, _deliver_copies),
+    "a message is two dead letters": ({"outbox"}, _duplicate_letter),
+    "a message is given once too often": ({"limit"}, _exceed_deliveries),
+    "messages of a key are given in another order, at once": ({"order", "key"}, _reorder_key),
+    "more is claimed of a partition than its share": ({"places"}, _exceed_share),
+    "a client is told that there is none": ({"empty"}, _answer_empty),
 }
 """By description: the rules that must notice, and the function that spoils two messages of partition 1."""
 

@@ -114,7 +114,7 @@ class RecordingLink(Link):
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         return [*self._record(paths)]
 
-    look = read
+    stat = read
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         return [*self._record(paths)]

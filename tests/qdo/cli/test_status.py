@@ -51,7 +51,7 @@ def test_members_owners_offsets_and_lag(run: Run, group: Group, client: Client, 
     assert (document["group"], document["lag"], document["lag_unknown"]) == (GROUP, 3, None)
     assert f"{GROUP}: 2 members own 2 of 3 partitions, 3 messages behind" in shown
     assert document["service"] == group.store
-    assert f"The service asked has the store {group.store}." in shown
+    assert f"The store of the service is {group.store}." in shown
     assert sent[1].id in shown
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from qdo.cli.work import _imported
+from qdo.cli.work import _load_handler
 from queuey.client import Client
 from queuey.terminal.logs import LineFormatter
 from tests.commands import Run
 from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire, Working
 from tests.qdo.worker.conftest import until
-from tests.qdo.worker.test_processes import living
+from tests.qdo.worker.test_processes import live_processes
 from tests.qdo.worker.test_signals import children
 
 
@@ -215,7 +215,7 @@ def test_a_program_that_configures_logging(
     others = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
     before = [logger.disabled for logger in others]
     try:
-        _imported(*named)
+        _load_handler(*named)
         assert [logger.disabled for logger in ours] == [False] * 3
     finally:
         for logger, disabled in zip(others, before, strict=True):
@@ -262,7 +262,7 @@ async def test_a_child_that_holds_its_interpreter_does_not_outlive_its_worker(
         worker.said(1)
         (child,) = children(worker.process.pid)
         worker.process.kill()
-        await until(lambda: not living(child))
+        await until(lambda: not live_processes(child))
 
 
 @pytest.fixture

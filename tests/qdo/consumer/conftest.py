@@ -23,9 +23,9 @@ from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.contract.simulated import SimulatedService
 from tests.servers.served import Served
 
-WAIT = 2.0
+POLL_SECONDS = 2.0
 """Seconds that the service holds a poll; a poll that a test leaves behind keeps its place for this long."""
-HASTY = RetryPolicy(rounds=1)
+NO_RETRIES = RetryPolicy(rounds=1)
 """Client options that leave retries to the consumer."""
 
 
@@ -88,7 +88,7 @@ class System:
     def connect(
         self,
         *,
-        retry: RetryPolicy = HASTY,
+        retry: RetryPolicy = NO_RETRIES,
         url: str | None = None,
         key: str | None = None,
         transport: AsyncBaseTransport | None = None,
@@ -131,7 +131,7 @@ class System:
             queues=[queue.name for queue in queues],
             patterns=patterns,
             member=member,
-            settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **settings}),
+            settings=ConsumerSettings(**{"settle": 0.0, "wait": POLL_SECONDS, **settings}),
             **(callbacks or {}),
         )
         self._opened.push_async_callback(consumer.close)

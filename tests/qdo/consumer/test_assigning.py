@@ -11,9 +11,9 @@ from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from qdo.worker.worker import Worker
 from queuey.client import QueueNotFound
-from tests.qdo.consumer.conftest import WAIT, System, bodies, collect, flat
+from tests.qdo.consumer.conftest import POLL_SECONDS, System, bodies, collect, flat
 
-READS = ConsumerSettings(wait=WAIT)
+READS = ConsumerSettings(wait=POLL_SECONDS)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_what_counts_as_processed_is_committed_by_itself(system: System, c
     """With the setting, all but the last messages handed out are committed when a partition goes, and at the end."""
     queue, other = await system.queue(), await system.queue()
     sent, last = await system.send(queue, 2), await system.send(other, 1)
-    settings = ConsumerSettings(commit_every=3600.0, wait=WAIT)
+    settings = ConsumerSettings(commit_every=3600.0, wait=POLL_SECONDS)
     async with AsyncConsumer(system.connect(), coordinator, settings=settings) as consumer:
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=1)

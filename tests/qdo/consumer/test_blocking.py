@@ -26,7 +26,7 @@ from qdo.tasks import LoopThread
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
 from tests.contract.samples import eventually
-from tests.qdo.consumer.conftest import WAIT
+from tests.qdo.consumer.conftest import POLL_SECONDS
 from tests.qdo.consumer.controlled_transport import PATIENCE
 from tests.servers.plugin import unique_name
 from tests.waiting import join
@@ -57,7 +57,7 @@ def make(profile: Profile, queue: str) -> Iterator[Make]:
                 AsyncClient(profile.url, key=profile.key),
                 group=group,
                 queues=[queue],
-                settings=ConsumerSettings(settle=0.0, wait=WAIT),
+                settings=ConsumerSettings(settle=0.0, wait=POLL_SECONDS),
                 **options,
             )
             opened.callback(consumer.close)

@@ -12,7 +12,7 @@ from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import NotAllowed, QueuePage
 from tests.qdo.consumer.conftest import System, bodies, collect, until
 
-SOON = 0.05
+LOOK_UP_SECONDS = 0.05
 """Seconds between look-ups; the shortest allowed."""
 
 

@@ -11,7 +11,7 @@ from qdo.partitions import Partition, Queue
 from tests.qdo.consumer.conftest import System, bodies, collect, until
 from tests.qdo.consumer.controlled_transport import ControlledTransport
 
-SOON = 0.05
+LOOK_UP_SECONDS = 0.05
 """Seconds between look-ups; the shortest allowed."""
 OTHER_STORE = "0" * 32
 
@@ -51,10 +51,10 @@ async def test_a_group_that_knows_only_other_stores_is_told(system: System, capl
 async def test_members_with_another_store_are_told_of(system: System, caplog: pytest.LogCaptureFixture) -> None:
     """Members with another store get no partitions; the leader, here the first by name, logs the reason once."""
     queue = await system.queue(partitions=2)
-    first = await system.consumer(queue, discover=SOON)
+    first = await system.consumer(queue, discover=LOOK_UP_SECONDS)
     system.transport = ControlledTransport()
     system.transport.store = OTHER_STORE
-    other = await system.consumer(queue, owns=(), discover=SOON, member="z")
+    other = await system.consumer(queue, owns=(), discover=LOOK_UP_SECONDS, member="z")
     await until(lambda: f"members use {OTHER_STORE}/" in caplog.text)
     assert other.assignment == frozenset()
     assert len(first.assignment) == 2
@@ -65,7 +65,7 @@ async def test_members_with_another_store_are_told_of(system: System, caplog: py
 async def test_another_store_at_the_same_address_ends_a_member(system: System) -> None:
     """Offsets of the old store mean nothing for the new one, so the member ends with an error that says what to do."""
     queue = await system.queue()
-    consumer = await system.consumer(queue, discover=SOON)
+    consumer = await system.consumer(queue, discover=LOOK_UP_SECONDS)
     system.transport.store = OTHER_STORE
     with pytest.raises(
         StoreChanged, match=f"{OTHER_STORE} now, and this member began with {system.store}.*started again"

@@ -19,7 +19,7 @@ def places(queue: Queue, *numbers: int) -> set[Partition]:
     return {Partition(queue, number) for number in numbers}
 
 
-class Told:
+class RecordedCallbacks:
     """Keeps the calls of a consumer's callbacks, in order.
 
     Attributes:
@@ -96,7 +96,7 @@ async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(system: System
 async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(system: System) -> None:
     """A partition that is given back is read, even while its revocation that timed out is still running."""
     queue = await system.queue(partitions=2)
-    notified = Told()
+    notified = RecordedCallbacks()
     ending = asyncio.Event()
 
     async def on_revoke(partitions: frozenset[Partition]) -> None:
@@ -165,7 +165,7 @@ async def test_closing_gives_everything_up_in_order(system: System) -> None:
     queue = await system.queue(partitions=3)
     for partition in (1, 2, 3):
         await system.send(queue, 2, partition)
-    notified = Told()
+    notified = RecordedCallbacks()
 
     async def on_revoke(partitions: frozenset[Partition]) -> None:
         assert await consumer.poll(timeout=None) == []
@@ -237,7 +237,7 @@ async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System
     """After a lost session nothing of it can be committed; the new session begins at the committed offset."""
     queue = await system.queue()
     await system.send(queue, 10)
-    notified = Told()
+    notified = RecordedCallbacks()
     consumer = await system.consumer(queue, callbacks=notified.callbacks())
     await collect(consumer, 4, most=4)
     await consumer.commit()

@@ -20,13 +20,13 @@ from queuey.messages import Scope
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 from tests.qdo.consumer.conftest import System, until
-from tests.qdo.contract.events import Heard
+from tests.qdo.contract.events import RecordedEvents
 from tests.replacing import replace_in
 from tests.servers.served import Served
 
-SOON = 0.1
+LOOK_UP_SECONDS = 0.1
 """Seconds between look-ups."""
-NONE = "no-key-at-all"
+INVALID_KEY = "no-key-at-all"
 
 
 class KeyedTransport(httpx2.AsyncHTTPTransport):
@@ -96,7 +96,7 @@ class GroupWithKeys:
             client=client,
             member=name,
             patterns=patterns,
-            discover=SOON,
+            discover=LOOK_UP_SECONDS,
             owns=(),
             callbacks={"on_revoke": self.revoked[name].update, "on_assign": self.given[name].update},
         )
@@ -109,13 +109,13 @@ async def group(system: System, running: Served) -> AsyncIterator[GroupWithKeys]
         yield GroupWithKeys(system, store)
 
 
-def both(queue: Queue) -> set[Partition]:
+def partitions_of(queue: Queue) -> set[Partition]:
     return {Partition(queue, 1), Partition(queue, 2)}
 
 
 def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
     """Returns whether a member owns these queues and no others."""
-    expected = set().union(*map(both, queues))
+    expected = set().union(*map(partitions_of, queues))
     return lambda: consumer.assignment == expected
 
 
@@ -125,8 +125,8 @@ async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(gro
     leader, _ = await group.join("a", group.key(orders), patterns=(group.pattern,))
     await until(owns(leader, orders))
     other, _ = await group.join("b", group.full, patterns=(group.pattern,))
-    await until(lambda: both(mails) <= other.assignment)
-    await until(lambda: leader.assignment | other.assignment == both(orders) | both(mails))
+    await until(lambda: partitions_of(mails) <= other.assignment)
+    await until(lambda: leader.assignment | other.assignment == partitions_of(orders) | partitions_of(mails))
     (bills,) = await group.queues("bills", partitions=1)
     await until(lambda: Partition(bills, 1) in other.assignment)
     await group.system.client.update_queue(mails.name, partitions=3)
@@ -147,13 +147,13 @@ async def test_what_nobody_sees_any_more_stays_until_it_is_gone(
     orders, mails = await group.queues("orders", "mails")
     leader, _ = await group.join("a", group.key(orders), orders, mails)
     other, transport = await group.join("b", group.full, orders, mails)
-    await until(lambda: both(mails) <= other.assignment and len(other.assignment | leader.assignment) == 4)
+    await until(lambda: partitions_of(mails) <= other.assignment and len(other.assignment | leader.assignment) == 4)
     transport.key = group.key(orders)
     await until(lambda: leader.unseen == {mails.name})
     assert f"no subscribed member may see these queues: {mails.name}" in caplog.text
-    assert both(mails) <= other.assignment
+    assert partitions_of(mails) <= other.assignment
     await group.system.client.delete_queue(mails.name)
-    await until(lambda: not both(mails) & other.assignment and not leader.unseen)
+    await until(lambda: not partitions_of(mails) & other.assignment and not leader.unseen)
     await until(lambda: len(leader.assignment | other.assignment) == 2)  # partitions of orders move meanwhile
 
 
@@ -166,7 +166,7 @@ async def test_a_key_that_is_limited_hands_over_what_others_may_read(group: Grou
     limited, transport = members.pop(name)
     ((healthy, _),) = members.values()
     transport.key = group.key(orders)
-    await until(lambda: both(mails) <= healthy.assignment and limited.assignment <= both(orders))
+    await until(lambda: partitions_of(mails) <= healthy.assignment and limited.assignment <= partitions_of(orders))
     await until(lambda: len(healthy.assignment | limited.assignment) == 4)
 
 
@@ -178,7 +178,7 @@ async def test_a_key_that_is_revoked_hands_everything_over(group: GroupWithKeys,
     await until(lambda: all(len(consumer.assignment) == 1 for consumer, _ in members.values()))
     refused, transport = members.pop(name)
     ((healthy, _),) = members.values()
-    transport.key = NONE
+    transport.key = INVALID_KEY
     await until(lambda: owns(healthy, orders)() and not refused.assignment)
     await until(lambda: refused.refused > 0)
     transport.key = group.full
@@ -204,18 +204,18 @@ async def test_a_leader_of_another_version_takes_nothing_away(
     """A member that cannot read what the leader stored about its view keeps its partitions."""
     caplog.set_level(logging.WARNING, "qdo.consumer")
     (orders,) = await group.queues("orders")
-    leader = await (await group.system.coordinator()).join(Member("a"), Heard())
+    leader = await (await group.system.coordinator()).join(Member("a"), RecordedEvents())
     assert await leader.lead()
     member, _ = await group.join("b", group.full, orders)
-    assert await leader.set_target(TargetAssignment(dict.fromkeys(both(orders), "b")), -1)
+    assert await leader.set_target(TargetAssignment(dict.fromkeys(partitions_of(orders), "b")), -1)
     await until(owns(member, orders))
     await group.system.service.write_member("group", "a", b"qdo9=?")
     other = await (await group.system.coordinator()).join(
-        Member("c"), Heard()
+        Member("c"), RecordedEvents()
     )  # so that the members look queues up again
     await until(lambda: "the same version of Qdo" in caplog.text or bool(group.revoked["b"]))
     assert not group.revoked["b"]
-    assert member.assignment == both(orders)
+    assert member.assignment == partitions_of(orders)
     for session in (leader, other):
         await session.leave()
 
@@ -226,11 +226,15 @@ async def test_what_a_pattern_takes_and_its_key_may_not_read_is_left_alone(group
     await group.system.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
     members = [(await group.join(name, group.full, patterns=(group.pattern,)))[0] for name in ("a", "b")]
     await until(lambda: any(consumer.unseen == {inbox.name} for consumer in members))
-    await until(lambda: both(orders) <= set().union(*(consumer.assignment for consumer in members)))
+    await until(lambda: partitions_of(orders) <= set().union(*(consumer.assignment for consumer in members)))
     assert [consumer.refused for consumer in members] == [0.0, 0.0]
     await group.system.client.update_queue(inbox.name, principals=[])
     await until(lambda: not any(consumer.unseen for consumer in members))
-    await until(lambda: set().union(*(consumer.assignment for consumer in members)) == both(orders) | both(inbox))
+    await until(
+        lambda: (
+            set().union(*(consumer.assignment for consumer in members)) == partitions_of(orders) | partitions_of(inbox)
+        )
+    )
     await group.system.send(inbox, 1)
     batches = [await asyncio.wait_for(consumer.poll(timeout=3.0), 60) for consumer in members]
     assert sum(len(batch.messages) for each in batches for batch in each) == 1
@@ -251,8 +255,8 @@ async def test_a_leader_that_may_not_list_assigns_what_others_list(group: GroupW
     await until(owns(leader, orders))
     transport.lists = False
     other, _ = await group.join("b", group.full, patterns=(group.pattern,))
-    await until(lambda: both(mails) <= other.assignment)
-    await asyncio.sleep(10 * SOON)
+    await until(lambda: partitions_of(mails) <= other.assignment)
+    await asyncio.sleep(10 * LOOK_UP_SECONDS)
     await until(lambda: owns(leader, orders)() and owns(other, mails)())
     assert leader.refused == 0
 
@@ -267,7 +271,7 @@ async def test_what_a_member_says_of_its_sight_is_bounded(
         await group.join("a", group.key(orders), orders)
         await group.join("b", group.full, patterns=(group.pattern,))
         await until(lambda: f"reads of {inbox.name} fail" in caplog.text)
-        await asyncio.sleep(10 * SOON)
+        await asyncio.sleep(10 * LOOK_UP_SECONDS)
         sight = (await (await group.system.coordinator()).members())["b"].sight
     assert sight is not None
     assert len(sight.others) + len(sight.hidden) == 1

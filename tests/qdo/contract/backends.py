@@ -24,10 +24,10 @@ from tests.sim.groups.tree import TreeLink
 if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeper
 
-LONG = 20.0
+LONG_SESSION_SECONDS = 20.0
 """Session timeout in seconds that outlasts a test, also on a busy machine."""
 
-LONG_ENOUGH = 8.0
+RESPONSIVE_SESSION_SECONDS = 8.0
 """Session timeout in seconds that outlasts a short pause of the machine, with frequent heartbeats."""
 
 
@@ -44,12 +44,12 @@ class Service(abc.ABC):
     root: str = ""
     short: float
 
-    def coordinator(self, group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
+    def coordinator(self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:
         """Returns a coordinator that is not open; the test closes it."""
         return open_coordinator(self.url, group, session_timeout=session_timeout)
 
     @abc.abstractmethod
-    def link(self, *, session_timeout: float = LONG) -> Link:
+    def link(self, *, session_timeout: float = LONG_SESSION_SECONDS) -> Link:
         """Returns a link that is not open."""
 
     @abc.abstractmethod

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from qdo.coordination import Coordinator, Member, Session
-from tests.qdo.contract.backends import BACKENDS, LONG, Service
-from tests.qdo.contract.events import Heard
+from tests.qdo.contract.backends import BACKENDS, LONG_SESSION_SECONDS, Service
+from tests.qdo.contract.events import RecordedEvents
 from tests.qdo.contract.processes import Process, Refused
-from tests.qdo.contract.samples import ONE
+from tests.qdo.contract.samples import PARTITION
 
 Open = Callable[..., Awaitable[Coordinator]]
 Start = Callable[..., Awaitable[Process]]
 Hold = Callable[..., Awaitable[Process]]
-Join = Callable[..., Awaitable[tuple[Session, Heard]]]
+Join = Callable[..., Awaitable[tuple[Session, RecordedEvents]]]
 
 
 @pytest.fixture(params=sorted(BACKENDS))
@@ -39,7 +39,7 @@ async def open_one(service: Service) -> AsyncIterator[Open]:
     """Opens coordinators and closes them at the test's end."""
     async with contextlib.AsyncExitStack() as opened:
 
-        async def open_one(group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
+        async def open_one(group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:
             coordinator = service.coordinator(group, session_timeout=session_timeout)
             opened.push_async_callback(coordinator.close)
             await coordinator.open()
@@ -59,10 +59,10 @@ def join(open_one: Open) -> Join:
     """Joins members, each through a coordinator of its own, as other processes would."""
 
     async def join(
-        name: str, group: str = "group", *, session_timeout: float = LONG, **fields: object
-    ) -> tuple[Session, Heard]:
+        name: str, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS, **fields: object
+    ) -> tuple[Session, RecordedEvents]:
         coordinator = await open_one(group, session_timeout=session_timeout)
-        heard = Heard()
+        heard = RecordedEvents()
         return await coordinator.join(Member(name, **fields), heard), heard  # type: ignore[arg-type] # of Member
 
     return join
@@ -74,7 +74,7 @@ async def start(service: Service) -> AsyncIterator[Start]:
     async with contextlib.AsyncExitStack() as started:
 
         async def start(
-            name: str, group: str = "group", *, session_timeout: float = LONG, outlast: float = 0.0
+            name: str, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS, outlast: float = 0.0
         ) -> Process:
             process = await Process.start(service.url, group, name, session_timeout, outlast)
             started.push_async_callback(process.end)
@@ -91,7 +91,7 @@ def hold(start: Start) -> Hold:
         while True:
             process = await start(name, **options)
             with contextlib.suppress(Refused):
-                await process.ask("claim", [str(ONE)])
+                await process.ask("claim", [str(PARTITION)])
                 return process
             await process.end()
 

@@ -14,7 +14,7 @@ PATIENCE = 60.0
 """Timeout in seconds of the waits in tests."""
 
 
-class Heard:
+class RecordedEvents:
     """Keeps the events of a session; the ``listen`` argument of a join.
 
     Attributes:
@@ -43,7 +43,9 @@ class Heard:
         self._read = len(self.events)
 
 
-async def eventually(heard: Heard, look: Callable[[], Awaitable[Found]], wanted: Callable[[Found], bool]) -> Found:
+async def eventually(
+    heard: RecordedEvents, look: Callable[[], Awaitable[Found]], wanted: Callable[[Found], bool]
+) -> Found:
     """Calls ``look`` after each event until its result is accepted."""
     while not wanted(result := await look()):
         await heard.next("changed")

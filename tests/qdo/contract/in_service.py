@@ -5,7 +5,7 @@ from __future__ import annotations
 from qdo.coordination import ServiceCoordinator
 from queuey.client import AsyncClient
 
-LONG = 20.0
+LONG_SESSION_SECONDS = 20.0
 """Session timeout in seconds that outlasts a test."""
 
 
@@ -26,7 +26,7 @@ class ServiceGroups:
         self.group = group
         self._client = client
 
-    def coordinator(self, _group: str = "", *, session_timeout: float = LONG) -> ServiceCoordinator:
+    def coordinator(self, _group: str = "", *, session_timeout: float = LONG_SESSION_SECONDS) -> ServiceCoordinator:
         """Returns a coordinator that is not open; the test closes it."""
         return ServiceCoordinator(self._client, self.group, session_timeout=session_timeout)
 

@@ -18,7 +18,7 @@ from qdo.errors import QdoError
 from qdo.partitions import Partition
 
 
-class Obeying:
+class CommandedMember:
     """Executes requests, and remembers the member's partitions."""
 
     def __init__(self, session: AnySession) -> None:
@@ -68,13 +68,13 @@ async def main(url: str, group: str, member: str, session_timeout: float, outlas
     coordinator.outlast = outlast
     await coordinator.open()
     events: list[Event] = []
-    await obey(await coordinator.join(Member(member), events.append))
+    await run_commands(await coordinator.join(Member(member), events.append))
     await coordinator.close()
 
 
-async def obey(session: AnySession) -> None:
+async def run_commands(session: AnySession) -> None:
     """Reports that it has joined, and executes requests until the input ends."""
-    obeying = Obeying(session)
+    obeying = CommandedMember(session)
     loop = asyncio.get_running_loop()
     answer: dict[str, Any] = {"done": "joined"}
     while True:

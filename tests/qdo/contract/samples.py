@@ -5,8 +5,8 @@ from __future__ import annotations
 from qdo.partitions import Partition, Queue
 
 QUEUE = Queue("queuey.example.org:5000", "acme", "orders")
-OTHER = Queue("queuey.example.org:5000", "acme", "bills")
-ONE = Partition(QUEUE, 1)
+OTHER_QUEUE = Queue("queuey.example.org:5000", "acme", "bills")
+PARTITION = Partition(QUEUE, 1)
 
 NAMES = (
     "a/b",
@@ -26,6 +26,6 @@ NAMES = (
 )
 
 
-def some(count: int, queue: Queue = QUEUE) -> list[Partition]:
+def first_partitions(count: int, queue: Queue = QUEUE) -> list[Partition]:
     """Returns the first partitions of a queue."""
     return [Partition(queue, number) for number in range(1, count + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from qdo.coordination import Coordinator, Session
-from tests.qdo.contract.backends import LONG, Service
+from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.qdo.contract.events import PATIENCE
 from tests.sim.groups.tree import LoopHost, TreeLink, loop_tree
 
@@ -19,12 +19,12 @@ class SimulatedService(Service):
         self.tree = loop_tree()
         self.host = LoopHost()
 
-    def coordinator(self, group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
+    def coordinator(self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:
         return Coordinator(
             group, lambda outlast: TreeLink(self.tree, self.host, session_timeout, outlast), session_timeout
         )
 
-    def link(self, *, session_timeout: float = LONG) -> TreeLink:
+    def link(self, *, session_timeout: float = LONG_SESSION_SECONDS) -> TreeLink:
         return TreeLink(self.tree, self.host, session_timeout)
 
     async def expire(self, session: Session) -> None:

@@ -26,7 +26,7 @@ from qdo.coordination.tree import (
     SetData,
 )
 from qdo.errors import SessionLost
-from tests.qdo.contract.backends import BACKENDS, LONG_ENOUGH, borrowed
+from tests.qdo.contract.backends import BACKENDS, RESPONSIVE_SESSION_SECONDS, borrowed
 from tests.qdo.contract.events import PATIENCE
 
 
@@ -60,7 +60,7 @@ async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
     async with contextlib.AsyncExitStack() as opened:
         service = {**BACKENDS, "borrowed": borrowed}[request.param](request)
         opened.push_async_callback(service.close)
-        fresh_tree = Tree(f"{service.root}/t", lambda: service.link(session_timeout=LONG_ENOUGH), opened)
+        fresh_tree = Tree(f"{service.root}/t", lambda: service.link(session_timeout=RESPONSIVE_SESSION_SECONDS), opened)
         await make(await fresh_tree.open(), [fresh_tree.top])
         yield fresh_tree
 
@@ -104,7 +104,7 @@ async def test_nodes_have_data_and_versions(tree: Tree) -> None:
     (node,) = await link.read([path])
     assert node is not None
     assert (node.data, node.version, node.session) == (b"2", 2, 0)
-    assert await link.look([path]) == [replace(node, data=b"")]
+    assert await link.stat([path]) == [replace(node, data=b"")]
     assert await link.apply([(Delete(path),), (Create(path),)]) == [Applied((0,)), Applied((0,))]
     (again,) = await link.read([path])
     assert again is not None
@@ -254,11 +254,11 @@ async def test_a_watch_tells_of_one_change(tree: Tree) -> None:
         await writer.apply([(SetData(tree / "a", b"", ANY),)])
         assert await watched.next() == [tree / "a"]
         await writer.apply([(SetData(tree / "a", b"", ANY),), (Create(tree / "b"),)])
-        await mine.look([tree / "c"], watch=True)
+        await mine.stat([tree / "c"], watch=True)
         await mine.children([tree.top, tree / "a"], watch=True)
         await writer.apply([(Create(tree / "c"), Delete(tree / "b"))])
         assert await watched.next(2) == [tree.top, tree / "c"]
-        await mine.look([tree / "c"], watch=True)
+        await mine.stat([tree / "c"], watch=True)
         await writer.apply([(Delete(tree / "c"),)])
         assert await watched.next() == [tree / "c"]
 

@@ -15,7 +15,7 @@ from qdo.coordination.tree import Delete
 from qdo.coordination.zookeeper import ConnectionOptions
 from qdo.coordination.zookeeper.driver.link import BorrowedLink, ZooKeeperLink
 from tests.harness.proxy import Proxy
-from tests.qdo.contract.backends import LONG, Service
+from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.servers.plugin import unique_name
 
 LOOK_SECONDS = 0.02
@@ -32,7 +32,7 @@ class ZooKeeperService(Service):
         self.url = f"zookeeper://{self.proxy.address}{self.root}?connect_timeout=5"
         self._direct = connect_string
 
-    def link(self, *, session_timeout: float = LONG) -> ZooKeeperLink:
+    def link(self, *, session_timeout: float = LONG_SESSION_SECONDS) -> ZooKeeperLink:
         return ZooKeeperLink(ConnectionOptions(self.proxy.address, self.root, session_timeout))
 
     async def expire(self, session: Session) -> None:
@@ -56,7 +56,7 @@ class ZooKeeperService(Service):
 class LendingService(ZooKeeperService):
     """The same, for links to the sessions of clients that a program made."""
 
-    def link(self, *, session_timeout: float = LONG) -> LentLink:  # type: ignore[override] # for its tests alone
+    def link(self, *, session_timeout: float = LONG_SESSION_SECONDS) -> LentLink:  # type: ignore[override] # for its tests alone
         return LentLink(KazooClient(self.proxy.address, timeout=session_timeout))
 
 

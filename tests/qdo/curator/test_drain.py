@@ -13,7 +13,7 @@ from qdo.curator.drain import (
     BATCH_MESSAGES,
     BATCH_NODES,
     ID_HEADER,
-    LONGEST_DELAY,
+    MAX_DELAY,
     PRIORITY_HEADER,
     Item,
     Unfit,
@@ -58,10 +58,10 @@ def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
 def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
     """An item beyond Queuey's longest delay is unfit; one that is due by now is not delayed."""
     data = encode([b"a"])
-    child = Child("x", "x", 0, epoch=int((LONGEST_DELAY + 1) * 1000))
+    child = Child("x", "x", 0, epoch=int((MAX_DELAY + 1) * 1000))
     with pytest.raises(Unfit, match="is due in 33554433 seconds"):
         examine(DELAY, child, data, 0, now=0, most=1000)
-    assert examine(DELAY, child, data, 0, now=1.5, most=1000).delay == LONGEST_DELAY - 0.5
+    assert examine(DELAY, child, data, 0, now=1.5, most=1000).delay == MAX_DELAY - 0.5
     assert examine(DELAY, child, data, 0, now=1e9, most=1000).delay == 0
 
 

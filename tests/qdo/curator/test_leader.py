@@ -26,7 +26,7 @@ PATIENCE = 60.0
 Stand = Callable[..., LeaderElection]
 
 
-class Told:
+class RecordedStates:
     """Records the states of a contender."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ def test_nodes_of_another_program_count(client: Any, zookeeper: ZooKeeper, path:
 
 def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Any, client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
     """SUSPENDED: it no longer leads. RECONNECTED within the session: it leads again with the same node."""
-    told = Told()
+    told = RecordedStates()
     election = stand(far, changed=told)
     assert election.wait(PATIENCE)
     fence, other = election.fence, stand(client)
@@ -187,7 +187,7 @@ def test_a_session_that_ends_while_cut_off(
     stand: Stand,
 ) -> None:
     """LOST after SUSPENDED: another one leads already, and the former leader stands behind it after its return."""
-    told = Told()
+    told = RecordedStates()
     election = stand(far, changed=told)
     assert election.wait(PATIENCE)
     identity = far.client_id
@@ -229,7 +229,7 @@ def test_a_contender_whose_client_was_stopped_ends(zookeeper: ZooKeeper, path: s
 
 def test_a_removed_node_ends_the_lead(client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
     """Removing the leader's node ends the lead; the former leader stands again."""
-    told = Told()
+    told = RecordedStates()
     election = stand(client, changed=told)
     assert election.wait(PATIENCE)
     fence = election.fence

@@ -25,12 +25,12 @@ class Process:
 
     Attributes:
         job: The options of the worker.
-        told: The schedule asked it to end.
+        end_requested: The schedule asked it to end.
     """
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.told = False
+        self.end_requested = False
         with Path(job.journal).with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.qdo.faults.member"],
@@ -107,16 +107,16 @@ class Crew:
 
     def kill(self, slot: str) -> None:
         process = self[slot]
-        if not process.told:  # else it is leaving, which on a busy machine takes longer than scheduled
-            process.told = True
+        if not process.end_requested:  # else it is leaving, which on a busy machine takes longer than scheduled
+            process.end_requested = True
             process.kill()
 
     def leave(self, slot: str) -> None:
         """Tells the worker in a slot to leave, and waits for its end; one that is already ending is left alone."""
         process = self[slot]
-        if process.told:
+        if process.end_requested:
             return
-        process.told = True
+        process.end_requested = True
         told = None if process.code is not None else now()
         process.signal(signal.SIGTERM)
         code = process.wait_for_end()
@@ -124,17 +124,19 @@ class Crew:
             process.signal(signal.SIGABRT)
         self._journal.add(Ended(now(), process.job.worker, told, code))
 
-    def mend(self) -> None:
+    def restart_ended(self) -> None:
         """Restarts workers that ended by themselves, as a supervisor does."""
         for slot, process in list(self._slots.items()):
-            if not process.told and process.code is not None:
-                process.told = True
+            if not process.end_requested and process.code is not None:
+                process.end_requested = True
                 self._journal.add(Ended(now(), process.job.worker, None, process.code))
                 self.start(slot)
 
     def alive(self) -> list[str]:
         """Returns the slots with a running worker."""
-        return [slot for slot, process in sorted(self._slots.items()) if process.code is None and not process.told]
+        return [
+            slot for slot, process in sorted(self._slots.items()) if process.code is None and not process.end_requested
+        ]
 
     def end(self) -> None:
         for process in self._all:

@@ -19,13 +19,13 @@ from tests.harness.checking.history import History
 from tests.harness.checking.records import Assigned, Gone, Handled, Joined, Record
 from tests.harness.checking.rules import Limits, check, checked
 from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
-from tests.harness.nemesis import Step, hit, perform
+from tests.harness.nemesis import Step, inflict, perform_waves
 from tests.harness.plans import Plan
 from tests.harness.results import Result
 from tests.qdo.faults.crew import Crew
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import STALLED
-from tests.qdo.faults.schedule import EVERYBODY, LEAST, WORKERS, draw
+from tests.qdo.faults.schedule import EVERYBODY, MIN_RUNNING_WORKERS, WORKERS, draw
 from tests.qdo.faults.servers.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues
 from tests.servers.served import Served
@@ -99,7 +99,7 @@ class GroupRun:
             undo.callback(client.close)
             queues = Queues(client, self._counts)
             mute, restart = _one_at_a_time(web, "pause", "kill")
-            self._deeds = {"cut": mute, "restart": restart, "grow": queues.grow, "mute": mute, **self._service.deeds}
+            self._deeds = {"cut": mute, "restart": restart, "grow": queues.grow, "mute": mute, **self._service.faults}
             crew = Crew(self._job, self.journal)
             undo.callback(crew.end)
             self._observer = observer = Observer(self._service.url(), GROUP, self.journal, profile)
@@ -126,11 +126,11 @@ class GroupRun:
             service = self._service
             kinds = plan.kinds({*WORKERS, *self._deeds})
             wave = draw(plan.seed, plan.seconds, slots, service.session_timeout, kinds, apart=service.apart)
-            for slot in slots[:LEAST]:
+            for slot in slots[:MIN_RUNNING_WORKERS]:
                 crew.start(slot)
             with running([partial(self._mend, crew)]):
                 with self.posting(queues):
-                    perform([wave], partial(self._hit, crew), self.journal.add)
+                    perform_waves([wave], partial(self._hit, crew), self.journal.add)
                     self._service.restore()
                 self.settle(queues)
             self.finish(crew)
@@ -154,7 +154,7 @@ class GroupRun:
             case "leave":
                 crew.leave(slot)
             case "pause":
-                hit("pause", [crew[slot]], step.seconds)
+                inflict("pause", [crew[slot]], step.seconds)
             case "expire":
                 self.expire(worker)
             case "join":
@@ -186,7 +186,7 @@ class GroupRun:
             for number in range(1, partitions + 1):
                 producer.post(count, f"{name}/{number}")
 
-    def staff(self, crew: Crew, queues: Queues, slots: Sequence[str]) -> None:
+    def start_workers(self, crew: Crew, queues: Queues, slots: Sequence[str]) -> None:
         """Starts workers and waits until all running ones share the partitions evenly."""
         for slot in slots:
             crew.start(slot)
@@ -258,7 +258,7 @@ class GroupRun:
 
     def _mend(self, crew: Crew, stop: threading.Event) -> None:
         while not stop.wait(LOOK_SECONDS):
-            crew.mend()
+            crew.restart_ended()
 
     def _job(self, slot: str, worker: str) -> Job:
         fields: dict[str, object] = {
@@ -282,7 +282,7 @@ def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
     def deed(kind: str) -> Deed:
         def break_it(_slot: str, seconds: float) -> None:
             with lock:
-                hit(kind, [web], seconds)
+                inflict(kind, [web], seconds)
 
         return break_it
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.harness.nemesis import Step, Wave
 
-LEAST = 2
+MIN_RUNNING_WORKERS = 2
 """Min running workers at any time, by the schedule."""
 START_SECONDS = 2.5
 """Seconds for which a started worker is usually left alone."""
@@ -50,7 +50,7 @@ class Schedule:
 
     Args:
         rng: Makes the random choices.
-        slots: The number of slots; all but the first ``LEAST`` are empty at the beginning.
+        slots: The number of slots; all but the first ``MIN_RUNNING_WORKERS`` are empty at the beginning.
         session: Seconds of a session.
         kinds: The allowed kinds, in alphabetical order.
         apart: The slots that have a network of their own.
@@ -63,8 +63,8 @@ class Schedule:
     apart: Collection[str]
 
     def __post_init__(self) -> None:
-        self._there = set(self.slots[:LEAST])
-        self._busy = dict.fromkeys(self.slots[:LEAST], START_SECONDS)
+        self._there = set(self.slots[:MIN_RUNNING_WORKERS])
+        self._busy = dict.fromkeys(self.slots[:MIN_RUNNING_WORKERS], START_SECONDS)
 
     def draw(self, seconds: float) -> Wave:
         """Draws faults that begin within this many seconds."""
@@ -89,7 +89,7 @@ class Schedule:
         if kind == "join":
             empty = [slot for slot in self.slots if slot not in self._there and slot in free]
             return self._of(at, kind, self.rng.choice(empty), START_SECONDS) if empty else None
-        if not running or (kind != "expire" and len(running) <= LEAST):
+        if not running or (kind != "expire" and len(running) <= MIN_RUNNING_WORKERS):
             return None
         if kind == "silence":
             running = sorted(set(running).intersection(self.apart))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.faults.webs import Span
-from tests.harness.plans import Plan, Record, long, plans, verify
+from tests.harness.plans import Plan, Record, long_plan, plans, verify
 from tests.qdo.faults.group_run import GroupRun
 from tests.qdo.faults.servers.services import ServiceGroups
 
@@ -42,7 +42,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 @plans(
     "groups/service",
     Plan(189, SERVICE, 16.0, LEAST | {"events": 14, "restart": 1}),
-    *(long(seed, SERVICE, LONG_LEAST | {"restart": 3}, MINUTE) for seed in (1, 2)),
+    *(long_plan(seed, SERVICE, LONG_LEAST | {"restart": 3}, MINUTE) for seed in (1, 2)),
 )
 def test_service(tmp_path: Path, record_property: Record, plan: Plan) -> None:
     """A group of the service keeps its promises while the service is stopped, killed and restarted."""
@@ -60,7 +60,7 @@ def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeSto
 @plans(
     "groups/zookeeper",
     Plan(SEED, ZOOKEEPER, 18.0, LEAST | SERVERS, slow=True),
-    *(long(seed, ZOOKEEPER, LONG_LEAST | LONG_SERVERS, MINUTE) for seed in (1, 2)),
+    *(long_plan(seed, ZOOKEEPER, LONG_LEAST | LONG_SERVERS, MINUTE) for seed in (1, 2)),
 )
 def test_zookeeper(tmp_path: Path, record_property: Record, zookeeper_nodes: ZooKeeperEnsemble, plan: Plan) -> None:
     """A group on three ZooKeeper servers keeps its promises while these are killed and stopped too."""

@@ -10,7 +10,7 @@ import msgspec
 
 from tests.harness.checking.history import History, Stay
 from tests.harness.checking.records import Handled
-from tests.harness.plans import PROPERTY, Plan, Record, plans, verify
+from tests.harness.plans import SUMMARY_PROPERTY, Plan, Record, plans, verify
 from tests.qdo.faults.group_run import GroupRun
 from tests.qdo.faults.servers.services import Service, ServiceGroups
 
@@ -40,7 +40,7 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
     service.session_timeout = SESSION
     run = GroupRun(tmp_path, service, queues=QUEUES, settings=settings)
     with run.story() as (crew, queues):
-        run.staff(crew, queues, ["w1", "w2", "w3", "w4"])
+        run.start_workers(crew, queues, ["w1", "w2", "w3", "w4"])
         run.load(queues, 400)
         assert run.until(lambda: len({each.place for each in run.seen(Handled)}) == 12)
         with run.posting(queues), run.doing("leave", LEAVER):
@@ -61,7 +61,7 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
         )
         pauses.append(longest(during))
     record_property(
-        PROPERTY,
+        SUMMARY_PROPERTY,
         f"one of 4 left within {leave.end - leave.start:.2f} s: {len(pauses)} partitions stayed, paused for "
         f"{max(pauses) * 1000:.0f} ms at most (a handler takes {QUICK * 1000:.0f}); {len(moving)} moved, paused for "
         f"{max(_handover(result.history, stay) for stay in moving) * 1000:.0f} ms; none of "

@@ -14,7 +14,7 @@ from qdo.keepalive.vitals import now
 from qdo.partitions import Partition
 from tests.releases.recording import HERE, unpack
 
-LONG = 600.0
+SESSION_SECONDS = 600.0
 """Session timeout of a member in seconds."""
 
 
@@ -27,7 +27,7 @@ def write_former(path: Path, group: str, offsets: Mapping[Partition, str], livin
         for partition, identifier in offsets.items():
             _add(connection, paths.offset(partition), encode_offset(CommittedOffset(identifier)))
         for number, member in enumerate(living, 1):
-            connection.execute("INSERT INTO sessions VALUES (?, ?, 10.0, ?)", (number, group, now() + LONG))
+            connection.execute("INSERT INTO sessions VALUES (?, ?, 10.0, ?)", (number, group, now() + SESSION_SECONDS))
             _add(connection, paths.member(member), b"{}", number)
 
 

@@ -13,7 +13,7 @@ from qdo.coordination import Event, Member, ServiceCoordinator
 from qdo.partitions import subscribe
 from queuey.client import AsyncClient
 from queuey.client.credentials.profile import read_profile
-from tests.qdo.contract.member import obey
+from tests.qdo.contract.member import run_commands
 
 
 async def main(profile: Path, group: str, queue: str, session_timeout: float, outlast: float) -> None:
@@ -24,7 +24,7 @@ async def main(profile: Path, group: str, queue: str, session_timeout: float, ou
         coordinator = ServiceCoordinator(client, group, session_timeout=session_timeout)
         coordinator.outlast = outlast
         wants = subscribe([queue], [], (await client.hello()).id, client.application)
-        await obey(await coordinator.join(Member("member", wants), events.append))
+        await run_commands(await coordinator.join(Member("member", wants), events.append))
         await coordinator.close()
 
 

@@ -16,7 +16,7 @@ PATIENCE = 20.0
 """Timeout in seconds for the arrival of a request."""
 
 
-class Asked:
+class PendingRequest:
     """A request that waits for its answer."""
 
     def __init__(self, request: httpx2.Request, body: Any) -> None:  # noqa: ANN401 - any JSON value
@@ -69,7 +69,9 @@ class ScriptedService(httpx2.AsyncBaseTransport):
         self.store = STORE
         self.group: tuple[int, dict[str, object]] = (200, {})
         self.group_reads = 0
-        self._asked: dict[str, asyncio.Queue[Asked]] = {each: asyncio.Queue() for each in ("POST", "PUT", "DELETE")}
+        self._asked: dict[str, asyncio.Queue[PendingRequest]] = {
+            each: asyncio.Queue() for each in ("POST", "PUT", "DELETE")
+        }
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answers a join and a hello at once; leaves everything else to the test."""
@@ -81,21 +83,21 @@ class ScriptedService(httpx2.AsyncBaseTransport):
             return response(*self.group)
         if request.url.path.endswith("/members"):
             return response(*self.joined)
-        pending = Asked(request, body)
+        pending = PendingRequest(request, body)
         await self._asked[request.method].put(pending)
         return await pending.answered()
 
-    async def _next(self, method: str) -> Asked:
+    async def _next(self, method: str) -> PendingRequest:
         async with asyncio.timeout(PATIENCE):
             return await self._asked[method].get()
 
-    async def heartbeat(self) -> Asked:
+    async def heartbeat(self) -> PendingRequest:
         return await self._next("POST")
 
-    async def commit(self) -> Asked:
+    async def commit(self) -> PendingRequest:
         return await self._next("PUT")
 
-    async def leave(self) -> Asked:
+    async def leave(self) -> PendingRequest:
         """Waits for a member's leave request."""
         return await self._next("DELETE")
 

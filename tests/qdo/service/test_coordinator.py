@@ -15,7 +15,7 @@ from queuey.client import AsyncClient, RetryPolicy
 from tests.qdo.service.scripted import STORE, ScriptedService
 
 MEMBER = Member("anna", subscribe(["orders"], [], STORE, "queuey"), static=True)
-OLD = 404, {"status": "error", "error_msg": {"NotFound": "there is no such page"}}
+OLD_SERVICE_ANSWER = 404, {"status": "error", "error_msg": {"NotFound": "there is no such page"}}
 """The answer of 0.1.0 to every path below ``_groups``."""
 
 
@@ -41,7 +41,7 @@ async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
     ("answer", "error", "text"),
     [
         (
-            OLD,
+            OLD_SERVICE_ANSWER,
             InvalidArgument,
             r"^This service has no groups \(0\.2 or later\)\. Use --coordination zookeeper://…$",
         ),
@@ -71,7 +71,7 @@ async def test_a_join_that_is_refused(
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (OLD, InvalidArgument, "^This service has no groups"),
+        (OLD_SERVICE_ANSWER, InvalidArgument, "^This service has no groups"),
         (refusal(404, "InvalidApplicationName"), CoordinationRefused, "InvalidApplicationName"),
         (refusal(403, "NotAllowed"), CoordinationRefused, "NotAllowed"),
         (refusal(503, "StoreUnavailable"), CoordinationLost, "StoreUnavailable"),

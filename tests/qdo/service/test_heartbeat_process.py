@@ -12,10 +12,10 @@ import pytest
 from qdo.coordination import ServiceCoordinator
 from qdo.partitions import Partition
 from tests.qdo.consumer.conftest import System
-from tests.qdo.contract.backends import LONG_ENOUGH
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.contract.events import PATIENCE
 from tests.qdo.contract.in_service import ServiceGroups
-from tests.qdo.contract.membership.test_held_up import SESSIONS, speakers_of, until_ended
+from tests.qdo.contract.membership.test_held_up import BLOCKED_SESSIONS, speakers_of, until_ended
 from tests.qdo.contract.processes import Process, Refused
 from tests.servers.plugin import unique_name
 from tests.servers.served import Served
@@ -66,9 +66,9 @@ async def until_gone(coordinator: ServiceCoordinator) -> None:
 
 async def test_a_member_that_is_held_up_stays(system: System, coordinator: ServiceCoordinator, start: Start) -> None:
     """A member that is blocked for longer than its session stays a member, and commits afterwards."""
-    process, partition = await start(LONG_ENOUGH, LONG)
+    process, partition = await start(RESPONSIVE_SESSION_SECONDS, LONG)
     (sent,) = await system.send(partition.queue, 1)
-    await process.ask("hold", SESSIONS * LONG_ENOUGH)
+    await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
     assert len(await coordinator.members()) == 1
     assert await process.ask("commit", {str(partition): sent}) == [str(partition)]
     assert (await coordinator.offsets())[partition].id == sent

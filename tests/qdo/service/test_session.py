@@ -22,7 +22,7 @@ IDS = [f"{number:012d}10008080808080808080" for number in range(4)]
 """Message ids, in order."""
 
 
-def taken(epoch: int, offset: str | None = None, came: str = "new") -> dict[str, object]:
+def assignment_row(epoch: int, offset: str | None = None, came: str = "new") -> dict[str, object]:
     """Returns an assigned partition as the service reports it."""
     return {"epoch": epoch, "offset": offset, "from": came, "note": None}
 
@@ -54,7 +54,7 @@ class Joined:
 
     async def take(self, epoch: int, offset: str | None = None) -> None:
         """Lets the service assign the first partition."""
-        (await self.service.heartbeat()).beat(take={"orders": {1: taken(epoch, offset)}})
+        (await self.service.heartbeat()).beat(take={"orders": {1: assignment_row(epoch, offset)}})
         await self.owns(ONE)
 
 
@@ -93,7 +93,7 @@ async def test_a_session_counts_from_the_sending_of_its_heartbeat(join: Callable
     member = await join()
     beat = await member.service.heartbeat()
     member.clock.seconds += 6
-    beat.beat(take={"orders": {1: taken(5)}})
+    beat.beat(take={"orders": {1: assignment_row(5)}})
     await member.owns(ONE)
     member.clock.seconds += SESSION - 6 - 0.01
     assert member.session.state == "connected"
@@ -108,7 +108,7 @@ async def test_an_answer_after_the_end_counts_as_none(join: Callable[..., Any]) 
     member = await join()
     beat = await member.service.heartbeat()
     member.clock.seconds += SESSION
-    beat.beat(take={"orders": {1: taken(5)}})
+    beat.beat(take={"orders": {1: assignment_row(5)}})
     await member.until(lambda: member.events == ["lost"])
     assert member.session.state == "lost"
 
@@ -121,10 +121,10 @@ async def test_a_take_of_a_former_ownership_is_ignored(join: Callable[..., Any])
     releasing = asyncio.create_task(member.session.release([ONE]))
     (await member.service.heartbeat()).beat()
     await releasing
-    beat.beat(take={"orders": {1: taken(5)}})
+    beat.beat(take={"orders": {1: assignment_row(5)}})
     beat = await member.service.heartbeat()
     assert (await member.session.assignment(), beat.body["owned"]) == (set(), {})
-    beat.beat(take={"orders": {1: taken(6)}})
+    beat.beat(take={"orders": {1: assignment_row(6)}})
     await member.owns(ONE)
 
 

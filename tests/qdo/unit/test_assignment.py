@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdo.assignment import AssignmentPlan, assign, plan, reported
-from qdo.coordination import Member, Sight, TargetAssignment
+from qdo.coordination import Member, TargetAssignment, Visibility
 from qdo.partitions import Partition, Queue, Subscription
 from queuey.groups.assignment.balancing import balance
 from queuey.groups.assignment.fewest_moves import undo_needless_moves
@@ -285,7 +285,7 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
 
 def sees(name: str, *patterns: str, others: Mapping[str, int] | None = None) -> Member:
     """Returns a member that wants all queues and may see some."""
-    return msgspec.structs.replace(member(name), sight=Sight(patterns, others or {}))
+    return msgspec.structs.replace(member(name), sight=Visibility(patterns, others or {}))
 
 
 def queues_of(made: AssignmentPlan) -> dict[str, set[str]]:
@@ -298,19 +298,19 @@ def queues_of(made: AssignmentPlan) -> dict[str, set[str]]:
 
 def test_patterns_know_only_one_wildcard() -> None:
     """All other characters of a key's pattern are literal."""
-    sight = Sight(("a?[b]*", "x"))
+    sight = Visibility(("a?[b]*", "x"))
     assert [name for name in ("a?[b]", "a?[b]c", "aab", "ab", "x", "xx") if sight.covers(name)] == [
         "a?[b]",
         "a?[b]c",
         "x",
     ]
-    assert Sight(("*",)).covers("anything")
-    assert not Sight().covers("anything")
+    assert Visibility(("*",)).covers("anything")
+    assert not Visibility().covers("anything")
 
 
 def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:
     """A member gets no queue that its key does not cover, though its patterns match the queue."""
-    hidden = msgspec.structs.replace(member("a"), sight=Sight(("*",), hidden=frozenset({"billing"})))
+    hidden = msgspec.structs.replace(member("a"), sight=Visibility(("*",), hidden=frozenset({"billing"})))
     made = plan(group(hidden, sees("b", "*")), dict.fromkeys(QUEUES, 1), None, 0.0, 10.0)
     assert "billing" in queues_of(made)["b"]
     alone = plan(group(hidden), dict.fromkeys(QUEUES, 1), made.target, 0.0, 10.0)
@@ -359,6 +359,6 @@ def test_what_many_members_report_costs_a_leader_little() -> None:
 
 def test_a_pattern_with_many_wildcards_is_matched_in_one_pass() -> None:
     """A pattern with many wildcards is matched in one pass, so that a member's key cannot block the leader."""
-    sight = Sight(("*a" * 49 + "*b",))
+    sight = Visibility(("*a" * 49 + "*b",))
     assert not sight.covers("a" * 200)
     assert sight.covers("a" * 200 + "b")

@@ -14,14 +14,14 @@ def test_names_and_patterns_add_up() -> None:
     """Names are literal; patterns are case-sensitive."""
     subscription = subscribe(["a*c"], ["log-?", "Metrics.[ab]"])
     names = ["a*c", "abc", "log-1", "log-12", "LOG-1", "Metrics.a", "Metrics.c", "metrics.a"]
-    assert [name for name in names if subscription.wants(name)] == ["a*c", "log-1", "Metrics.a"]
+    assert [name for name in names if subscription.matches_name(name)] == ["a*c", "log-1", "Metrics.a"]
 
 
 def test_patterns_leave_dead_letters_alone() -> None:
     """Patterns leave out queues of dead letters, which a worker would feed forever, unless they name ``.dead``."""
-    assert not subscribe([], ["*"]).wants("orders.dead")
-    assert subscribe([], ["*.dead"]).wants("orders.dead")
-    assert subscribe(["orders.dead"], ["*"]).wants("orders.dead")
+    assert not subscribe([], ["*"]).matches_name("orders.dead")
+    assert subscribe([], ["*.dead"]).matches_name("orders.dead")
+    assert subscribe(["orders.dead"], ["*"]).matches_name("orders.dead")
 
 
 @given(
@@ -31,7 +31,7 @@ def test_patterns_leave_dead_letters_alone() -> None:
 def test_the_stretches_cover_all_that_matches(patterns: list[str], name: str) -> None:
     """Each name that a pattern matches lies in exactly one of the listed ranges."""
     subscription = subscribe([], patterns)
-    if subscription.wants(name):
+    if subscription.matches_name(name):
         assert sum(name.startswith(text) for text in subscription.literal_prefixes()) == 1
 
 

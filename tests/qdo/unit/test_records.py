@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
-from qdo.coordination import Member, Sight
+from qdo.coordination import Member, Visibility
 from qdo.coordination.records import (
     Codec,
     decode_member,
     decode_offset,
     encode_member,
-    shares,
-    unshare,
+    pack_partitions,
+    unpack_partitions,
     valid_name,
 )
 from qdo.coordination.tree import NODE_LIMIT
@@ -58,7 +58,7 @@ def test_what_is_damaged_is_refused(decode: Callable[[bytes], object], form: byt
 @given(st.frozensets(partitions, max_size=50))
 def test_shares_come_back(share: frozenset[Partition]) -> None:
     """Partitions are read back unchanged and in order."""
-    assert list(unshare(shares(share))) == sorted(share)
+    assert list(unpack_partitions(pack_partitions(share))) == sorted(share)
 
 
 def test_names() -> None:
@@ -73,7 +73,7 @@ def test_the_largest_sight_fits_into_a_node() -> None:
     """The sizes hold for the longest and least compressible names."""
     draw = random.Random(7)
     names = ("".join(chr(draw.randrange(0x10000, 0x110000)) for _ in range(50)) for _ in range(MAX_OTHERS))
-    data = encode_member(Member("a", sight=Sight(("x" * 100,) * 20, dict.fromkeys(names, 200))))
+    data = encode_member(Member("a", sight=Visibility(("x" * 100,) * 20, dict.fromkeys(names, 200))))
     assert len(data) < NODE_LIMIT
 
 
@@ -85,5 +85,5 @@ def test_an_older_program_reads_a_member_that_says_what_it_sees() -> None:
         wants: Subscription = Subscription()
 
     older = Codec("member", Older, b"3")
-    assert older.decode(encode_member(Member("a", sight=Sight(("*",))))) == Older("a")
+    assert older.decode(encode_member(Member("a", sight=Visibility(("*",))))) == Older("a")
     assert decode_member(older.encode(Older("a"))) == Member("a")

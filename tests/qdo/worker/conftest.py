@@ -14,12 +14,12 @@ from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
-from tests.qdo.consumer.conftest import WAIT, System, _own_environment, profile, running, system, until
+from tests.qdo.consumer.conftest import POLL_SECONDS, System, _own_environment, profile, running, system, until
 from tests.qdo.consumer.controlled_transport import PATIENCE
 
-__all__ = ["HASTY", "Workers", "_own_environment", "profile", "running", "system", "until"]
+__all__ = ["IMMEDIATE_RETRY", "Workers", "_own_environment", "profile", "running", "system", "until"]
 
-HASTY = Retry(attempts=3, base=0.001, cap=0.001)
+IMMEDIATE_RETRY = Retry(attempts=3, base=0.001, cap=0.001)
 """Three attempts, at once."""
 
 
@@ -54,7 +54,7 @@ class Workers:
             await self.system.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
             patterns=patterns,
-            settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **(consuming or {})}),
+            settings=ConsumerSettings(**{"settle": 0.0, "wait": POLL_SECONDS, **(consuming or {})}),
         )
         return Worker(handler, consumer, settings=settings or quick(), **options)
 
@@ -90,7 +90,7 @@ class Workers:
 
 def quick(**settings: Any) -> WorkerSettings:  # noqa: ANN401 - of WorkerSettings
     """Settings that try three times without pauses and commit after each run."""
-    return WorkerSettings(**{"retry": HASTY, "commit_messages": 1, **settings})
+    return WorkerSettings(**{"retry": IMMEDIATE_RETRY, "commit_messages": 1, **settings})
 
 
 def partition_of(queue: Queue, number: int = 1) -> Partition:

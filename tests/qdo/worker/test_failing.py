@@ -25,7 +25,7 @@ async def letters(workers: Workers, queue: Queue, dead_queue: str | None = None)
     return [one async for one in dead_letters(workers.system.client, selection)]
 
 
-class Picky:
+class FailsOnBodies:
     """Fails on some messages.
 
     Args:
@@ -51,7 +51,7 @@ async def test_a_failure_that_passes_costs_nothing_but_time(workers: Workers) ->
     """A failed message is tried again before any behind it, then the partition goes on as if nothing had happened."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 4)
-    await workers.serve_until(await workers.make(Picky(workers, "1:2", times=2), queue), 6)
+    await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:2", times=2), queue), 6)
     assert workers.seen == ["1:1", "1:2", "1:2", "1:2", "1:3", "1:4"]
     assert (await workers.offsets())[1] == ids[3]
     assert await letters(workers, queue) == []
@@ -61,7 +61,7 @@ async def test_at_last_a_message_becomes_a_dead_letter(workers: Workers) -> None
     """After its attempts a message becomes a dead letter with the reason, and the partition goes on behind it."""
     queue = await workers.system.queue(partitions=3)
     ids = await workers.system.send(queue, 3, 2)
-    await workers.serve_until(await workers.make(Picky(workers, "2:2"), queue), 5)
+    await workers.serve_until(await workers.make(FailsOnBodies(workers, "2:2"), queue), 5)
     assert workers.seen == ["2:1", "2:2", "2:2", "2:2", "2:3"]
     assert (await workers.offsets())[2] == ids[2]
     (dead_letter,) = await letters(workers, queue)
@@ -84,7 +84,7 @@ async def test_other_partitions_go_on_while_one_waits(workers: Workers) -> None:
     await workers.system.send(queue, 2, 1)
     await workers.system.send(queue, 3, 2)
     settings = quick(retry=Retry(attempts=0, base=3600, cap=3600), threads=1)
-    await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue, settings=settings), 4)
+    await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), queue, settings=settings), 4)
     assert [body for body in workers.seen if body[0] == "2"] == ["2:1", "2:2", "2:3"]
     assert [body for body in workers.seen if body[0] == "1"] == ["1:1"]
     assert (await workers.offsets()).get(1) is None
@@ -94,7 +94,7 @@ async def test_a_failed_message_can_stop_the_worker(workers: Workers) -> None:
     """A failed message can stop the worker with an exit code and stay unmarked, so that the next worker gets it."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 3)
-    worker = await workers.make(Picky(workers, "1:2"), queue, settings=quick(on_failure="stop"))
+    worker = await workers.make(FailsOnBodies(workers, "1:2"), queue, settings=quick(on_failure="stop"))
     assert await workers.start(worker) == ExitCode.MESSAGE_FAILED
     assert workers.seen == ["1:1", "1:2", "1:2", "1:2"]
     assert (await workers.offsets())[1] == ids[0]
@@ -104,7 +104,7 @@ async def test_a_message_can_be_tried_for_ever(workers: Workers) -> None:
     """Without a limit a message is tried forever, and nothing behind it is handled."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 2)
-    worker = await workers.make(Picky(workers, "1:1"), queue, settings=quick(on_failure="retry"))
+    worker = await workers.make(FailsOnBodies(workers, "1:1"), queue, settings=quick(on_failure="retry"))
     await workers.serve_until(worker, 20)
     assert set(workers.seen) == {"1:1"}
 
@@ -124,7 +124,7 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers,
         return refused("PUT", 403)(request) or (refused("POST", 403)(request) if ".dead" in str(request.url) else None)
 
     workers.system.transport.answer = {"503": refused("PUT"), "connection": lost, "forbidden": forbidden}[broken]
-    worker = await workers.make(Picky(workers, "1:1"), queue)
+    worker = await workers.make(FailsOnBodies(workers, "1:1"), queue)
     task = workers.start(worker)
     await until(lambda: workers.system.transport.methods.count("PUT") >= 2)
     assert workers.seen == ["1:1"] * 3
@@ -142,7 +142,7 @@ async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(workers: W
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     workers.system.transport.answer = refused("PUT")
-    worker = await workers.make(Picky(workers, "1:1"), queue)
+    worker = await workers.make(FailsOnBodies(workers, "1:1"), queue)
     task = workers.start(worker)
     await until(lambda: "PUT" in workers.system.transport.methods)
     worker.stop()
@@ -157,7 +157,7 @@ async def test_a_message_that_dies_twice_is_one_dead_letter(workers: Workers) ->
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     for group, count in (("one", 3), ("other", 6)):
-        worker = await workers.make(Picky(workers, "1:1"), queue, group=group)
+        worker = await workers.make(FailsOnBodies(workers, "1:1"), queue, group=group)
         task = workers.start(worker)
         await until(lambda: len(workers.seen) == count)  # noqa: B023 - awaited in this iteration
         worker.stop()
@@ -170,13 +170,13 @@ async def test_dead_letters_do_not_die_again(workers: Workers) -> None:
     """A message from a queue of dead letters stays there when it fails, and no further queue is created."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
-    await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue, settings=quick()), 3)
+    await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), queue, settings=quick()), 3)
     dead = workers.system.named(f"{queue.name}.dead")
-    await workers.serve_until(await workers.make(Picky(workers, "1:1"), dead, group="second"), 6)
+    await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), dead, group="second"), 6)
     assert len(await letters(workers, queue)) == 1
     with pytest.raises(QueueNotFound):
         await workers.system.client.info(f"{dead.name}.dead")
-    worker = await workers.make(Picky(workers, "1:1"), dead, group="third", settings=quick(bury_dead=True))
+    worker = await workers.make(FailsOnBodies(workers, "1:1"), dead, group="third", settings=quick(bury_dead=True))
     await workers.serve_until(worker, 9)
     (dead_letter,) = await letters(workers, dead)
     assert dead_letter.headers["queuey-dead-queue"] == queue.name
@@ -200,7 +200,7 @@ async def test_an_async_handler_has_a_time_limit(workers: Workers) -> None:
     assert [dead_letter.cause.error for dead_letter in dead_letters] == ["qdo.errors.TimeLimit", "TimeoutError"]
 
 
-class Told(Middleware):
+class RecordingMiddleware(Middleware):
     """A middleware that records its calls, and can raise on each."""
 
     def __init__(self, *, broken: bool = False) -> None:
@@ -239,15 +239,18 @@ async def test_hooks_are_told_and_cannot_lose_a_message(workers: Workers, kind: 
     """Each hook is called at its place; if all raise, everything is handled all the same."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 2)
-    told = Told(broken=broken)
-    picky = Picky(workers, "1:1")
+    told = RecordingMiddleware(broken=broken)
+    picky = FailsOnBodies(workers, "1:1")
 
     async def handle(message: Message, context: object) -> None:
         picky(message, context)
 
     settings = quick(retry=Retry(attempts=2, base=0, cap=0))
     worker = await workers.make(
-        picky if kind == "plain" else handle, queue, middleware=[told, Told(broken=broken)], settings=settings
+        picky if kind == "plain" else handle,
+        queue,
+        middleware=[told, RecordingMiddleware(broken=broken)],
+        settings=settings,
     )
     await workers.serve_until(worker, 3)
     assert told.calls == [
@@ -271,7 +274,7 @@ async def test_failures_are_logged_with_their_place(workers: Workers, caplog: py
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 1)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
-        await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue), 3)
+        await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), queue), 3)
     records = [record for record in caplog.records if record.name == "qdo.worker"]
     levels = [(record.levelname, vars(record)["attempt"]) for record in records]
     assert levels == [("WARNING", 1), ("WARNING", 2), ("ERROR", 3)]

@@ -296,8 +296,8 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
     assert tried[2] - tried[0] > 0.9
 
 
-SOON = Retry(attempts=5, base=2.0, cap=2.0)
-NEVER = Retry(attempts=5, base=31_536_000.0, cap=31_536_000.0)
+SHORT_RETRY = Retry(attempts=5, base=2.0, cap=2.0)
+DISTANT_RETRY = Retry(attempts=5, base=31_536_000.0, cap=31_536_000.0)
 
 
 async def send(workers: Workers, queue: Queue, partition: int = 1) -> str:
@@ -342,7 +342,7 @@ async def test_a_stop_says_that_messages_will_be_repeated(
         if len(workers.seen) == 3:
             others.set()
 
-    settings = quick(by="header:key", retry=NEVER, drain=60)
+    settings = quick(by="header:key", retry=DISTANT_RETRY, drain=60)
     worker = await workers.make(handle, queue, settings=settings)
     with caplog.at_level(logging.WARNING):
         task = workers.start(worker)
@@ -359,7 +359,7 @@ async def test_a_rebalance_repeats_nothing(workers: Workers) -> None:
     queue = await workers.system.queue(partitions=2)
     last = [await send(workers, queue, partition) for partition in (1, 2)]
     handle = FailsOnce(workers, "1:bad0", "2:bad0")
-    settings = quick(by="header:key", retry=SOON)
+    settings = quick(by="header:key", retry=SHORT_RETRY)
     workers.start(await workers.make(handle, queue, settings=settings))
     await until(lambda: len(workers.seen) >= 6 and len(handle.failed) == 2)
     second = await workers.make(handle, queue, settings=settings)

@@ -19,7 +19,7 @@ from qdo.settings import Retry
 from qdo.worker.failure import ExitCode
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
-from tests.qdo.contract.backends import LONG_ENOUGH
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.worker.conftest import Workers, quick, until
 from tests.qdo.worker.test_signals import Program
@@ -54,11 +54,11 @@ async def dead(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
 async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: Workers, start: Start) -> None:
     """A C call that blocks all threads for longer than a session keeps the session, with the default settings."""
     queue = await workers.system.queue()
-    body = f"hold {1.5 * LONG_ENOUGH}"
+    body = f"hold {1.5 * RESPONSIVE_SESSION_SECONDS}"
     receipt = await workers.system.client.send(queue.name, body)
-    first = start(queue, session=LONG_ENOUGH)
+    first = start(queue, session=RESPONSIVE_SESSION_SECONDS)
     await asyncio.to_thread(first.wait_for, "begun hold")
-    second = start(queue, session=LONG_ENOUGH)
+    second = start(queue, session=RESPONSIVE_SESSION_SECONDS)
     await asyncio.to_thread(first.wait_for, "done hold")
     await workers.recorded(receipt.id)
     assert [*first.said("begun"), *second.said("begun")] == [body]

@@ -22,7 +22,7 @@ from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Workers, quick, until
-from tests.qdo.worker.test_failing import Told, letters
+from tests.qdo.worker.test_failing import RecordingMiddleware, letters
 from tests.replacing import replace
 
 MODULE = "tests.qdo.worker.hands"
@@ -51,7 +51,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
     return Book(path)
 
 
-def living(group: int) -> list[int]:
+def live_processes(group: int) -> list[int]:
     """Returns the live processes of a process group; a zombie counts as dead."""
     processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -70,7 +70,7 @@ def sockets() -> set[str]:
     return {name for name in links if name.startswith("socket:")}
 
 
-async def crew(
+async def make_process_worker(
     workers: Workers,
     queue: Queue,
     handler: Any = f"{MODULE}:obey",  # noqa: ANN401 - a handler or its name
@@ -107,7 +107,7 @@ async def test_children_handle_in_order_and_leave_their_contexts(workers: Worker
     queue = await workers.system.queue(partitions=2)
     for number in (1, 2):
         await workers.system.send(queue, 50, number)
-    worker = await crew(workers, queue, getattr(hands, name), processes=2)
+    worker = await make_process_worker(workers, queue, getattr(hands, name), processes=2)
     task = workers.start(worker)
     await until(lambda: len(book.lines("done")) == 100)
     worker.stop()
@@ -135,10 +135,13 @@ async def test_a_group_is_killed_before_its_number_is_free(
     monkeypatch.setattr(os, "killpg", kill)
     queue = await workers.system.queue()
     ids = await send(workers, queue, "orphan", "fine")
-    assert await serve_all(workers, await crew(workers, queue, retry=Retry(attempts=1)), ids[-1]) == ExitCode.ENDED
+    assert (
+        await serve_all(workers, await make_process_worker(workers, queue, retry=Retry(attempts=1)), ids[-1])
+        == ExitCode.ENDED
+    )
     assert killed == [True, True]
     (orphan,) = [line[2] for line in book.lines("orphan")]
-    await until(lambda: not living(int(orphan)))
+    await until(lambda: not live_processes(int(orphan)))
     (dead_letter,) = await letters(workers, queue)
     assert "exited with code 3" in dead_letter.cause.text
 
@@ -150,7 +153,7 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
     """After a crash earlier messages count; the one in hand is tried again in another child, until it is given up."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine 1", "fine 2", do, "fine 3")
-    assert await serve_all(workers, await crew(workers, queue), ids[-1]) == ExitCode.ENDED
+    assert await serve_all(workers, await make_process_worker(workers, queue), ids[-1]) == ExitCode.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
     assert [line[-1] for line in book.lines("begun") if line[1] == do] == ["1", "2", "3"]
     assert len(book.lines("entered")) == 4
@@ -175,7 +178,7 @@ async def test_a_handler_that_takes_too_long_is_killed(
         return made
 
     monkeypatch.setattr(asyncio, "timeout", limited)
-    worker = await crew(workers, queue, time_limit=LIMIT, retry=Retry(attempts=1))
+    worker = await make_process_worker(workers, queue, time_limit=LIMIT, retry=Retry(attempts=1))
     serving = asyncio.create_task(serve_all(workers, worker, ids[-1]))
     await until(lambda: any(line[1] == "hang" for line in book.lines("begun")))
     # The first two results can be read by now, and the limit starts anew with each message.
@@ -191,15 +194,15 @@ async def test_a_handler_that_takes_too_long_is_killed(
     (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "qdo.errors.TimeLimit"
     (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
-    await until(lambda: not living(int(hung)))
+    await until(lambda: not live_processes(int(hung)))
 
 
 async def test_errors_come_back_whole(workers: Workers, book: Book) -> None:
     """The parent gets class, text and traceback of an error in a child."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "raise", "fine")
-    told = Told()
-    await serve_all(workers, await crew(workers, queue, middleware=[told]), ids[-1])
+    told = RecordingMiddleware()
+    await serve_all(workers, await make_process_worker(workers, queue, middleware=[told]), ids[-1])
     (dead_letter,) = await letters(workers, queue)
     assert (dead_letter.cause.error, dead_letter.cause.text) == ("ValueError", "cannot raise")
     assert told.calls[:4] == ["started", "before raise 1", "failed raise 1 ValueError", "retrying raise 1"]
@@ -210,7 +213,7 @@ async def test_a_handler_can_end_the_worker_from_a_child(workers: Workers, book:
     """StopWorker in a child ends the worker, as elsewhere."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine", "stop", "fine")
-    assert await workers.start(await crew(workers, queue)) == ExitCode.ENDED
+    assert await workers.start(await make_process_worker(workers, queue)) == ExitCode.ENDED
     assert (await workers.offsets())[1] == ids[0]
 
 
@@ -223,7 +226,10 @@ async def test_a_handler_that_exits_fails_its_message(
     """An error that is not an ``Exception`` is a failed attempt like any other, in the same process."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, body, "fine")
-    assert await serve_all(workers, await crew(workers, queue, f"{MODULE}:{name}"), ids[-1]) == ExitCode.ENDED
+    assert (
+        await serve_all(workers, await make_process_worker(workers, queue, f"{MODULE}:{name}"), ids[-1])
+        == ExitCode.ENDED
+    )
     (dead_letter,) = await letters(workers, queue)
     assert (dead_letter.cause.error, dead_letter.cause.attempts) == (error, 3)
     assert len(book.lines("entered")) == 1
@@ -233,7 +239,7 @@ async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, b
     """A child that is told to stop ends after the message in hand, and its handled messages are recorded."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, *(f"slow 0.0{at % 10}" for at in range(600)))
-    worker = await crew(workers, queue, slice=60)
+    worker = await make_process_worker(workers, queue, slice=60)
     task = workers.start(worker)
     await until(lambda: len(book.lines("done")) >= 5)
     worker.stop()
@@ -284,7 +290,7 @@ async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:
     await workers.system.client.send(queue.name, b"\xff\xfe")
     await workers.system.client.send(queue.name, json={"a": 2**70})
     last = await workers.system.client.send(queue.name, "fine")
-    await serve_all(workers, await crew(workers, queue), last.id)
+    await serve_all(workers, await make_process_worker(workers, queue), last.id)
     first, second = await letters(workers, queue)
     assert (first.body, first.cause.error) == (b"\xff\xfe", "TypeError")
     assert (second.json, second.cause.error) == (True, "AttributeError")
@@ -303,7 +309,7 @@ async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Wo
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine 1", "deep", "fine 2")
     with replace(pack, packed):
-        assert await serve_all(workers, await crew(workers, queue), ids[-1]) == ExitCode.ENDED
+        assert await serve_all(workers, await make_process_worker(workers, queue), ids[-1]) == ExitCode.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
     (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "RecursionError"
@@ -313,13 +319,13 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, 
     """When an idle child has ended, the next message goes to another child as its first attempt."""
     queue = await workers.system.queue()
     (first,) = await send(workers, queue, "fine 1")
-    worker = await crew(workers, queue)
+    worker = await make_process_worker(workers, queue)
     serving = asyncio.create_task(worker.serve())
     await workers.recorded(first)  # the child has written this, but not reported it yet
     children = [int(line[1]) for line in book.lines("entered")]
     for child in children:
         os.kill(child, signal.SIGKILL)
-    await until(lambda: not any(living(child) for child in children))
+    await until(lambda: not any(live_processes(child) for child in children))
     await asyncio.sleep(0.2)  # the process that watches it reports its end, and there is no event for that
     await send(workers, queue, "fine 2")
     await until(lambda: len(book.lines("done")) == 2)

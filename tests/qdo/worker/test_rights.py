@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from qdo.worker.failure import ExitCode
 from queuey.client import RetryPolicy
-from tests.qdo.consumer.test_sight import NONE, GroupWithKeys, KeyedTransport, both, group
+from tests.qdo.consumer.test_sight import INVALID_KEY, GroupWithKeys, KeyedTransport, group, partitions_of
 from tests.qdo.worker.conftest import Workers, quick, until
 
 
@@ -69,8 +69,8 @@ async def test_a_revoked_worker_hands_over_and_ends(
     healthy = await workers.make(workers.note_async, orders, consuming=DISCOVER)
     ending, going_on = workers.start(refused), workers.start(healthy)
     await until(lambda: len(refused.consumer.assignment) == len(healthy.consumer.assignment) == 1)
-    transport.key = NONE
-    await until(lambda: healthy.consumer.assignment == both(orders))
+    transport.key = INVALID_KEY
+    await until(lambda: healthy.consumer.assignment == partitions_of(orders))
     await until(lambda: (registry.get_sample_value("qdo_refused_seconds") or 0) > 0)
     assert await asyncio.wait_for(ending, 60) == ExitCode.FAILED
     assert "the service has refused its credential" in caplog.text
@@ -95,10 +95,10 @@ async def test_a_worker_that_may_read_one_queue_of_two_no_more_ends(
         consuming=DISCOVER,
     )
     ending = workers.start(worker)
-    await until(lambda: worker.consumer.assignment == both(orders) | both(mails))
+    await until(lambda: worker.consumer.assignment == partitions_of(orders) | partitions_of(mails))
     transport.key = group.key(orders)
     await until(lambda: worker.consumer.refused > 0)
-    assert both(mails) <= worker.consumer.assignment
+    assert partitions_of(mails) <= worker.consumer.assignment
     await group.system.send(mails, 1)
     assert await asyncio.wait_for(ending, 60) == ExitCode.FAILED
     assert workers.seen == []
@@ -119,8 +119,8 @@ async def test_a_refusal_that_passes_ends_no_worker(group: GroupWithKeys, worker
         consuming=DISCOVER,
     )
     workers.start(worker)
-    await until(lambda: worker.consumer.assignment == both(orders))
-    transport.key = NONE
+    await until(lambda: worker.consumer.assignment == partitions_of(orders))
+    transport.key = INVALID_KEY
     await until(lambda: worker.consumer.refused > 0)
     transport.key = group.full
     await until(lambda: worker.consumer.refused == 0)

@@ -23,7 +23,7 @@ from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Client, Message
 from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.worker.conftest import Workers, until
-from tests.qdo.worker.test_processes import living
+from tests.qdo.worker.test_processes import live_processes
 from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
 
@@ -148,7 +148,7 @@ async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, k
     await asyncio.sleep(0.2)  # Signals within a tenth of a second count as one.
     program.process.send_signal(signal.SIGTERM)
     assert program.end() == ExitCode.FAILED
-    await until(lambda: not any(living(child) for child in started))
+    await until(lambda: not any(live_processes(child) for child in started))
 
 
 @pytest.mark.parametrize("kind", ["tasks", "threads", "processes"])
@@ -186,7 +186,7 @@ async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers
     assert len(started) == 2
     program.process.kill()
     program.end()
-    await until(lambda: not any(living(child) for child in started))
+    await until(lambda: not any(live_processes(child) for child in started))
 
 
 def children(parent: int) -> Iterator[int]:

@@ -15,12 +15,12 @@ import pytest
 from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
-from qdo.coordination.zookeeper.driver.requests import MOST_FLYING
+from qdo.coordination.zookeeper.driver.requests import MAX_IN_FLIGHT
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.events import PATIENCE, Heard
+from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.processes import ROOT
-from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.samples import PARTITION, first_partitions
 from tests.qdo.contract.zookeeper import ZooKeeperService, plain, until
 
 SHORT = 3.0
@@ -50,7 +50,7 @@ async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, s
     service.proxy.resume()
 
 
-async def again(heard: Heard, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what is called
+async def again(heard: RecordedEvents, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what is called
     """Calls until the connection is back."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -78,7 +78,7 @@ async def test_leaving_while_suspended_closes_the_session_later(
 ) -> None:
     """Leaving does not wait for a broken network; the member is removed when it is back, before its timeout."""
     session, heard = await join("a")
-    await session.claim([ONE])
+    await session.claim([PARTITION])
     await service.cut()
     await heard.next("suspended")
     await session.leave()
@@ -95,14 +95,14 @@ async def test_a_session_that_is_lost_here_is_closed_there(
 ) -> None:
     """A session that ended by the member's clock, but not yet at the servers, is closed there."""
     session, heard = await join("a")
-    await session.claim([ONE])
+    await session.claim([PARTITION])
     lease = link_of(session)._lease
     await service.cut()
     await heard.next("suspended")
     lease._last = lease.now() - 1000  # as if the machine had slept
     assert session.state == "lost"
     with pytest.raises(SessionLost):
-        await session.claim([ONE])
+        await session.claim([PARTITION])
     await heard.next("lost")
     await service.heal()
     await until(lambda: link_of(session).finished)
@@ -114,7 +114,7 @@ async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperS
     """A member whose node was removed is lost, although its session is alive."""
     mine, heard = await join("a")
     other, _ = await join("b")
-    await mine.claim([ONE])
+    await mine.claim([PARTITION])
     await mine.assignment()
     with plain(service._direct) as client:
         client.delete(mine._paths.member("a"))
@@ -134,7 +134,7 @@ async def test_nothing_is_left_behind(service: ZooKeeperService, open_one: Open)
     before, files = set(threading.enumerate()), open_files()
     coordinator = await open_one()
     for name in "abc":
-        await coordinator.join(Member(name), Heard())
+        await coordinator.join(Member(name), RecordedEvents())
     assert len(set(threading.enumerate()) - before) == 3
     await coordinator.close()
     await until(lambda: set(threading.enumerate()) <= before)
@@ -146,7 +146,7 @@ async def test_the_timeout_is_what_the_servers_grant(service: ZooKeeperService, 
     """The timeout that the servers grant within their limits is used, and is reported."""
     long, short = await open_one(session_timeout=3600.0), await open_one(session_timeout=0.001)
     assert 0.001 < short.session_timeout < long.session_timeout < 3600.0
-    session = await long.join(Member("a"), Heard())
+    session = await long.join(Member("a"), RecordedEvents())
     assert link_of(session).timeout == long.session_timeout
 
 
@@ -170,11 +170,11 @@ async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
 async def test_a_commit_does_not_wait_for_a_thousand_takings(join: Join) -> None:
     """Requests of one member take turns: a commit is done while a thousand claims are still under way."""
     session, _ = await join("a")
-    held = (await session.claim([ONE]))[ONE]
-    taking = asyncio.ensure_future(session.claim(some(2000)))
+    held = (await session.claim([PARTITION]))[PARTITION]
+    taking = asyncio.ensure_future(session.claim(first_partitions(2000)))
     link = link_of(session)
-    await until(lambda: link._in_flight == MOST_FLYING)
-    assert (await session.commit([(held, "1")]))[ONE]
+    await until(lambda: link._in_flight == MAX_IN_FLIGHT)
+    assert (await session.commit([(held, "1")]))[PARTITION]
     assert not taking.done()
     assert len(await taking) == 2000
 

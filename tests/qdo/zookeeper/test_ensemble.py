@@ -14,8 +14,8 @@ from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, MemberExists
 from qdo.partitions import Partition
-from tests.qdo.contract.events import PATIENCE, Heard
-from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.events import PATIENCE, RecordedEvents
+from tests.qdo.contract.samples import PARTITION, first_partitions
 from tests.qdo.contract.zookeeper import until
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 
@@ -121,9 +121,9 @@ async def test_leaders_are_killed_under_members_that_commit(
     zookeeper_nodes: ZooKeeperEnsemble, open_one: Open, kills: int
 ) -> None:
     """When leaders are killed no session is lost, no acknowledged commit is undone, and none is recorded twice."""
-    heard = [Heard() for _ in range(3)]
+    heard = [RecordedEvents() for _ in range(3)]
     sessions = [await (await open_one()).join(Member(f"m{number}"), each) for number, each in enumerate(heard)]
-    partitions = some(60)
+    partitions = first_partitions(60)
     workers = [Worker(session, partitions[number::3]) for number, session in enumerate(sessions)]
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -146,15 +146,15 @@ async def test_leaders_are_killed_under_members_that_commit(
 
 async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeeperEnsemble, open_one: Open) -> None:
     """A member of a stopped server goes on with another server in the same session."""
-    heard = Heard()
+    heard = RecordedEvents()
     session = await (await open_one()).join(Member("a"), heard)
-    held = (await session.claim([ONE]))[ONE]
+    held = (await session.claim([PARTITION]))[PARTITION]
     stopped = server_of(session, zookeeper_nodes)
     await blocking(stopped.pause)
     await heard.next("suspended")
     await heard.next("connected")
     assert server_of(session, zookeeper_nodes) is not stopped
-    assert (await again(lambda: session.commit([(held, "1")])))[ONE]
+    assert (await again(lambda: session.commit([(held, "1")])))[PARTITION]
     assert "lost" not in heard.events
 
 
@@ -163,10 +163,10 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
 ) -> None:
     """Without a quorum for longer than a session, members abandon everything and join again afterwards."""
     coordinator = await open_one(SHORT)
-    heard = Heard()
+    heard = RecordedEvents()
     session = await coordinator.join(Member("a"), heard)
-    held = (await session.claim([ONE]))[ONE]
-    assert (await session.commit([(held, "1")]))[ONE]
+    held = (await session.claim([PARTITION]))[PARTITION]
+    assert (await session.commit([(held, "1")]))[PARTITION]
     gone = zookeeper_nodes.nodes[:2]
     for node in gone:
         await blocking(node.kill)
@@ -178,10 +178,10 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
     for node in gone:
         await blocking(node.launch)
     await blocking(zookeeper_nodes.wait_until_settled)
-    back = await again(lambda: coordinator.join(Member("a"), Heard()))
+    back = await again(lambda: coordinator.join(Member("a"), RecordedEvents()))
     claimed: dict[Partition, OwnedOffset] = {}
     async with asyncio.timeout(PATIENCE):
         while not claimed:
-            claimed = await again(lambda: back.claim([ONE]))
-    assert claimed[ONE].offset.id == "1"
-    assert (await again(lambda: back.commit([(claimed[ONE], "3")])))[ONE]
+            claimed = await again(lambda: back.claim([PARTITION]))
+    assert claimed[PARTITION].offset.id == "1"
+    assert (await again(lambda: back.commit([(claimed[PARTITION], "3")])))[PARTITION]

@@ -12,7 +12,7 @@ from qdo.coordination import Coordinator
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.partitions import Queue, Subscription
 from tests.qdo.contract.zookeeper import ZooKeeperService
-from tests.qdo.unit.group.owners import Catalogue, Diary
+from tests.qdo.unit.group.owners import Catalogue, RecordingListener
 from tests.replacing import replace
 from tests.waiting import until_async
 
@@ -28,7 +28,9 @@ class JoinedMember:
     def __init__(self, coordinator: Coordinator, name: str) -> None:
         self.coordinator = coordinator
         lookup = Catalogue(PATTERN, {QUEUE: PARTITIONS})
-        self.group = GroupMember(coordinator, name, Diary(), queues=lookup, options=SessionOptions(settle=0.0))
+        self.group = GroupMember(
+            coordinator, name, RecordingListener(), queues=lookup, options=SessionOptions(settle=0.0)
+        )
 
 
 def shared(members: list[JoinedMember]) -> bool:
@@ -54,7 +56,7 @@ async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperSe
 
         members = []
         with ExitStack() as replaced:
-            for method in (ZooKeeperLink.read, ZooKeeperLink.look, ZooKeeperLink.children):
+            for method in (ZooKeeperLink.read, ZooKeeperLink.stat, ZooKeeperLink.children):
                 replaced.enter_context(replace(method, counting(method)))
             for number in range(count):
                 coordinator = service.coordinator(f"of-{count}")

@@ -21,8 +21,8 @@ from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
 from queuey.extras import install_command
-from tests.qdo.contract.events import Heard
-from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.events import RecordedEvents
+from tests.qdo.contract.samples import PARTITION, first_partitions
 from tests.replacing import replace
 from tests.servers.plugin import ZooKeeperOptions, start_zookeeper, unique_name
 
@@ -108,8 +108,8 @@ async def open_one() -> AsyncIterator[Open]:
 
 async def work(coordinator: Coordinator) -> Session:
     """Calls what members call, and what is called from outside."""
-    session = await coordinator.join(Member("a"), Heard())
-    partitions = some(200)
+    session = await coordinator.join(Member("a"), RecordedEvents())
+    partitions = first_partitions(200)
     held = await session.claim(partitions)
     assert len(held) == 200
     assert all((await session.commit([(each, "1") for each in held.values()])).values())
@@ -121,15 +121,15 @@ async def refuses(open_one: Open, url: str) -> None:
     """Checks that nothing of the group can be seen or changed, even without the check of the chroot."""
     with pytest.raises(CoordinationRefused):
         await open_one(url)
-    with replace(ZooKeeperLink.look, mock.AsyncMock()):
+    with replace(ZooKeeperLink.stat, mock.AsyncMock()):
         coordinator = await open_one(url)
     for call in (
         coordinator.members,
         coordinator.owners,
         coordinator.offsets,
-        lambda: coordinator.set_offsets({ONE: "9"}),
+        lambda: coordinator.set_offsets({PARTITION: "9"}),
         coordinator.forget,
-        lambda: coordinator.join(Member("b"), Heard()),
+        lambda: coordinator.join(Member("b"), RecordedEvents()),
     ):
         with pytest.raises(CoordinationRefused):
             await call()
@@ -143,7 +143,7 @@ async def test_strangers_see_and_change_nothing(guarded: Guarded, open_one: Open
     for login in ("", "me:guess@", "you:secret@"):
         await refuses(open_one, f"zookeeper://{login}{guarded.plain}/{root}")
     again = await open_one(url)
-    assert (await again.offsets([ONE]))[ONE].id == "1"
+    assert (await again.offsets([PARTITION]))[PARTITION].id == "1"
     await again.forget()
 
 
@@ -159,12 +159,12 @@ async def test_sasl(guarded: Guarded, open_one: Open) -> None:
     """With SASL the servers know the member, also after a reconnect, and close its nodes to others."""
     root = unique_name("qdo")
     coordinator = await open_one(f"zookeeper://{SALLY}@{guarded.plain}/{root}?login=sasl")
-    heard = Heard()
+    heard = RecordedEvents()
     session = await coordinator.join(Member("a"), heard)
-    held = (await session.claim([ONE]))[ONE]
+    held = (await session.claim([PARTITION]))[PARTITION]
     session.link._client._connection._socket._connection.shutdown(2)  # type: ignore[attr-defined] # a coordinator on ZooKeeper
     await heard.next("connected")
-    assert (await session.commit([(held, "1")]))[ONE]
+    assert (await session.commit([(held, "1")]))[PARTITION]
     await refuses(open_one, f"zookeeper://{guarded.plain}/{root}")
     await refuses(open_one, f"zookeeper://{SALLY}@{guarded.plain}/{root}")
 

@@ -63,7 +63,7 @@ def given_again(draft: EntryDraft, position: Position, most: int = 0) -> bool:
         draft._state.cancelled = marks
 
 
-REAL_APPLY, REAL_ENCODE, REAL_MAY_AGAIN = State.apply, State.encode, EntryDraft._may_again
+REAL_APPLY, REAL_ENCODE, REAL_MAY_AGAIN = State.apply, State.encode, EntryDraft._may_redeliver
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ MUTATIONS = {
     "an attempt at a cancelled message that fails ends it": Missing(
         lambda: replace(EntryDraft._end_cancelled, ending_nothing), first=24
     ),
-    "what was read before a mark": Missing(lambda: replace(EntryDraft._may_again, given_again), first=248),
+    "what was read before a mark": Missing(lambda: replace(EntryDraft._may_redeliver, given_again), first=248),
     "cancelled messages in a snapshot": Missing(lambda: replace(State.encode, marks_in_no_snapshot), first=9),
 }
 

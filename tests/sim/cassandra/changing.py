@@ -112,6 +112,7 @@ class ChangingStorm(PostStorm):
                 node.data[place].absorb(change)
 
     def _planned(self) -> dict[Callable[[], None], int]:
+        """Plans twice as many events as the base class, long faults, and at random times a change of the timing."""
         rng = self.world.rng
         planned = {work: 2 * times for work, times in super()._planned().items()}
         self.world.at(rng.random() * 4.0, self._change_times)

@@ -17,7 +17,7 @@ from queuey.storage.cassandra.store import applications, queues
 from queuey.storage.cassandra.store.messages import CassandraMessages
 from tests.sim.availability import Stored
 from tests.sim.cassandra import cql
-from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store
+from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, open_store
 from tests.sim.cassandra.loops import ThreadedCore
 from tests.sim.replicas import Faults, Log, ModelStore, Replicas
 from tests.sim.web import Setup
@@ -35,7 +35,7 @@ class ClusterReplicas:
     """
 
     def __init__(self, world: World, faults: Faults) -> None:
-        self.cluster = Cluster(world, Weather())
+        self.cluster = Cluster(world, NetworkFaults())
         self.faults = faults
         self.letters: dict[Position, float] = {}
         self.letter_places: dict[Position, set[Location]] = {}
@@ -52,7 +52,7 @@ class ClusterReplicas:
     def faults(self, faults: Faults) -> None:
         self._faults = faults
         lost = max(faults.lost, faults.failing / 10, faults.unread / 10)
-        self.cluster.weather = Weather(faults.slow, lost, faults.stuck, faults.late)
+        self.cluster.network_faults = NetworkFaults(faults.slow, lost, faults.stuck, faults.late)
 
     @property
     def wrong(self) -> Sequence[str]:
@@ -72,10 +72,10 @@ class ClusterReplicas:
         """Inserts a queue that exists from the beginning."""
         self.queue = queue
         row = Row(queue=queue, home_class=class_of(TTL), longest_ttl=TTL, read_at=0.0)
-        self._insert(applications._CREATE.cql, (queue.application, 0.0, 1))
-        self._insert(queues._INSERT.cql, queues._values_of(row))
+        self._write_everywhere(applications._CREATE.cql, (queue.application, 0.0, 1))
+        self._write_everywhere(queues._INSERT.cql, queues._values_of(row))
 
-    def _insert(self, text: str, values: Sequence[Any]) -> None:
+    def _write_everywhere(self, text: str, values: Sequence[Any]) -> None:
         for place, change in cql.command(text).changes(values, 1, self.cluster.world.now):
             self.cluster.committed[place].absorb(change)
             for node in self.cluster.nodes:

@@ -37,7 +37,7 @@ from tests.sim.cassandra.loops import SimulatedCalls, SimulatedLoop
 from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.protocol import frames
 from tests.sim.cassandra.protocol.wires import PASSWORD, USER, connector
-from tests.sim.world import TURN, Process, ProcessLoop, World
+from tests.sim.world import MAX_TURN_SECONDS, Process, ProcessLoop, World
 
 TARGET = DataCentreTarget(("127.0.0.1",), "queuey")
 NODES = 3
@@ -46,7 +46,7 @@ SERIAL = {"SERIAL", "LOCAL_SERIAL"}
 
 
 @dataclass
-class Weather:
+class NetworkFaults:
     """The kinds of faults, and how often each occurs."""
 
     slow: float = 0.003
@@ -83,14 +83,14 @@ class Cluster:
 
     Args:
         world: The source of time and chance.
-        weather: The faults. They may be replaced at any time.
+        network_faults: The faults. They may be replaced at any time.
         pace: The timing of the stores.
         nodes: Number of nodes. Each has everything.
     """
 
-    def __init__(self, world: World, weather: Weather, pace: Pace = PATIENT, nodes: int = NODES) -> None:
+    def __init__(self, world: World, weather: NetworkFaults, pace: Pace = PATIENT, nodes: int = NODES) -> None:
         self.world = world
-        self.weather = weather
+        self.network_faults = weather
         self.pace = pace
         wrong = 0.05 * pace.clocks
         self.nodes = [Node(number, world.rng.uniform(-wrong, wrong)) for number in range(1, nodes + 1)]
@@ -105,7 +105,7 @@ class Cluster:
         """Forbidden actions of drivers."""
         self._appends: Counter[tuple[Any, ...]] = Counter()
         """Appends given to a driver and not yet begun by a node, by content."""
-        self._lying: defaultdict[Place, list[Callable[[], None]]] = defaultdict(list)
+        self._pending_writes: defaultdict[Place, list[Callable[[], None]]] = defaultdict(list)
         self._stamp = 0
 
     def up(self) -> list[Node]:
@@ -125,6 +125,7 @@ class Cluster:
                 self.wrong.append(f"sent: {content} was begun more often than it was asked for")
 
     def everything(self) -> Mapping[Place, Partition]:
+        """Returns the merged data of all nodes, also of those that are away."""
         merged: defaultdict[Place, Partition] = defaultdict(Partition)
         for node in self.nodes:
             for place, partition in node.data.items():
@@ -140,7 +141,7 @@ class Cluster:
             if node in self.up():
                 self._ask_one(node, request, end)
             return
-        calls = _calls(request)
+        calls = _statements_of(request)
         needed = min(len(self.nodes), 2 if request.consistency in SERIAL else NEEDED[request.consistency])
         if len(self.up()) < needed:
             end(None, StoreUnavailable("too few nodes are up"))
@@ -160,24 +161,29 @@ class Cluster:
         end: Callable[[Rows | None, StoreUnavailable | None], None],
         values: Sequence[Any] | None = None,
     ) -> None:
+        """Answers a read from the data of one node alone."""
         if request.statement == NOW:
-            end(self._as_asked(request, [(_uuid(self.world.now + node.offset),)]), None)
+            end(self._encode_rows(request, [(_uuid(self.world.now + node.offset),)]), None)
             return
         command = cql.command(request.statement.cql)
         if values is None:
-            [(_, values)] = _calls(request)
+            [(_, values)] = _statements_of(request)
         end(self._answer(request, values, {place: node.data[place] for place in self._places(command, values)}), None)
 
     def _read(
         self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
     ) -> None:
+        """Reads from random nodes and merges their data.
+
+        Repairs these nodes; a serial read first finishes pending writes.
+        """
         command = cql.command(request.statement.cql)
         places = self._places(command, values)
         merged = {place: Partition() for place in places}
 
         if request.consistency in SERIAL:
             for place in places:
-                self._finish(place)
+                self._resolve_pending(place)
                 merged[place].absorb(self.committed[place])
         asked, wanted = self.world.rng.sample(self.up(), needed), command.wanted(values)
         missing = [needed]
@@ -193,13 +199,13 @@ class Cluster:
                 end(self._answer(request, values, merged))
 
         for node in asked:
-            self.world.at(self.world.some(self.weather.slow), partial(take, node))
+            self.world.at(self.world.random_time(self.network_faults.slow), partial(take, node))
 
     def _answer(self, request: Request | Encoded, values: Sequence[Any], there: Mapping[Place, Partition]) -> Rows:
         command = cql.command(request.statement.cql)
-        return self._as_asked(request, command.rows(values, there, self.world.now))
+        return self._encode_rows(request, command.rows(values, there, self.world.now))
 
-    def _as_asked(self, request: Request | Encoded, rows: Rows) -> Rows:
+    def _encode_rows(self, request: Request | Encoded, rows: Rows) -> Rows:
         if isinstance(request, Encoded) and request.decode is not None:
             return request.decode(cql.command(request.statement.cql).body(rows))
         return rows
@@ -213,6 +219,7 @@ class Cluster:
     # Writes
 
     def _changes(self, calls: Sequence[tuple[cql.Command, Sequence[Any]]]) -> list[Change]:
+        """Returns the changes by statements. They share one timestamp."""
         now, decided = self.world.now, any(command.conditional for command, _ in calls)
         # A batch has one timestamp. It is the last of one for each call, so that old seeds keep their histories.
         stamp = max(self._next_stamp() for _ in (calls[:1] if decided else calls))
@@ -225,6 +232,7 @@ class Cluster:
         return self._stamp
 
     def _write(self, changes: Sequence[Change], needed: int, end: Callable[[], None]) -> None:
+        """Sends changes to all nodes. Calls ``end`` once ``needed`` of them have the changes."""
         missing = [needed]
 
         def take(node: Node) -> None:
@@ -234,10 +242,12 @@ class Cluster:
             if not missing[0]:
                 end()
 
-        rng, weather, now, scale = self.world.rng, self.weather, self.world.now, self.pace.scale
+        rng, weather, now, scale = self.world.rng, self.network_faults, self.world.now, self.pace.scale
         far = rng.random() < weather.late
         for node in self.nodes:
-            seconds = self.world.some(rng.choice((weather.slow, 3.0 * scale, 9.0 * scale)) if far else weather.slow)
+            seconds = self.world.random_time(
+                rng.choice((weather.slow, 3.0 * scale, 9.0 * scale)) if far else weather.slow
+            )
             # A node that is away gets the write when it is back.
             self.world.at(max(seconds, node.away_until - now), partial(take, node))
 
@@ -250,14 +260,18 @@ class Cluster:
         needed: int,
         end: Callable[[Rows], None],
     ) -> None:
-        rng, weather = self.world.rng, self.weather
+        """Carries out a conditional write.
+
+        Some stay pending: these never answer, and take effect later or not at all.
+        """
+        rng, weather = self.world.rng, self.network_faults
         [place] = {place for command, values in calls for place in command.places(values)}
-        self._finish(place)
+        self._resolve_pending(place)
         if rng.random() < weather.stuck:
             lying = partial(self._apply, place, calls, needed, lambda _rows: None)
-            self._lying[place].append(lying)
+            self._pending_writes[place].append(lying)
             if rng.random() < 0.7:
-                self.world.at(self.world.some(self.pace.scale), partial(self._wake, place, lying))
+                self.world.at(self.world.random_time(self.pace.scale), partial(self._apply_pending, place, lying))
             return
         self._apply(place, calls, needed, end)
 
@@ -268,6 +282,7 @@ class Cluster:
         needed: int,
         end: Callable[[Rows], None],
     ) -> None:
+        """Checks the conditions and writes, or answers with the row that does not meet them."""
         committed, now = self.committed[place], self.world.now
         for command, values in calls:
             if not command.conditional:
@@ -281,18 +296,19 @@ class Cluster:
             committed.absorb(change)
         self._write(changes, needed, lambda: end([(True,)]))
 
-    def _finish(self, place: Place) -> None:
-        for pending_write in self._lying.pop(place, ()):
+    def _resolve_pending(self, place: Place) -> None:
+        """Applies each pending write of a partition with a probability of a half, and drops the others."""
+        for pending_write in self._pending_writes.pop(place, ()):
             if self.world.rng.random() < 0.5:
                 pending_write()
 
-    def _wake(self, place: Place, one: Callable[[], None]) -> None:
-        if one in self._lying[place]:
-            self._lying[place].remove(one)
+    def _apply_pending(self, place: Place, one: Callable[[], None]) -> None:
+        if one in self._pending_writes[place]:
+            self._pending_writes[place].remove(one)
             one()
 
 
-def _calls(request: Request | Encoded) -> list[tuple[cql.Command, Sequence[Any]]]:
+def _statements_of(request: Request | Encoded) -> list[tuple[cql.Command, Sequence[Any]]]:
     if isinstance(request, Encoded):
         return [(cql.command(request.statement.cql), values) for values in cql.values_of(request)]
     return [
@@ -338,7 +354,7 @@ class Machine:
             self.node.offset -= seconds
         self._still_until = max(self._still_until, world.now) + seconds
         self._process.pause(self._still_until - world.now)
-        world.at(self._still_until - world.now + world.some(3.0 * self._pace.scale), self.set_clock)
+        world.at(self._still_until - world.now + world.random_time(3.0 * self._pace.scale), self.set_clock)
 
     def set_clock(self, wrong: float = 0.0) -> None:
         """Sets the wall clock to the right time plus ``wrong`` seconds."""
@@ -390,7 +406,7 @@ class SimulatedDriver(Driver):
         self._client: CqlClient | None = None
         self.loop = SimulatedLoop(process, self._enter_loop)
         self.calls: SimulatedCalls = SimulatedCalls(self.loop, deadline)
-        self._cluster = _known_of(cluster)
+        self._cluster = _driver_cluster(cluster)
         self._prepared: dict[Statement, PreparedStatement] = {}
         self.requests = 0
 
@@ -415,7 +431,7 @@ class SimulatedDriver(Driver):
             return
         self._cluster_of_world.note_append(request, 1)
         cluster, world = self._cluster_of_world, self._process.world
-        stalls = cluster.weather.stalls
+        stalls = cluster.network_faults.stalls
         if stalls and world.rng.random() < stalls:
             seconds = world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale
             writes_here = self.loop.is_here and not request.statement.reads
@@ -428,8 +444,9 @@ class SimulatedDriver(Driver):
         self._send_now(request, done)
 
     def _send_now(self, request: Request | Encoded, done: Done) -> None:
+        """Sends frequent requests by the loop's client and others by a thread. A used-up deadline fails the latter."""
         if isinstance(request, Encoded) or request.statement.frequent or (request.further and request.serial):
-            super().send(request, self._told_once(request, done))
+            super().send(request, self._checked_callback(request, done))
             return
         try:
             timeout = self._deadline.left(self._options.timeout) if request.timeout is None else request.timeout
@@ -441,7 +458,8 @@ class SimulatedDriver(Driver):
         self.requests += 1
         self._send_by_thread(request, timeout, done)
 
-    def _told_once(self, request: Request | Encoded, done: Done) -> Done:
+    def _checked_callback(self, request: Request | Encoded, done: Done) -> Done:
+        """Returns a callback that records a second answer as a violation."""
         answers: list[object] = []
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -454,25 +472,26 @@ class SimulatedDriver(Driver):
         return tell
 
     def _send_by_thread(self, request: Request | Encoded, timeout: float, done: Done) -> None:
+        """Sends a request; after ``timeout`` seconds reads fail and writes are in doubt. Late answers are ignored."""
         cluster, world, process = self._cluster_of_world, self._process.world, self._process
-        weather, reads = cluster.weather, request.statement.reads
+        weather, reads = cluster.network_faults, request.statement.reads
         cluster.note_append(request, -1)
         answers: list[bool] = []
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if not answers:
                 answers.append(True)
-                process.soon(world.rng.random() * TURN, partial(done, rows, error), self._life)
+                process.soon(world.rng.random() * MAX_TURN_SECONDS, partial(done, rows, error), self._life)
 
         def end(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if not cluster.happens(weather.lost):
-                process.soon(way * world.some(weather.slow), partial(tell, rows, error), self._life)
+                process.soon(way * world.random_time(weather.slow), partial(tell, rows, error), self._life)
 
         way = 0.1 if request.host is not None and request.host == self._near else 1.0
         if request.host is not None and way == 1.0 and self._near is not None and world.now < self._opened:
             tell(None, StoreUnavailable("not connected"))
             return
-        world.at(way * world.some(weather.slow), partial(cluster.ask, request, end))
+        world.at(way * world.random_time(weather.slow), partial(cluster.ask, request, end))
         late = StoreUnavailable("no answer in time") if reads else InDoubt("no answer in time")
         process.soon(timeout, partial(tell, None, late), self._life)
 
@@ -526,7 +545,7 @@ class SimulatedDriver(Driver):
         self.loop.close()
 
 
-def _known_of(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses of the driver's cluster
+def _driver_cluster(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses of the driver's cluster
     hosts = [SimulatedHost(cluster, node) for node in cluster.nodes]
     metadata = SimpleNamespace(
         all_hosts=lambda: hosts,

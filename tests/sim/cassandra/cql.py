@@ -65,6 +65,7 @@ class Table(NamedTuple):
 
 
 def _tables() -> dict[str, Table]:
+    """Reads all tables from the schema's files, with the columns that were added later."""
     tables: dict[str, Table] = {}
     for path in sorted(SCHEMA.glob("*.cql")):
         text = re.sub(r"--.*", "", path.read_text())
@@ -73,7 +74,9 @@ def _tables() -> dict[str, Table]:
             static = re.findall(r"^\s*(\w+) [a-z]+ static", body, re.MULTILINE)
             [(partition, clustering)] = re.findall(r"PRIMARY KEY \(\((.*?)\)(.*)\)", body)
             [definition] = re.findall(rf"CREATE TABLE IF NOT EXISTS {name} \(.*?;", text, re.DOTALL)
-            descending = {each for order in re.findall(r"ORDER BY \((.*?)\)", definition) for each in _down(order)}
+            descending = {
+                each for order in re.findall(r"ORDER BY \((.*?)\)", definition) for each in _columns_down(order)
+            }
             lifetime = sum(map(int, re.findall(r"default_time_to_live = (\d+)", definition)))
             keys = _names(partition), _names(clustering), frozenset(descending)
             tables[name] = Table(name, columns, *keys, frozenset(static), lifetime)
@@ -84,7 +87,7 @@ def _tables() -> dict[str, Table]:
     return tables
 
 
-def _down(order: str) -> list[str]:
+def _columns_down(order: str) -> list[str]:
     return re.findall(r"(\w+) DESC", order)
 
 
@@ -133,6 +136,7 @@ class Row:
     cells: dict[str, Cell] = field(default_factory=dict)
 
     def absorb(self, other: Row) -> None:
+        """Merges another replica's version of the row: the winning cells, and the later delete."""
         self.deleted = max(self.deleted, other.deleted)
         if other.marker is not None and other.marker.beats(self.marker):
             self.marker = other.marker
@@ -283,6 +287,7 @@ def _holds(conditions: Sequence[tuple[str, str, Any]], values: Mapping[str, Any]
 
 
 def _compare(found: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
+    """Returns whether a condition on a value holds. UUIDs are compared by their positions."""
     if sign == "IN":
         return found in value
     if sign == "=" or found is None or value is None:
@@ -426,6 +431,7 @@ class Command:
         return not clustering or any(name in clustering for name, *_ in [*self.where, *self.assignments])
 
     def places(self, values: Sequence[Any]) -> list[Place]:
+        """Returns the partitions that the statement selects, one for each combination of key values."""
         keys: list[Key] = [()]
         for value in self._partition_key:
             key_value = value(values)
@@ -453,6 +459,7 @@ class Command:
         return [(place, self._partition(values, stamp, stamp - decided, expires)) for place in self.places(values)]
 
     def _partition(self, values: Sequence[Any], stamp: int, stamp_of_ranges: int, expires: float) -> Partition:
+        """Returns the change of one partition: cells, a deleted row, a range or the whole partition."""
         table, change = self.table, Partition()
         assigned = {name: value(values) for name, value in self.assignments}
         of_rows = [one for one in self.where if one[0] not in table.partition]
@@ -515,6 +522,7 @@ class Command:
         return lambda key: all(_compare(key[place], sign, value) for place, sign, value in conditions)
 
     def rows(self, values: Sequence[Any], there: Mapping[Place, Partition], now: float) -> Rows:
+        """Returns the selected rows up to the limit, or their count."""
         limit = None if self.limit is None else self.limit(values)
         selected = self._selected(values, there, now)
         if self.columns == ["count(id)"]:
@@ -526,6 +534,7 @@ class Command:
     def _selected(
         self, values: Sequence[Any], there: Mapping[Place, Partition], now: float
     ) -> Iterator[Mapping[str, Any]]:
+        """Yields selected rows with static columns. A partition with only static columns counts as one row."""
         on_rows = [(name, sign, value(values)) for name, sign, value in self.where if name not in self.table.partition]
         for place, partition in there.items():
             keys = dict(zip(self.table.partition, place[1], strict=True))

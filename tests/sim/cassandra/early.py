@@ -90,9 +90,9 @@ class EarlyReader(PostReader):
         assert cursor is not None
         if cursor > max(self.cursor, horizon):
             self.wrong.append(f"horizon: the cursor went to {cursor}, past {horizon}")
-        if any((message.position >= horizon) != early for early, message in _marked(reading_)):
-            self.wrong.append(f"horizon: of {[*_marked(reading_)]} some are not on the right side of {horizon}")
-        self.take(Page(reading_.messages, reading_.horizon, cursor, more=reading_.more))
+        if any((message.position >= horizon) != early for early, message in _flag_early(reading_)):
+            self.wrong.append(f"horizon: of {[*_flag_early(reading_)]} some are not on the right side of {horizon}")
+        self.try_acquire(Page(reading_.messages, reading_.horizon, cursor, more=reading_.more))
         self.take_early(reading_.early)
         return reading_.more
 
@@ -113,7 +113,7 @@ class EarlyReader(PostReader):
         self.cursor = cursor
 
 
-def _marked(found: Reading) -> Iterator[tuple[bool, Message]]:
+def _flag_early(found: Reading) -> Iterator[tuple[bool, Message]]:
     yield from ((False, message) for message in found.messages)
     yield from ((True, message) for message in found.early)
 
@@ -157,16 +157,16 @@ class StreamReader(EarlyReader):
             part, message = self._parts[event.message.partition], event.message
             cursors = Cursor.parse(event.cursor, QUEUE).of(QUEUE)
             if event.early:
-                self._move(event.cursor)
+                self._move_cursors(event.cursor)
                 part.take_early([message])
             else:
                 cursor = cursors.get(part.partition, cursors[OTHERS]).start
-                part.take(Page([message], 0, cursor, more=False))
-                self._move(event.cursor)
-        self._move(stream.text)
+                part.try_acquire(Page([message], 0, cursor, more=False))
+                self._move_cursors(event.cursor)
+        self._move_cursors(stream.text)
         return stream.more
 
-    def _move(self, text: str) -> None:
+    def _move_cursors(self, text: str) -> None:
         marks = Cursor.parse(text, QUEUE).of(QUEUE)
         for number, part in self._parts.items():
             part.move(marks.get(number, marks[OTHERS]).start)
@@ -227,9 +227,9 @@ class EarlyStorm(PostStorm):
                 for (partition, position), body in zip(post.locations, post.bodies, strict=True):
                     told[post.qid, partition][position] = body
         for reader in self.early_readers:
-            yield from self._of_early(reader, told[reader.qid, reader.partition])
+            yield from self._check_early(reader, told[reader.qid, reader.partition])
 
-    def _of_early(self, reader: EarlyReader, told: Mapping[Position, str]) -> Iterator[str]:
+    def _check_early(self, reader: EarlyReader, told: Mapping[Position, str]) -> Iterator[str]:
         """Acknowledged messages come unchanged if they come early, and always come at their place."""
         for position, body in told.items():
             bodies = {kept.get(position, body) for kept in (reader.early, reader.shown)}

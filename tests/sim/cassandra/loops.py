@@ -72,6 +72,7 @@ class BlockingThread(threading.Thread, Generic[T]):
         self._waits.put(None)
 
     async def ended(self) -> T:
+        """Runs the work to its end. Whenever it would block, waits here for what it needs and lets it go on."""
         self._loop.at_end[self.close] = None
         self.start()
         while (wait := self._waits.get()) is not None:
@@ -98,6 +99,7 @@ class BlockingThread(threading.Thread, Generic[T]):
         self._stand_still(self._loop.create_future(), seconds)
 
     def _stand_still(self, awaited: asyncio.Future[Any], seconds: float) -> None:
+        """Blocks until the loop lets it go on. Raises an error if the process has crashed."""
         if not self._has_crashed:
             self._waits.put((awaited, seconds))
             self._turns.get()  # bounded: by the end of the history

@@ -16,7 +16,7 @@ from queuey.errors import KeyInUse, NameChanged, QueueyError, StoreBusy, StoreUn
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Page, PostKey, Queue, QueueSpec, Slice
 from queuey.queue_options import KindOption
-from tests.sim.cassandra.cluster import Cluster, Machine, Node, Weather, open_store
+from tests.sim.cassandra.cluster import Cluster, Machine, NetworkFaults, Node, open_store
 from tests.sim.cassandra.loops import ThreadedCore
 from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.world import Process, World, begin, raise_error
@@ -31,7 +31,7 @@ START = 3.0
 """Seconds without faults at the start, in which the queue is created."""
 STORM = 12.0
 """Seconds of faults, at the patient pace."""
-APART = 0.2
+CLOCK_ERROR_FRACTION = 0.2
 """Max error of a clock without faults, as a fraction of S. A wall clock that is off by more than 0.3 is not adopted."""
 TTLS = (3600, 3600, 3600, 40_000, 900_000)
 """Seconds: of the queue's own class of lifetimes, and of longer ones."""
@@ -47,7 +47,7 @@ class Site:
     """
 
     def __init__(self, world: World, cluster: Cluster, node: Node | None = None) -> None:
-        apart = APART * cluster.pace.clocks
+        apart = CLOCK_ERROR_FRACTION * cluster.pace.clocks
         self.process = Process(world, world.rng.uniform(-apart, apart))
         self.machine = Machine(self.process, cluster.pace, node)
         self._cluster = cluster
@@ -118,7 +118,7 @@ class Reader:
         world = self._site.process.world
         calm = world.now + self.busy
         while True:  # bounded: by the end of the history
-            await asyncio.sleep(world.some(self.every if world.now < calm else 2.0))
+            await asyncio.sleep(world.random_time(self.every if world.now < calm else 2.0))
             try:
                 while await self.read(world.rng.choice((1, 3, 100))):
                     pass
@@ -127,9 +127,9 @@ class Reader:
 
     async def read(self, limit: int) -> bool:
         """Reads a page. Returns whether there is more."""
-        return self.take(await self._site.page(self._queue, Slice(self.partition, self.cursor, limit=limit)))
+        return self.try_acquire(await self._site.page(self._queue, Slice(self.partition, self.cursor, limit=limit)))
 
-    def take(self, page: Page) -> bool:
+    def try_acquire(self, page: Page) -> bool:
         """Records a page. Returns whether there is more."""
         for message in page.messages:
             if message.position < self.cursor or message.position in self.shown:
@@ -161,14 +161,14 @@ class MessageStorm:
         self.world = World(seed)
         self.pace = pace
         rng = self.world.rng
-        self.weather = Weather(
+        self.weather = NetworkFaults(
             slow=rng.choice((0.001, 0.01, 0.1)) * pace.scale,
             lost=rng.choice((0.0, 0.02, 0.1)),
             stuck=rng.choice((0.0, 0.1, 0.3)),
             late=rng.choice((0.0, 0.1, 0.3)),
             stalls=rng.choice((0.0, 0.0, 0.05)),
         )
-        self.cluster = Cluster(self.world, Weather(), pace)
+        self.cluster = Cluster(self.world, NetworkFaults(), pace)
         self._shared = iter(self.cluster.nodes[: self.shared])
         self.sites = [self._new_site() for _ in range(rng.randint(1, 3))]
         self.posts: list[Post] = []
@@ -178,17 +178,18 @@ class MessageStorm:
         self._numbers = iter(range(1_000_000))
 
     def run(self) -> list[str]:
+        """Runs posts, readers and faults, then reads everything without faults. Returns the violations."""
         world, rng, storm = self.world, self.world.rng, self.seconds or STORM * self.pace.scale
         self.sites[0].begin(self._create())
         world.run(world.now + START)
-        self.cluster.weather = self.weather
+        self.cluster.network_faults = self.weather
         for site in self.sites:
             self._read(site)
         for work, times in self._planned().items():
             for _ in range(times):
                 world.at(rng.random() * storm, work)
         world.run(world.now + storm)
-        self.cluster.weather = Weather()
+        self.cluster.network_faults = NetworkFaults()
         for site in self.sites:
             site.machine.set_clock()
         world.run(world.now + self.pace.calm)
@@ -227,6 +228,7 @@ class MessageStorm:
         await self._read_to_the_end([Reader(site, self.queue, number + 1) for number in range(PARTITIONS)])
 
     async def _read_to_the_end(self, readers: Sequence[Reader]) -> None:
+        """Reads by these readers until they find nothing more, and records when that was."""
         self.last = readers
         for reader in readers:
             while await reader.read(100):
@@ -241,6 +243,7 @@ class MessageStorm:
         self._read(site)
 
     def _trouble(self) -> None:
+        """Causes a random fault: pauses a process, stops its machine, sets its clock, or takes a node away."""
         rng, site, scale = self.world.rng, self._site(), self.pace.scale
         kind = rng.choice(("pause", "still", "clock", "node", "node"))
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0)) * scale
@@ -265,6 +268,7 @@ class MessageStorm:
         ]
 
     def _post(self) -> None:
+        """Posts up to five messages at a random site, and records the outcome."""
         site, items = self._site(), self._items(self.world.rng.choice((1, 1, 2, 5)))
         post = Post([str(item.body) for item in items], self.world.now)
         self.posts.append(post)
@@ -274,7 +278,7 @@ class MessageStorm:
             post.locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
             post.outcome = "acknowledged"
 
-        site.begin(_noting(post, work))
+        site.begin(_record_outcome(post, work))
 
     def _post_under_key(self) -> None:
         """Posts under a key and retries if needed, as clients do."""
@@ -296,7 +300,7 @@ class MessageStorm:
                 post.outcome = "acknowledged"
                 return
 
-        site.begin(_noting(post, work))
+        site.begin(_record_outcome(post, work))
 
     def _name(self) -> None:
         """Sets or clears a name, as the service does."""
@@ -328,11 +332,12 @@ class MessageStorm:
                 await site.call(store.names.settle_named(self.queue, "name", named))
                 return
 
-        site.begin(_noting(Post([], 0.0), work))
+        site.begin(_record_outcome(Post([], 0.0), work))
 
     # Checks
 
     def _violations(self) -> Iterator[str]:
+        """Yields violations by readers, posts, keys and the name, and messages that are still waiting to be written."""
         if not hasattr(self, "_read_at"):
             yield "end: nothing could be read when all was calm"
             return
@@ -341,15 +346,16 @@ class MessageStorm:
             yield from reader.wrong
         plain = [post for post in self.posts if not post.key]
         for post in plain:
-            yield from self._of_post(post, readers)
+            yield from self._check_post(post, readers)
         for key in {post.key for post in self.posts if post.key}:
-            yield from self._of_key([post for post in self.posts if post.key == key])
-        yield from self._of_name()
+            yield from self._check_key([post for post in self.posts if post.key == key])
+        yield from self._check_name()
         pending = sum(site.store._writer.pending for site in self.sites)
         if pending:
             yield f"end: {pending} messages still wait"
 
-    def _of_post(self, post: Post, readers: Sequence[Reader]) -> Iterator[str]:
+    def _check_post(self, post: Post, readers: Sequence[Reader]) -> Iterator[str]:
+        """Yields violations by a post without a key: passed by a reader, lost, or shown although it had failed."""
         if post.outcome == "acknowledged":
             for partition, position in post.locations:
                 yield from (
@@ -363,7 +369,8 @@ class MessageStorm:
             bodies = {*post.bodies}
             yield from (f"none: {post} was shown" for reader in readers if bodies & {*reader.shown.values()})
 
-    def _of_key(self, posts: Sequence[Post]) -> Iterator[str]:
+    def _check_key(self, posts: Sequence[Post]) -> Iterator[str]:
+        """Yields violations by the posts of one key: stored twice, or answered with other positions."""
         stored = [
             (reader.partition, position)
             for reader in self.last
@@ -376,7 +383,8 @@ class MessageStorm:
         if len(stored) > 1:
             yield f"key: {stored} are there"
 
-    def _of_name(self) -> Iterator[str]:
+    def _check_name(self) -> Iterator[str]:
+        """Yields violations by the name: two values, or one that was replaced before."""
         stored = [body for reader in self.last for body in reader.shown.values() if body.startswith("name ")]
         if len(stored) > 1:
             yield f"name: {stored} are there"
@@ -388,7 +396,8 @@ class MessageStorm:
             yield f"name: {value} is there, after {self.namings}"
 
 
-async def _noting(post: Post, work: Callable[[], Awaitable[None]]) -> None:
+async def _record_outcome(post: Post, work: Callable[[], Awaitable[None]]) -> None:
+    """Does the work of a post. An error is not raised but recorded as its outcome."""
     try:
         await work()
     except (KeyInUse, StoreBusy):

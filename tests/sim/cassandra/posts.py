@@ -42,7 +42,7 @@ ON_LOOP = (5, 7)
 class Generous(RepeatBudget):
     """A budget without a limit."""
 
-    def take(self, now: float) -> bool:
+    def try_acquire(self, now: float) -> bool:
         self.repeated += 1
         return True
 
@@ -79,6 +79,8 @@ class PostSite(Site):
         return QueueAccess(self.core, self.store, queue, lambda _queue: None)
 
     async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
+        """Posts once through the use case. Raises GivenUp if the caller cancels it."""
+
         async def post(queue: Queue) -> PostResult:
             sent.qid = queue.qid
             return await self.use_cases.post(queue, drafts, after=sent.after, key=sent.key or None)
@@ -128,6 +130,7 @@ class PostReader(Reader):
         self._purged = purged
 
     async def read_on(self) -> None:
+        """Reads until the end of the history, or until a purge replaces the queue: then ``purged`` gets the new one."""
         while True:  # bounded: by the end of the history
             try:
                 await super().read_on()
@@ -199,6 +202,7 @@ class PostStorm(MessageStorm):
         )
 
     def _post(self, after: Position | None = None) -> None:
+        """Posts one to five messages to random partitions, sometimes with a delay."""
         rng = self.world.rng
         delayed, ttl = rng.random() < 0.15, rng.choice(TTLS)
         drafts = [
@@ -218,6 +222,7 @@ class PostStorm(MessageStorm):
         self._send([Draft(body, partition=number + 1, ttl=3600) for number, body in enumerate(bodies)], key=key)
 
     def _send(self, drafts: list[Draft], key: str = "", after: Position | None = None) -> None:
+        """Posts drafts at a random site and records the outcome. Some callers cancel the request."""
         site = self._site()
         assert isinstance(site, PostSite)
         sent = Sent([str(draft.body) for draft in drafts], self.world.now, key, after=after)
@@ -236,7 +241,7 @@ class PostStorm(MessageStorm):
 
         give_up = begin(site.core, site.post(sent, [self._addressed(draft) for draft in drafts]), done)
         if self.world.rng.random() < 0.1:
-            site.process.soon(self.world.some(0.3 * self.pace.scale), give_up)
+            site.process.soon(self.world.random_time(0.3 * self.pace.scale), give_up)
 
     def _addressed(self, draft: Draft) -> Draft:
         """Returns the draft to post."""
@@ -280,13 +285,14 @@ class PostStorm(MessageStorm):
             yield from reader.wrong
         for post in self.posts:
             if not post.key:
-                yield from self._of_sent(post)
+                yield from self._check_sent(post)
         for key in "ab":
-            yield from self._of_key_in_queue([post for post in self.posts if post.key == key])
+            yield from self._check_key_in_queue([post for post in self.posts if post.key == key])
         if pending := sum(site.store._writer.pending for site in self.sites):
             yield f"end: {pending} messages still wait"
 
-    def _of_sent(self, post: Sent) -> Iterator[str]:
+    def _check_sent(self, post: Sent) -> Iterator[str]:
+        """Yields violations by a post without a key: shown after it failed, shown twice, or stored in part."""
         bodies = {*post.bodies}
         shown = {
             (reader.qid, reader.partition, position)
@@ -301,11 +307,12 @@ class PostStorm(MessageStorm):
             told = {(post.qid, *location) for location in post.locations}
             if shown - told:
                 yield f"attempt: {post} was shown at {shown - told} as well"
-            yield from self._of_acknowledged(post, counts)
+            yield from self._check_acknowledged(post, counts)
         elif 0 < len(counts) < len(bodies) and post.site is not None and post.site.process.life == post.life:
             yield f"whole: of {post} only {counts} is there"
 
-    def _of_acknowledged(self, post: Sent, there: Counter[str]) -> Iterator[str]:
+    def _check_acknowledged(self, post: Sent, there: Counter[str]) -> Iterator[str]:
+        """Yields violations by a post that was acknowledged: lost, passed by a reader, misplaced, or out of order."""
         if [partition for partition, _ in post.locations] != post.partitions:
             yield f"once: {post} lies elsewhere"
         for partition, position in post.locations:
@@ -328,7 +335,7 @@ class PostStorm(MessageStorm):
                 if own != sorted(own):
                     yield f"order: {post} is not in its order"
 
-    def _of_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
+    def _check_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
         """The messages of posts under one key are stored once, at the positions that all posters were told."""
         if not posts:
             return

@@ -58,7 +58,7 @@ class SharedStorm(MessageStorm):
         self._post()
         self._posting = None
         if self.world.rng.random() < 0.5:
-            self.world.at(self.world.some(2 * self.weather.slow), partial(site.machine.stand_still, 7.0))
+            self.world.at(self.world.random_time(2 * self.weather.slow), partial(site.machine.stand_still, 7.0))
             return
         driver = site.store._driver
         send = driver.send
@@ -170,7 +170,7 @@ def in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> N
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
     """Reports a write as undone without undoing it."""
-    undo_write.tell("none")
+    undo_write.finish("none")
 
 
 def undone_in_time(
@@ -215,7 +215,7 @@ def noting_nothing(check: ClockCheck, *_: object) -> None:
 @contextmanager
 def without_clock_check() -> Iterator[None]:
     """Compares no clocks."""
-    with replace(ClockCheck.sound, sound), replace(ClockCheck.note, noting_nothing):
+    with replace(ClockCheck.sound, sound), replace(ClockCheck.apply_round, noting_nothing):
         yield
 
 
@@ -243,7 +243,7 @@ def vouching_across_jumps() -> Iterator[None]:
 REAL_ARRIVED = MessageWriter._arrived
 REAL_UNDO = Undo.__init__
 REAL_CACHED = BucketIndex.cached
-REAL_NOTE = ClockCheck._note
+REAL_NOTE = ClockCheck._apply_round
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,9 @@ MUTATIONS = {
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm
     ),
     "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=53, storm=SharedStorm),
-    "half of the nodes": Mutation(("G1",), partial(replace, ClockCheck._note, by_few), first=3, storm=SharedStorm),
+    "half of the nodes": Mutation(
+        ("G1",), partial(replace, ClockCheck._apply_round, by_few), first=3, storm=SharedStorm
+    ),
     "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, storm=StandingStorm),
 }
 

@@ -21,7 +21,7 @@ from queuey.service.ranges import Range, Reading
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.store.messages import SliceReader
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
-from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, nobody
+from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch, ignore_result
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace
 from tests.sim.cassandra import histories
@@ -194,12 +194,12 @@ def in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> No
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
     """Reports a write as undone without undoing it."""
-    undo_write.tell("none")
+    undo_write.finish("none")
 
 
 def cancelled(operation: AppendOperation) -> Outcome:
     """Drops a sent request together with its waiter, and treats it as not sent."""
-    operation.done, operation.withdrawn = nobody, True
+    operation.done, operation.withdrawn = ignore_result, True
     operation.written.clear()
     return "none"
 

@@ -35,7 +35,7 @@ from queuey.service import ClaimDelivery, Limits
 from queuey.service.due_work import DueRunner
 from queuey.service.expiry import TIMING, ExpiryRecords
 from queuey.service.messages import Draft, MessageUseCases
-from tests.harness.checking.claims import APART
+from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
 from tests.sim.replicas import DEADLINE, Faults, ModelStore, Replicas
 from tests.sim.web import Setup, Web
 from tests.sim.world import SimulatedCore, World, begin
@@ -60,6 +60,7 @@ class KeptReplicas(Replicas):
         self.versions = itertools.count(1)
 
     def keep(self, position: Position, partition: int, ttl: int, offset: float, *, kept: bool) -> None:
+        """Sets the end of a message's TTL. Without ``kept`` its row is removed then."""
         if not kept:
             self.dropped.add(position)
         message, arrivals = self.messages[partition][position]
@@ -105,6 +106,7 @@ class KeptStore(ModelStore):
         return DEADLINE
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Begins a read of live messages, or of kept or due ones if the slice requests them."""
         if not part.due:
             return self._begin_read_delayed(part, done)
 
@@ -121,9 +123,9 @@ class KeptStore(ModelStore):
         def read() -> None:
             messages = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position]
             page = Page(messages[: part.limit], self.claim_time(), (self.claim_time(), LOW_MIN), more=False)
-            self._process.soon(self._world.some(self._replicas.faults.slow), lambda: done(page, None), life)
+            self._process.soon(self._world.random_time(self._replicas.faults.slow), lambda: done(page, None), life)
 
-        self._process.soon(self._world.some(self._replicas.faults.slow), read)
+        self._process.soon(self._world.random_time(self._replicas.faults.slow), read)
         return True
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
@@ -138,6 +140,7 @@ class KeptStore(ModelStore):
         return self._replicas.records.get(name)
 
     def set_record(self, record: Record) -> Record:
+        """Stores a record. Raises RecordChanged if its version is not the stored one."""
         [stored_record] = self._failing([self._replicas.records.get(record.name)]) or [None]
         if (0 if stored_record is None else stored_record.version) != record.version:
             raise RecordChanged(record.name)
@@ -145,6 +148,7 @@ class KeptStore(ModelStore):
         return self._replicas.records[record.name]
 
     def remove_record(self, record: Record) -> None:
+        """Removes a record. Raises RecordChanged if its version is not the stored one."""
         stored_record = self._replicas.records.get(record.name)
         if stored_record is None or stored_record.version != record.version:
             raise RecordChanged(record.name)
@@ -163,6 +167,7 @@ class HesitantRecords(ExpiryRecords):
     post: Callable[[], None]
 
     async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+        """Relies on messages as the base class does, sometimes after a long pause of the process."""
         rng = self._core.chance
         if not is_stored:
             await super().rely(queue, items)
@@ -188,7 +193,7 @@ class KeptWeb(Web):
         self.records = HesitantRecords(store, claims, self.core)
         self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, rely=self.records.rely)
         self.runner = DueRunner(store, self.records, self.core, threading.Event(), TIMING)
-        self.records.planned = self.runner.know
+        self.records.planned = self.runner.plan
         with self.core.loop.running():
             self.runner._begin()
         return claims
@@ -217,7 +222,8 @@ class History:
         self.replicas.queues[QUEUE.name] = self.queue
         setup = Setup(store=KeptStore)
         self.webs = [
-            KeptWeb(world, self.replicas, rng.choice((-APART, 0, APART)) / 2, setup) for _ in range(rng.randint(1, 2))
+            KeptWeb(world, self.replicas, rng.choice((-MAX_CLOCK_DIFFERENCE, 0, MAX_CLOCK_DIFFERENCE)) / 2, setup)
+            for _ in range(rng.randint(1, 2))
         ]
         self.ttls = rng.choice(((5,), (20,), (300, 10), (3600, 5)))
         self.posted: set[Position] = set()
@@ -227,6 +233,7 @@ class History:
         self.wrong: list[str] = []
 
     def run(self) -> list[str]:
+        """Posts, claims and crashes, then waits until all messages have ended. Returns the violations."""
         world, rng = self.world, self.rng
         HesitantRecords.post = staticmethod(self._post)
         for _ in range(rng.choice((1, 3, 6, 12))):
@@ -264,12 +271,13 @@ class History:
         begin(web.core, web.messages.post(queue, [draft]), done)
 
     def _claim(self) -> None:
+        """Claims two messages, and plans to acknowledge about half. Records one that was given after its end."""
         web, asked, ttl = self.rng.choice(self.webs), self.world.now, self.rng.choice((5.0, 30.0, 30.0, 40_000.0))
 
         def done(found: list[ClaimDelivery] | None, _error: Exception | None) -> None:
             for one in found or []:
                 position = one.receipt.position
-                if asked > self.replicas.ends[position] + APART:
+                if asked > self.replicas.ends[position] + MAX_CLOCK_DIFFERENCE:
                     self.wrong.append(f"E2: {position} was given after its end")
                 until = one.expires - web.process.offset
                 acknowledges = self.rng.random() < 0.5
@@ -281,6 +289,7 @@ class History:
         begin(web.core, web.claims.claim(self.queue, limit=2, ttl=ttl), done)
 
     def _acknowledge(self, receipt: ClaimReceipt) -> None:
+        """Acknowledges a message. Without an answer it counts as perhaps done."""
         web, position = self.rng.choice(self.webs), receipt.position
 
         def done(settled: Iterable[Settlement] | None, error: Exception | None) -> None:
@@ -297,6 +306,7 @@ class History:
         self.rng.choice(self.webs).process.pause(self.rng.choice((2.0, 40.0, 5000.0)))
 
     def _check(self) -> None:
+        """Adds the violations at the end: lost messages, wrong dead letters, and records that were not removed."""
         letters, ends = self.replicas.letters, self.replicas.ends
         lost = self.posted - letters.keys() - self.done - self.perhaps
         self.wrong += [f"E1: {position} vanished" for position in sorted(lost)]

@@ -75,20 +75,20 @@ class History:
     def changed(self, session: int, change: Change) -> None:
         before = {}
         if any(operation.path.startswith((ASSIGNMENTS, TARGET)) for operation in change):
-            self._assigned(change)
+            self._check_target(change)
         for operation in change:
             if operation.path.startswith(OWNERS):
                 place = operation.path.removeprefix(OWNERS)
                 before[place] = self.owners.get(place)
                 if isinstance(operation, Delete):
-                    self._removed(session, place, self.owners.pop(place, None), change)
+                    self._check_removal(session, place, self.owners.pop(place, None), change)
                 elif isinstance(operation, Create) and place.count("/") == PARTS:
                     self.owners[place] = session
             elif operation.path.startswith(OFFSETS) and isinstance(operation, SetData | Create) and operation.data:
                 place = operation.path.removeprefix(OFFSETS)
-                self._recorded(session, place, operation.data, {before.get(place), self.owners.get(place)})
+                self._check_offset(session, place, operation.data, {before.get(place), self.owners.get(place)})
 
-    def _removed(self, session: int, place: str, owner: int | None, change: Change) -> None:
+    def _check_removal(self, session: int, place: str, owner: int | None, change: Change) -> None:
         """An owner's node is removed only by its session, by the servers, or by a member that creates its own there."""
         taken = any(isinstance(each, Create) and each.path == OWNERS + place for each in change)
         if taken:
@@ -97,7 +97,7 @@ class History:
         elif session not in {0, owner}:
             self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
 
-    def _assigned(self, change: Change) -> None:
+    def _check_target(self, change: Change) -> None:
         """The target changes atomically, by one generation, and gives each partition to one member."""
         generation, nodes = self._target.generation, dict(self._target.nodes)
         for operation in change:
@@ -118,7 +118,7 @@ class History:
         if generation == before.generation and self._target.target != before.target:
             self.wrong.append(f"target: it has changed within {generation}")
 
-    def _recorded(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
+    def _check_offset(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
         identifier, before = decode_offset(data).id, self.offsets.get(place)
         if session not in owners:
             self.wrong.append(f"fence: session {session} recorded {identifier} for {place}, which {owners} own")
@@ -170,13 +170,13 @@ class History:
             stay.go_on(message, index)
         else:
             log.handle(index)
-        self._idle(name, place)
+        self._end_handling(name, place)
 
     def hangs(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
         """An attempt does not end in time: it fails, and others may handle the message."""
         self.attempts["hung"] += 1
         stay.go_on(message, self.service.places[message.body][1])
-        self._idle(name, place_of(partition))
+        self._end_handling(name, place_of(partition))
 
     def handled_late(self, stay: Stay, message: Message) -> None:
         """An attempt that did not end in time has succeeded all the same."""
@@ -185,7 +185,7 @@ class History:
         log.handle(index)
         stay.go_on(message, index + 1)
 
-    def _idle(self, name: str, place: str) -> None:
+    def _end_handling(self, name: str, place: str) -> None:
         busy = self.busy.get(place, Counter())
         for owner in [owner for owner in busy if self.names[owner] == name]:
             busy[owner] -= 1

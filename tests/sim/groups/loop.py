@@ -111,6 +111,7 @@ class MemberLoop(ProcessLoop):
             self._turn()
 
     def _turn(self) -> None:
+        """Runs all ready calls, also those added meanwhile. A pause delays them, and a crash drops them."""
         process, ready = self.process, self._ready
         if process.life != self.life:
             ready.clear()

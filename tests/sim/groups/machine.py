@@ -56,6 +56,7 @@ class Machine(Process):
         self._member: Member | None = None
 
     def begin(self) -> None:
+        """Starts a member, unless it lives or its machine is gone for good."""
         if self.gone or self.up:
             return
         self.up = True
@@ -84,13 +85,13 @@ class Machine(Process):
             return
         self.loses_claim = False
         self.no_tree = True
-        link.cut(self.world.some(0.1))
+        link.cut(self.world.random_time(0.1))
         self.storm.remove(queue)  # so the partition may be gone when the member comes back
 
         def heal() -> None:
             self.no_tree = False
 
-        self.world.at(0.5 + self.world.some(1.0), heal)
+        self.world.at(0.5 + self.world.random_time(1.0), heal)
 
     def speed_up(self) -> None:
         self.latency = self.usual_latency

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HANDLING = 0.2
 """Mean seconds to handle a message."""
-LONGEST = 1.0
+MAX_HANDLING_SECONDS = 1.0
 """Max seconds to handle a message."""
 FAILING = 0.2
 """Fraction of a worker's attempts that fail."""
@@ -60,6 +60,7 @@ class Member:
         self._leaves = True
 
     def _make(self) -> AsyncConsumer:
+        """Creates a consumer in the machine's place in the group. It does not join yet."""
         machine, storm = self._machine, self._storm
         coordinator = Coordinator("group", self._link, TIMEOUT, clock=machine.clock, new_mark=storm.mark)
         client = ServiceClient(storm.service, lambda: machine.key, lambda: not machine.no_service)
@@ -77,7 +78,7 @@ class Member:
 
     async def _not_joined(self, consumer: AsyncConsumer) -> None:
         await consumer.coordinator.close()
-        await asyncio.sleep(self._world.some(0.5))
+        await asyncio.sleep(self._world.random_time(0.5))
 
     def _link(self, _outlast: float) -> TreeLink:
         link = TreeLink(self._storm.tree, self._machine)
@@ -124,6 +125,7 @@ class ConsumerMember(Member):
                     await self._handle(consumer, batch, stay)
 
     async def leave(self) -> None:
+        """Commits, leaves and stops. Before it has joined, it is only marked as leaving."""
         await super().leave()
         if self._consumer is not None:
             await self._consumer.close()
@@ -131,6 +133,7 @@ class ConsumerMember(Member):
             self._machine.left()
 
     async def _joins(self, consumer: AsyncConsumer) -> bool:
+        """Tries once to join. Returns False after an error that a member may get."""
         try:
             await consumer.start()
         except NOT_JOINED:
@@ -139,6 +142,7 @@ class ConsumerMember(Member):
         return True
 
     async def _revoked(self, partitions: Iterable[Partition]) -> None:
+        """Commits what was handled of these partitions, after the message in hand. It may be slow or fail first."""
         for partition in partitions:
             stay = self._stays.pop(partition, None)
             if (fault := self._storm.faults.in_callback()) is not None:
@@ -148,6 +152,7 @@ class ConsumerMember(Member):
                     await self._commit(self._consumer, partition, stay)
 
     async def _handle(self, consumer: AsyncConsumer, batch: Batch, stay: Stay) -> None:
+        """Handles messages one by one until the partition is taken away. Commits after the last, sometimes before."""
         partition = batch.partition
         for message in batch.messages:
             async with self._busy:
@@ -157,7 +162,7 @@ class ConsumerMember(Member):
                     return
                 self._history.attempts["consumer"] += 1
                 self._history.handles(self._machine.name, stay, partition, message, self._world.now)
-                await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
+                await asyncio.sleep(min(MAX_HANDLING_SECONDS, self._world.random_time(HANDLING)))
                 stay.done = message.id
                 self._history.handled(self._machine.name, stay, partition, message)
             last = message is batch.messages[-1]
@@ -165,6 +170,10 @@ class ConsumerMember(Member):
                 await self._commit(consumer, partition, stay)
 
     async def _commit(self, consumer: AsyncConsumer, partition: Partition, stay: Stay) -> None:
+        """Commits the last handled message unless that was done.
+
+        Only the loss of ownership or connection may prevent it.
+        """
         done = stay.done
         if done is None or done == stay.recorded:
             return
@@ -218,6 +227,10 @@ class WorkerMember(Member):
             self._history.given_up(stay, message)
 
     async def _handle(self, message: Message, _context: object) -> None:
+        """Handles a message: it may hang, be cancelled, or fail.
+
+        Records a violation if the partition is not assigned.
+        """
         partition, name = delivery().partition, self._machine.name
         stay = self._stays.get(partition)
         if stay is None:
@@ -231,7 +244,7 @@ class WorkerMember(Member):
             self._history.handled_late(stay, message)
             return
         try:
-            await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
+            await asyncio.sleep(min(MAX_HANDLING_SECONDS, self._world.random_time(HANDLING)))
         except asyncio.CancelledError:  # a pause used up its time
             self._history.hangs(name, stay, partition, message)
             raise

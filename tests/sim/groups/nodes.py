@@ -53,18 +53,19 @@ class Nodes:
         return sorted(self._below[path]) if path in self.nodes else None
 
     def apply(self, session: int, change: Change) -> Outcome:
+        """Carries out all operations, or none if one is refused. Notifies watchers only at the end."""
         before: list[tuple[str, NodeData | None]] = []
         changed: list[tuple[str, bool]] = []
         versions = []
         self.transactions += 1
         for index, operation in enumerate(change):
-            if (why := self._refuse(operation)) is not None:
+            if (why := self._reason_to_refuse(operation)) is not None:
                 for path, node in reversed(before):
                     self._restore(path, node)
                 return Rejection(why, index)
             before.append((operation.path, self.nodes.get(operation.path)))
-            versions.append(self._do(session, operation, changed))
-        self._report(changed)
+            versions.append(self._carry_out(session, operation, changed))
+        self._notify_watchers(changed)
         return Applied(tuple(versions))
 
     def end(self, session: int) -> None:
@@ -80,7 +81,7 @@ class Nodes:
             self.nodes[path] = node
             self._below[above or "/"].add(name)
 
-    def _refuse(self, operation: Operation) -> RejectionReason | None:
+    def _reason_to_refuse(self, operation: Operation) -> RejectionReason | None:
         node = self.nodes.get(operation.path)
         if isinstance(operation, Create):
             if node is not None:
@@ -92,7 +93,7 @@ class Nodes:
             return RejectionReason.NOT_EMPTY if self._below[operation.path] else None
         return None if operation.version in {ANY, node.version} else RejectionReason.BAD_VERSION
 
-    def _do(self, session: int, operation: Operation, changed: list[tuple[str, bool]]) -> int:
+    def _carry_out(self, session: int, operation: Operation, changed: list[tuple[str, bool]]) -> int:
         path = operation.path
         above, _, name = path.rpartition("/")
         match operation:
@@ -113,7 +114,8 @@ class Nodes:
         self.largest = max(self.largest, len(operation.data))
         return self.nodes[path].version if path in self.nodes else 0
 
-    def _report(self, changed: Iterable[tuple[str, bool]]) -> None:
+    def _notify_watchers(self, changed: Iterable[tuple[str, bool]]) -> None:
+        """Notifies and removes the watchers of changed nodes, and of the parents of created or deleted ones."""
         for path, listed in changed:
             watchers = self.watches.pop(path, {})
             above = parent(path)

@@ -73,6 +73,7 @@ class Log:
         self._handled_behind: set[int] = set()
 
     def handle(self, index: int) -> None:
+        """Marks a message as handled. ``handled`` counts only up to the first message that is not."""
         if index >= self.handled:
             self._handled_behind.add(index)
         while self.handled in self._handled_behind:
@@ -100,6 +101,7 @@ class Service:
         self._waiting: dict[asyncio.Future[None], frozenset[tuple[str, int]]] = {}
 
     def post(self, name: str, number: int) -> Message:
+        """Adds a message to a partition and wakes its readers."""
         self._posted += 1
         log = self.queues[name][number]
         headers = {"key": str(self._posted % KEYS)}
@@ -125,6 +127,7 @@ class Service:
         self._waiting[future] = frozenset(places)
 
     def read(self, query: Query, key: Key) -> QueueRead:
+        """Returns the messages after a query's positions, or an error if the key may not read or no queue exists."""
         if not key.reads(query.queue):
             return QueueRead(query.queue, None, NotAllowed(ErrorAnswer(status=403)))
         if query.queue not in self.queues:
@@ -174,6 +177,8 @@ class ServiceClient:
         return await self._ask(lambda: Hello("0", "sqlite", STORE))
 
     async def queue_page(self, *, start: str | None = None, limit: int = 100) -> QueuePage:
+        """Returns the queues that the key may read. Raises NotAllowed if it may not list."""
+
         def answer() -> QueuePage:
             key = self._key()
             if not key.lists:
@@ -198,6 +203,7 @@ class ServiceClient:
         return await self._ask(lambda: {name: frozenset({"read"} if self._key().reads(name) else ()) for name in names})
 
     async def read_queues(self, queries: Sequence[Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
+        """Reads queues. Without messages or errors it waits for changes, up to ``wait`` seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         while True:
@@ -209,8 +215,12 @@ class ServiceClient:
             await asyncio.wait([woken], timeout=end - loop.time())
 
     async def _ask(self, answer: Callable[[], T]) -> T:
+        """Asks the service after a delay.
+
+        A member that is cut off gets no answer, though the work may have been done.
+        """
         world = self._service.world
-        await asyncio.sleep(world.some(LATENCY))
+        await asyncio.sleep(world.random_time(LATENCY))
         await self._lost_unless_reachable()
         result: T | ApiError
         try:
@@ -218,7 +228,7 @@ class ServiceClient:
         except ApiError as error:
             result = error
         if world.rng.random() < FAR:
-            await asyncio.sleep(world.some(LATENCY))
+            await asyncio.sleep(world.random_time(LATENCY))
         await self._lost_unless_reachable()
         if isinstance(result, ApiError):
             raise result
@@ -226,7 +236,7 @@ class ServiceClient:
 
     async def _lost_unless_reachable(self) -> None:
         if not self._reachable():
-            await asyncio.sleep(self._service.world.some(SILENCE))
+            await asyncio.sleep(self._service.world.random_time(SILENCE))
             raise ConnectionLost("there is no answer")
 
 

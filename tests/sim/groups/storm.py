@@ -58,7 +58,7 @@ BACKLOG = 12.0
 """Max seconds to handle the messages that have waited."""
 COLLECTED = 20
 """Histories between two runs of the garbage collector."""
-LOOK = 0.5
+CHECK_SECONDS = 0.5
 """Seconds between two checks of a group that comes to rest."""
 SIZES = 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8, 10
 """Choices of the number of members."""
@@ -109,7 +109,7 @@ class Storm:
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:
             self._create(name)
-        self.machines = [self._machine(number) for number in range(rng.choice(SIZES))]
+        self.machines = [self._make_machine(number) for number in range(rng.choice(SIZES))]
 
     @property
     def calm(self) -> float:
@@ -128,21 +128,21 @@ class Storm:
 
     def run(self) -> History:
         """Runs the history."""
-        with self._seeded():
+        with self._seed_randomness():
             for machine in self.machines:
-                self.world.at(self.world.some(0.5), machine.begin)
+                self.world.at(self.world.random_time(0.5), machine.begin)
             end = self.faults.end = self.world.now + STORM
-            self._trouble(end)
-            self._post(end + AFTER)
+            self._cause_faults_until(end)
+            self._post_until(end + AFTER)
             self.world.run(end)
             self._heal()
             self.world.run(end + AFTER)
-            self.history.wrong += self._judged_at_rest(end + self.calm)
+            self.history.wrong += self._judge_at_rest(end + self.calm)
             self.world.end()
         return self.history
 
     @contextmanager
-    def _seeded(self) -> Iterator[None]:
+    def _seed_randomness(self) -> Iterator[None]:
         rng = self.world.rng
 
         def now() -> float:
@@ -166,7 +166,8 @@ class Storm:
             stack.enter_context(replace_in(in_process, perf_counter, lambda: self.world.now))
             yield
 
-    def _machine(self, number: int) -> Machine:
+    def _make_machine(self, number: int) -> Machine:
+        """Creates a machine with random rights, sometimes with three named queues. The first may read all."""
         rng = self.world.rng
         key = KEYS[0] if number == 0 else rng.choice(KEYS)
         wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
@@ -179,7 +180,9 @@ class Storm:
         self.service.queues[name] = {number: Log() for number in range(1, self.world.rng.randrange(2, 5))}
         self.service.wake(name)
 
-    def _post(self, end: float) -> None:
+    def _post_until(self, end: float) -> None:
+        """Posts to random queues at random times until ``end``."""
+
         def post() -> None:
             rng = self.world.rng
             if self.service.queues:
@@ -187,7 +190,7 @@ class Storm:
                 for _ in range(rng.randrange(1, 4)):
                     self.service.post(name, rng.choice(list(self.service.queues[name])))
             if self.world.now < end:
-                self.world.at(self.world.some(POSTING), post)
+                self.world.at(self.world.random_time(POSTING), post)
 
         post()
 
@@ -198,12 +201,14 @@ class Storm:
 
     # Faults
 
-    def _trouble(self, end: float) -> None:
+    def _cause_faults_until(self, end: float) -> None:
+        """Causes random faults until ``end``, one at a time. The first comes after members have joined."""
+
         def strike() -> None:
             if self.world.now >= end:
                 return
             self.world.rng.choice(self._deeds)()
-            self.world.at(self.world.some(BETWEEN), strike)
+            self.world.at(self.world.random_time(BETWEEN), strike)
 
         self._deeds = [
             self._crash,
@@ -224,45 +229,46 @@ class Storm:
             self._replace,
             self._replace,
             self._replace,
-            self._queues,
-            self._grow,
-            self._rights,
+            self._create_or_remove_queue,
+            self._add_partition,
+            self._change_rights,
         ]
-        self.world.at(JOINING + self.world.some(BETWEEN), strike)
+        self.world.at(JOINING + self.world.random_time(BETWEEN), strike)
 
-    def _one(self) -> Machine:
+    def _pick_machine(self) -> Machine:
         return self.world.rng.choice(self.machines)
 
     def _crash(self) -> None:
-        machine = self._one()
+        machine = self._pick_machine()
         if machine.up:
             machine.crash()
-            self.world.at(self.world.some(3.0), machine.begin)
+            self.world.at(self.world.random_time(3.0), machine.begin)
 
     def _pause(self) -> None:
-        self._one().pause(self.world.some(2.5))
+        self._pick_machine().pause(self.world.random_time(2.5))
 
     def _cut_tree(self) -> None:
-        machine = self._one()
+        """Cuts a machine off from the coordination service for a while. It notices after some time."""
+        machine = self._pick_machine()
         if machine.no_tree:
             return
         machine.no_tree = True
-        machine.cut(self.world.some(0.25))
+        machine.cut(self.world.random_time(0.25))
 
         def heal() -> None:
             machine.no_tree = False
 
-        self.world.at(self.world.some(1.5), heal)
+        self.world.at(self.world.random_time(1.5), heal)
 
     def _lose_claim(self) -> None:
         """Loses the answer to a member's next claim."""
-        self._one().loses_claim = True
+        self._pick_machine().loses_claim = True
 
     def _slow_tree(self) -> None:
         """Slows one machine's requests to the tree and their answers."""
-        machine = self._one()
+        machine = self._pick_machine()
         machine.latency = SLOW
-        self.world.at(self.world.some(2.5), machine.speed_up)
+        self.world.at(self.world.random_time(2.5), machine.speed_up)
 
     def _depose(self) -> None:
         """Removes the node of a leader that is slow to set the target, so that two members may set it."""
@@ -274,38 +280,38 @@ class Storm:
         for machine in self.machines:
             if leader is not None and self.history.loops.get(leader.session) is machine.loop:
                 machine.latency = SLOW
-                self.world.at(self.world.some(2.5), machine.speed_up)
-                self._one().leave()
-                self.world.at(self.world.some(1.0), remove)
+                self.world.at(self.world.random_time(2.5), machine.speed_up)
+                self._pick_machine().leave()
+                self.world.at(self.world.random_time(1.0), remove)
 
     def _cut_service(self) -> None:
-        machine = self._one()
+        machine = self._pick_machine()
         machine.no_service = True
 
         def heal() -> None:
             machine.no_service = False
 
-        self.world.at(self.world.some(2.0), heal)
+        self.world.at(self.world.random_time(2.0), heal)
 
     def _leave(self) -> None:
-        machine = self._one()
+        machine = self._pick_machine()
         machine.leave()
-        self._back_when_left(machine)
+        self._restart_after_leaving(machine)
 
-    def _back_when_left(self, machine: Machine) -> None:
+    def _restart_after_leaving(self, machine: Machine) -> None:
         life = machine.life
 
         def look() -> None:
             if machine.life == life:
-                self.world.at(LOOK, look)  # it is still leaving
+                self.world.at(CHECK_SECONDS, look)  # it is still leaving
             else:
                 machine.begin()
 
-        self.world.at(1.0 + self.world.some(2.0), look)
+        self.world.at(1.0 + self.world.random_time(2.0), look)
 
     def _replace(self) -> None:
         """Starts another machine in the place of one that seems dead or leaves slowly."""
-        machine = self._one()
+        machine = self._pick_machine()
         if not (machine.up and machine.static):
             return
         twin = Machine(self, machine.name, machine.program, static=True, wants=machine.wants, key=machine.key)
@@ -314,10 +320,10 @@ class Storm:
         machine.latency = SLOW
         if self.world.rng.random() < 0.5:
             machine.leave()
-        self.world.at(self.world.some(0.3), twin.begin)
-        self.world.at(0.3 + self.world.some(2.5), machine.crash)
+        self.world.at(self.world.random_time(0.3), twin.begin)
+        self.world.at(0.3 + self.world.random_time(2.5), machine.crash)
 
-    def _queues(self) -> None:
+    def _create_or_remove_queue(self) -> None:
         rng = self.world.rng
         name = rng.choice(NAMES)
         if name in self.service.queues:
@@ -325,12 +331,13 @@ class Storm:
         else:
             self._create(name)
 
-    def _grow(self) -> None:
+    def _add_partition(self) -> None:
         if self.service.queues:
             queue = self.service.queues[self.world.rng.choice(sorted(self.service.queues))]
             queue[len(queue) + 1] = Log()
 
-    def _rights(self) -> None:
+    def _change_rights(self) -> None:
+        """Gives any machine but the first a new key, and wakes the readers of all queues."""
         machine = self.world.rng.choice(self.machines[1:])
         machine.key = self.world.rng.choice(KEYS)
         for name in self.service.queues:
@@ -344,24 +351,24 @@ class Storm:
             machine.speed_up()
             machine.wake()
             if machine is self.machines[0] and machine.up:
-                self._back_when_left(machine)  # it may be leaving
+                self._restart_after_leaving(machine)  # it may be leaving
             elif machine is self.machines[0] or self.world.rng.random() < 0.7:
                 machine.begin()
 
     # Checks at the end
 
-    def _judged_at_rest(self, end: float) -> list[str]:
+    def _judge_at_rest(self, end: float) -> list[str]:
         """Waits until no rule is violated at two checks in a row, or until the end. Returns the violations."""
-        problems = self._judged()
+        problems = self._judge()
         while self.world.now < end:
             before = problems
-            self.world.run(min(end, self.world.now + LOOK))
-            problems = self._judged()
+            self.world.run(min(end, self.world.now + CHECK_SECONDS))
+            problems = self._judge()
             if not (problems or before):
                 break
         return problems
 
-    def _judged(self) -> list[str]:
+    def _judge(self) -> list[str]:
         """Returns the violated rules of a group at rest."""
         problems: list[str] = []
         owners = self.history.owners

@@ -14,7 +14,7 @@ from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionReader
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
-from qdo.coordination import CommittedOffset, OwnedOffset, Session, Sight, session
+from qdo.coordination import CommittedOffset, OwnedOffset, Session, Visibility, session
 from qdo.coordination.session import Standing
 from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments, StoredTarget, TargetGeneration
 from qdo.coordination.tree import ANY, Change, Check, Create, Delete, NodeData, SetData, State
@@ -155,7 +155,7 @@ async def forgetting_doubt(table: PartitionTable, partitions: Iterable[Partition
 
 async def releasing_before_revoking(table: PartitionTable, row: OwnedPartition) -> None:
     """Releases a partition while its messages are being handled."""
-    table._let_go(row)
+    table._start_release(row)
     await REAL_REVOKE(table, row)
 
 
@@ -174,7 +174,7 @@ async def finding_once(one: QueueFinder) -> None:
 
 async def not_waiting_for_lost(table: PartitionTable, row: OwnedPartition) -> None:
     """Allows a partition to be taken again before its owner was notified of the end of the former ownership."""
-    table._lose([row], row.calls)
+    table._start_lost_call([row], row.calls)
     row.end_notified = True
     table._forget(row)
 
@@ -285,8 +285,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "forget when connected": Mutation(
         lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost")
     ),
-    "changes are heard": Mutation(lambda: replace(WatchedNodes.hear, hearing_nothing), ("balance", "lost")),
-    "sight of a member": Mutation(lambda: replace(Sight.covers, lambda *_: True), ("rights", "lost")),
+    "changes are heard": Mutation(lambda: replace(WatchedNodes.invalidate, hearing_nothing), ("balance", "lost")),
+    "sight of a member": Mutation(lambda: replace(Visibility.covers, lambda *_: True), ("rights", "lost")),
     "begin at the offset": Mutation(lambda: replace(PartitionReader.assigned, beginning_at_the_beginning), ("order",)),
     "a commit passes no gap": Mutation(
         lambda: replace(ContiguousOffset.done, recording_over_gaps), ("early",), first=6

@@ -28,17 +28,17 @@ LATE = 0.5
 """Min seconds by which they end it late."""
 READING = 0.05
 """Seconds after a pause until received data is read. Timers that are due run first."""
-EXACT = 1e-6
+TIME_TOLERANCE = 1e-6
 """Tolerance in seconds for equal instants."""
 OPENING = 1.5
 """Seconds for which a new session tries to connect."""
-SHORTEST = 0.01
+MIN_LEASE_CHECK_SECONDS = 0.01
 """Min seconds between two checks of the lease."""
 PINGS = 3
 """Pings per session timeout."""
 
 
-class Clockwork(Protocol):
+class Scheduler(Protocol):
     """The scheduler of events. :class:`tests.sim.world.World` is one.
 
     Attributes:
@@ -57,7 +57,7 @@ class Clockwork(Protocol):
     def number(self) -> int:
         """Returns a number that it never returned before."""
 
-    def some(self, mean: float) -> float:
+    def random_time(self, mean: float) -> float:
         """Returns a random time with this mean."""
 
 
@@ -78,7 +78,7 @@ class LoopClock:
     def number(self) -> int:
         return next(self._numbers)
 
-    def some(self, _mean: float) -> float:
+    def random_time(self, _mean: float) -> float:
         return 0.0
 
 
@@ -112,7 +112,7 @@ class Tree(Nodes):
         tolerance: Max seconds between arrival and reading of an answer for a reader that was not delayed.
     """
 
-    def __init__(self, world: Clockwork, observer: Observer | None = None, tolerance: float = EXACT) -> None:
+    def __init__(self, world: Scheduler, observer: Observer | None = None, tolerance: float = TIME_TOLERANCE) -> None:
         super().__init__()
         self.world = world
         self.tolerance = tolerance
@@ -121,6 +121,7 @@ class Tree(Nodes):
         self._links: dict[int, TreeLink] = {}
 
     def apply(self, session: int, change: Change) -> Outcome:
+        """Makes a change for a session. Tells the observer only if it was applied."""
         outcome = super().apply(session, change)
         if isinstance(outcome, Applied) and self._observer is not None:
             self._observer.changed(session, change)
@@ -131,6 +132,10 @@ class Tree(Nodes):
         return list(self._links.values())
 
     def begin(self, link: TreeLink) -> int:
+        """Begins a session of a link and returns its number.
+
+        Without messages it ends a while after the link's timeout.
+        """
         session = next(self.sessions)
         self._links[session] = link
         if self._observer is not None:
@@ -146,6 +151,7 @@ class Tree(Nodes):
         self._heard[session] = self.world.now
 
     def end(self, session: int) -> None:
+        """Ends a session, tells the observer, and notifies the link. Does nothing if it has ended."""
         if self._heard.pop(session, None) is not None:
             super().end(session)
             if self._observer is not None:
@@ -153,7 +159,8 @@ class Tree(Nodes):
             self._links.pop(session).ended_by_servers()
 
     def _expire_later(self, session: int, timeout: float) -> None:
-        late = LATE + self.world.some(0.5)
+        """Ends a session that has sent nothing for its timeout and a random delay, else checks again later."""
+        late = LATE + self.world.random_time(0.5)
 
         def check() -> None:
             if session not in self._heard:
@@ -184,8 +191,9 @@ class Connection:
         """When the request that the servers are working on was sent."""
 
     def send(self, work: Callable[[], None]) -> None:
+        """Does work at the servers after a random time, unless the connection breaks or the session ends before."""
         world = self._link.tree.world
-        self._arrival = max(self._arrival, world.now + world.some(self._link.latency))
+        self._arrival = max(self._arrival, world.now + world.random_time(self._link.latency))
         sent = self._link.loop.time()
 
         def arrive() -> None:
@@ -198,8 +206,9 @@ class Connection:
         world.at(self._arrival - world.now, arrive)
 
     def deliver(self, work: Callable[[], None]) -> None:
+        """Does work at the client after a random time. A client that was paused meanwhile reads it a little later."""
         world = self._link.tree.world
-        due = self._delivery = max(self._delivery, world.now + world.some(self._link.latency))
+        due = self._delivery = max(self._delivery, world.now + world.random_time(self._link.latency))
         sent = self._answering
 
         def arrive() -> None:
@@ -309,9 +318,10 @@ class TreeLink(Link):
         return self._state == "lost"
 
     async def open(self) -> None:
+        """Begins a session. Raises CoordinationLost after a wait if the servers are cut off from this machine."""
         world = self.tree.world
         asked = self.loop.time()
-        await asyncio.sleep(world.some(self.latency))
+        await asyncio.sleep(world.random_time(self.latency))
         if self._host.no_tree:
             await asyncio.sleep(OPENING)
             raise CoordinationLost("the servers do not answer")
@@ -339,16 +349,16 @@ class TreeLink(Link):
         """Handles data of the servers: the answer to a request sent at ``sent``, or an event."""
         if connection is self._connection and self._state == "connected":
             if sent is not None:
-                self._lease.hear(sent)
+                self._lease.renew(sent)
             if self._lease.lapsed:
-                self.end(_ended())
+                self.end(_end_error())
             else:
                 work()
 
     def ended_by_servers(self) -> None:
         """The servers have ended the session. Notifies the client if it is connected."""
         if self._connection is not None:
-            self._connection.deliver(lambda: self.end(_ended()))
+            self._connection.deliver(lambda: self.end(_end_error()))
 
     def cut(self, notice: float) -> None:
         """Breaks the connection. The client notices after ``notice`` seconds."""
@@ -358,10 +368,11 @@ class TreeLink(Link):
             self.loop.call_later(notice, self._suspend, connection)
 
     def _suspend(self, connection: Connection) -> None:
+        """Reports that this connection broke and starts to reconnect. Ends the session if its lease has lapsed."""
         if self._state != "connected" or connection is not self._connection:
             return
         if self._lease.lapsed:
-            self.end(_ended())
+            self.end(_end_error())
             return
         self._connection = None
         self._fail(CoordinationLost("the connection broke"))
@@ -369,32 +380,36 @@ class TreeLink(Link):
         self._reconnect()
 
     def _reconnect(self) -> None:
+        """Reconnects, or tries again later while the servers are cut off. Ends a session that has lapsed or expired."""
         if self._state != "suspended":
             return
         if self._lease.lapsed:
-            self.end(_ended())
+            self.end(_end_error())
         elif self._host.no_tree:
-            self.loop.call_later(0.1 + self.tree.world.some(0.2), self._reconnect)
+            self.loop.call_later(0.1 + self.tree.world.random_time(0.2), self._reconnect)
         elif not self.tree.lives(self.session):
-            self.end(_ended())
+            self.end(_end_error())
         else:
             self.tree.hear(self.session)
-            self._lease.hear(self.loop.time())
+            self._lease.renew(self.loop.time())
             self._connect()
 
     def _ping(self) -> None:
+        """Sends pings until the session ends, also while its connection is broken; ends it when its lease lapses."""
         if self._state == "lost":
             return
         if self._lease.lapsed:
-            self.end(_ended())
+            self.end(_end_error())
             return
         if self._state == "connected" and (connection := self._connection) is not None:
             connection.send(lambda: connection.deliver(lambda: None))
-        self.loop.call_later(min(self._timeout / PINGS, max(SHORTEST, self._lease.left + 0.001)), self._ping)
+        self.loop.call_later(
+            min(self._timeout / PINGS, max(MIN_LEASE_CHECK_SECONDS, self._lease.remaining + 0.001)), self._ping
+        )
 
     async def close(self) -> None:
         self._leave(SessionLost("the session was ended"))
-        await asyncio.sleep(self.tree.world.some(self.latency))
+        await asyncio.sleep(self.tree.world.random_time(self.latency))
 
     def end(self, why: CoordinationError) -> None:
         if self._state != "lost":
@@ -402,6 +417,7 @@ class TreeLink(Link):
             self.on_state("lost")
 
     def _leave(self, _why: CoordinationError) -> None:
+        """Becomes lost and fails pending requests. The servers learn of it only over an unbroken connection."""
         if self._state == "lost":
             return
         self._state = "lost"
@@ -425,7 +441,7 @@ class TreeLink(Link):
 
         return await self._ask(one, paths)
 
-    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+    async def stat(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         def one(connection: Connection, path: str) -> NodeData | None:
             node = self.tree.nodes.get(path)
             if watch:
@@ -459,7 +475,7 @@ class TreeLink(Link):
         """Carries out requests one after another. Those of others may come between two of them."""
         state = self.state
         if state == "lost":
-            raise _ended()
+            raise _end_error()
         connection = self._connection
         if state != "connected" or connection is None:
             raise CoordinationLost("the servers cannot be reached now")
@@ -495,5 +511,5 @@ class TreeLink(Link):
         return answers
 
 
-def _ended() -> SessionLost:
+def _end_error() -> SessionLost:
     return SessionLost("the session has ended")

@@ -15,7 +15,7 @@ from queuey.ids import Position
 from queuey.messages import Message
 from queuey.service import Limits
 from queuey.service.claims import follow_ups, scans
-from queuey.service.claims.follow_ups import MOST_LETTERS
+from queuey.service.claims.follow_ups import MAX_LETTERS
 from queuey.service.claims.scans import OrderedScanner
 from tests.replacing import replace, replace_in
 from tests.sim.storm import violations
@@ -43,7 +43,7 @@ SETUPS = {
 @pytest.fixture(autouse=True)
 def _few_at_a_time() -> Iterator[None]:
     """Publishes dead letters one by one."""
-    with replace_in(follow_ups, MOST_LETTERS, 1):
+    with replace_in(follow_ups, MAX_LETTERS, 1):
         yield
 
 
@@ -54,7 +54,7 @@ def test_guarantees(name: str) -> None:
     assert violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
-@pytest.mark.parametrize(("name", "most"), [("PAGE", 2), ("MOST_ABOVE", 2), ("MOST_WAITING", 2)])
+@pytest.mark.parametrize(("name", "most"), [("PAGE", 2), ("MAX_ABOVE", 2), ("MAX_WAITING", 2)])
 def test_short_scans(name: str, most: int) -> None:
     """The limits also hold if little is read at a time, or remembered."""
     breaking = ("G", "places", "limit") if name != "PAGE" else ("",)
@@ -123,13 +123,13 @@ class Missing:
 
 MUTATIONS = {
     "places are counted when the entry is decided": Missing(
-        lambda: replace(FreePlaces.allows, giving_all_that_was_read), first=156
+        lambda: replace(FreePlaces.try_take, giving_all_that_was_read), first=156
     ),
     "the place of a claim that begins again": Missing(
         lambda: replace(Places.has_one_for, a_place_for_all), setup=BY_KEY, first=120
     ),
     "the share of a partition": Missing(lambda: replace(Places._of_all, as_many_as_there_are), setup=SHARED, first=8),
-    "the keys of what is outstanding, to count them": Missing(lambda: replace(State._note_keys, knowing_no_keys)),
+    "the keys of what is outstanding, to count them": Missing(lambda: replace(State._record_keys, knowing_no_keys)),
     "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys), first=37),
     "a renewal ends a rest": Missing(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),
     "what rests takes no place": Missing(lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY, first=289),

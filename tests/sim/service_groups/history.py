@@ -12,7 +12,7 @@ from queuey.groups.rows import read_state
 from queuey.groups.state import Credential, GroupState, StoredGroup
 from queuey.ids import Position
 from queuey.messages import Queue
-from tests.sim.service_groups.stored import Contents, Deed, Rows, Stored
+from tests.sim.service_groups.stored import Contents, OffsetsChange, Rows, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,7 +110,7 @@ class History:
         former, self._state = self._state, read_state(StoredGroup(after.head, tuple(after.rows.values())))
         self._check_targets(former, self._state)
         if before is not None and self.grace:
-            self._excuse(former, self._state)
+            self._excuse_replaced(former, self._state)
             self._check_instances(former, self._state)
 
     def _check_targets(self, before: GroupState, after: GroupState) -> None:
@@ -130,7 +130,7 @@ class History:
             if any(one.matcher()(queue.name) and may(one.credential, queue) for one in readers):
                 self.fails(f"O5: {uid} is there, and nobody is to own it any more")
 
-    def _excuse(self, before: GroupState, after: GroupState) -> None:
+    def _excuse_replaced(self, before: GroupState, after: GroupState) -> None:
         """Excuses a member that was replaced by another one with its instance name."""
         instances = {one.instance for one in after.members.values()}
         for number in before.members.keys() - after.members.keys():
@@ -155,9 +155,11 @@ class History:
         for place, (one, other) in moved.items():
             if one in absent and one in after.members and after.members[one].state == "absent":
                 self.fails(f"O7: {other} has the target {place} of {one}, which is absent")
-        new = [one for number, one in after.members.items() if one.state == "present" != self._was(before, number)]
+        new = [one for number, one in after.members.items() if one.state == "present" != self._state_of(before, number)]
         gone = [one for number, one in before.members.items() if one.state != "new" and number not in after.members]
-        same = all(one.state == self._was(before, number) for number, one in after.members.items() if one not in new)
+        same = all(
+            one.state == self._state_of(before, number) for number, one in after.members.items() if one not in new
+        )
         if len(new) != 1 or not gone or not same or not new[0].instance:
             return
         [member], replaced = new, {one.number for one in gone}
@@ -179,10 +181,10 @@ class History:
         ):
             self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 
-    def _was(self, state: GroupState, number: int) -> str:
+    def _state_of(self, state: GroupState, number: int) -> str:
         return state.members[number].state if number in state.members else "new"
 
-    def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: Deed) -> None:
+    def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: OffsetsChange) -> None:
         self.counts[deed.kind] += 1
         for part in before.keys() | after.keys():
             place, old, new = (uid, part), before.get(part), after.get(part)
@@ -192,9 +194,9 @@ class History:
                 continue
             self._check_record(place, old or OwnedOffset(part), new, deed)
             if new.owner and (old is None or (old.owner, old.epoch) != (new.owner, new.epoch)):
-                self._owned(place, new.owner, new.epoch, new.came)
+                self._check_owner(place, new.owner, new.epoch, new.came)
 
-    def _check_record(self, place: Place, old: OwnedOffset, new: OwnedOffset, deed: Deed) -> None:
+    def _check_record(self, place: Place, old: OwnedOffset, new: OwnedOffset, deed: OffsetsChange) -> None:
         part, is_commit = place[1], deed.kind == "commit"
         if is_commit and (old.owner, old.epoch) != (deed.member, deed.epochs[part]):
             self.fails(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
@@ -202,7 +204,7 @@ class History:
         if is_before(new.position, old.position) and not may_go_back:
             self.fails(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
 
-    def _owned(self, place: Place, owner: int, epoch: int, came: str) -> None:
+    def _check_owner(self, place: Place, owner: int, epoch: int, came: str) -> None:
         """Checks a new owner of a partition."""
         self.counts[f"owned {came}"] += 1
         life = self.life_of(owner, epoch)

@@ -132,7 +132,7 @@ class Member(Process):
     def crash(self) -> None:
         super().crash()
         self._lives = False
-        self._drop()
+        self._end_stay()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         def ended(task: asyncio.Task[None]) -> None:
@@ -144,7 +144,8 @@ class Member(Process):
         task.add_done_callback(ended)
         self.threads.append(task)
 
-    def _drop(self) -> None:
+    def _end_stay(self) -> None:
+        """Ends the stay, and forgets all partitions without giving them back."""
         if self.stay is not None:
             self.stay.ended = True
             self.stay.holds.clear()
@@ -175,20 +176,22 @@ class Member(Process):
         return self.world.now < self.cut or (loses > 0 and self.world.rng.random() < loses)
 
     def delay(self) -> float:
+        """Returns a transport time: mostly milliseconds, up to 12 s for a member with bad habits."""
         rng = self.world.rng
         if self.habits.late and rng.random() < self.habits.late:
             return rng.random() ** 2 * 12
-        return self.world.some(0.003)
+        return self.world.random_time(0.003)
 
     # The heartbeat
 
     async def _live(self) -> None:
+        """Joins again and again while the member is wanted."""
         while self.wanted:  # bounded: by the history
             try:
                 await self._stay()
             except (NoAnswerError, QueueyError):
-                await asyncio.sleep(self.world.some(0.4))
-            self._drop()
+                await asyncio.sleep(self.world.random_time(0.4))
+            self._end_stay()
 
     async def _stay(self) -> None:
         """Joins, and stays a member until that ends."""
@@ -214,7 +217,7 @@ class Member(Process):
                 if self.draining and not self.holds and not self._given:
                     self.wanted = False
         returns = bool(self.request.grace) and not self.draining
-        self._drop()
+        self._end_stay()
         stay.left, stay.may_go = True, not returns
         member = self._id
         await self.ask(
@@ -230,6 +233,7 @@ class Member(Process):
         return self.world.now >= stay.end
 
     async def _beat(self, stay: Life, credential: Credential, wait: float) -> HeartbeatAnswer | None:
+        """Sends a heartbeat and follows the answer. Returns None if there was no answer or the session has ended."""
         sent, giving_back, member = self.world.now, dict(self._given), self._id
         owned: dict[str, dict[int, int]] = {}
         back: dict[str, dict[int, int]] = {}
@@ -260,6 +264,7 @@ class Member(Process):
         return answer
 
     def _follow(self, stay: Life, answer: HeartbeatAnswer, sent: float, owned: dict[str, dict[int, int]]) -> None:
+        """Stops work on lost partitions, takes new ones, and plans to give others back."""
         for name, numbers in answer.lost.items():
             for part in map(int, numbers):
                 holding = self.holds.get((name, part))
@@ -270,9 +275,9 @@ class Member(Process):
                 self._take(stay, (name, int(part)), one)
         for name, requests in answer.give_back.items():
             for part, request in requests.items():
-                self._asked(stay, (name, int(part)), request.epoch, sent + request.within)
+                self._give_back_within(stay, (name, int(part)), request.epoch, sent + request.within)
 
-    def _asked(self, stay: Life, spot: Spot, epoch: int, until: float) -> None:
+    def _give_back_within(self, stay: Life, spot: Spot, epoch: int, until: float) -> None:
         """Gives a partition back when its message is handled, or its time is over."""
         holding = self.holds.get(spot)
         if holding is None:
@@ -286,6 +291,7 @@ class Member(Process):
                 self.soon(late, partial(self._give_back, stay, spot, holding), self.life)
 
     def _take(self, stay: Life, spot: Spot, one: Taken) -> None:
+        """Starts work on a partition after its recorded offset, unless it has this epoch or gives it back."""
         holding = self.holds.get(spot)
         if (holding is not None and holding.epoch >= one.epoch) or self._given.get(spot) == one.epoch:
             return
@@ -314,9 +320,10 @@ class Member(Process):
     # Work
 
     async def _handle(self, stay: Life) -> None:
+        """Handles messages of random partitions, and commits most of them, until the stay ends."""
         rng, world = self.world.rng, self.world
         while self.stay is stay and self.wanted:  # bounded: by the history
-            await asyncio.sleep(world.some(self.habits.pace))
+            await asyncio.sleep(world.random_time(self.habits.pace))
             ready = [spot for spot, holding in self.holds.items() if not holding.busy and holding.until is None]
             if not ready or world.now >= stay.end or self.stay is not stay:
                 continue
@@ -325,17 +332,21 @@ class Member(Process):
             holding.busy, number = True, holding.next
             holding.next += 1
             if rng.random() < 0.7:
-                await asyncio.sleep(world.some(self.habits.hurry))
+                await asyncio.sleep(world.random_time(self.habits.hurry))
             holding.busy = False
             if rng.random() < 0.8:
                 self._start(self._commit(stay, spot, holding.epoch, number))
             is_asked = holding.until is not None or rng.random() < self.habits.generous
             if is_asked and self.holds.get(spot) is holding:
                 if rng.random() < 0.5:
-                    await asyncio.sleep(world.some(0.05))
+                    await asyncio.sleep(world.random_time(0.05))
                 self._give_back(stay, spot, holding)
 
     async def _commit(self, stay: Life, spot: Spot, epoch: int, number: int) -> None:
+        """Commits a position, sometimes an older one under a condition.
+
+        Gives up after three attempts without an answer.
+        """
         rng, member, (name, part) = self.world.rng, self._id, spot
         change = OffsetChange(part, position_of(number))
         if number > 2 and rng.random() < 0.1:
@@ -353,7 +364,7 @@ class Member(Process):
             except (MemberGone, NotOwner, NotAllowed, OffsetConflict):
                 return
             except (NoAnswerError, QueueyError):
-                await asyncio.sleep(self.world.some(0.2))
+                await asyncio.sleep(self.world.random_time(0.2))
             else:
                 self.storm.history.counts["committed"] += 1
                 return

@@ -38,7 +38,7 @@ class Machine(Process):
         self.offset -= seconds
         rng = self.world.rng
         self.world.at(seconds + rng.random() * CHECKED, self._check)
-        self.world.at(seconds + 2 * CHECKED + self.world.some(1.0), self._set)
+        self.world.at(seconds + 2 * CHECKED + self.world.random_time(1.0), self._set)
 
     def _check(self) -> None:
         self.known = self.offset

@@ -19,7 +19,7 @@ from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check, decide, disowned, recorded_offsets
 from tests.sim.replicas import awaited
 from tests.sim.service_groups.processes import Machine
-from tests.sim.service_groups.stored import APPLICATION, Contents, Deed, Proposal, Register, Rows, Stored
+from tests.sim.service_groups.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
 
 T = TypeVar("T")
 TIMEOUT = 0.5
@@ -65,6 +65,7 @@ class GroupStore:
     # Time
 
     def claim_time(self) -> int:
+        """Returns the time for a claim. Raises StoreUnavailable if the clock is known to be wrong."""
         if not self._stored.linear and abs(self._process.known) > self._stored.slack / 2:
             raise StoreUnavailable("the clock is wrong")
         return ids.seconds_to_ticks(self._process.clock())
@@ -76,6 +77,7 @@ class GroupStore:
         return ClockSample(self.claim_now(), self._world.now)
 
     async def confirm_clock(self, sample: ClockSample) -> None:
+        """Raises StoreUnavailable if the clock stays behind the store's, or was set since the sample was taken."""
         if self._stored.linear:
             return
         until = self._world.now + PATIENCE
@@ -97,7 +99,7 @@ class GroupStore:
             (process.pause if stored.linear or rng.random() < 0.5 else process.stand)(rng.choice((0.5, 2.0, 6.0)))
             await asyncio.sleep(0.0)
         if stored.linear:
-            await asyncio.sleep(world.some(faults.slow))
+            await asyncio.sleep(world.random_time(faults.slow))
         if faults.failing and rng.random() < faults.failing:
             raise StoreUnavailable("no answer", outcome="none")
         if stored.linear:
@@ -105,9 +107,9 @@ class GroupStore:
         life, answered = process.life, asyncio.get_running_loop().create_future()
 
         def arrive() -> None:
-            process.soon(world.some(faults.slow), partial(_answer, answered, effect()), life)
+            process.soon(world.random_time(faults.slow), partial(_answer, answered, effect()), life)
 
-        world.at(world.some(faults.slow), arrive)
+        world.at(world.random_time(faults.slow), arrive)
         value: T = await answered
         return value
 
@@ -149,14 +151,15 @@ class GroupStore:
 
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
         found = await self._read("heads", lambda: self._stored.group.read(serial=serial), lambda _: 60)
-        return _headed(*found)
+        return _head_of(*found)
 
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
         version, contents = await self._read("states", self._stored.group.read, lambda found: _size(found[1]))
-        head = _headed(version, contents)
+        head = _head_of(version, contents)
         return None if head is None else StoredGroup(head, tuple(contents.rows.values()))
 
     async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
+        """Replaces the head and some rows. Returns the new head, or None if the version has changed."""
         stored = self._stored
 
         def changed(before: Contents | None) -> Contents:
@@ -170,14 +173,14 @@ class GroupStore:
             for row in change.rows:
                 kind = f"row of kind {row.kind}"
                 stored.largest[kind] = max(stored.largest[kind], len(row.body))
-        token = await self._transact(stored.group, version, changed, self._group_changed)
+        token = await self._transact(stored.group, version, changed, self._tell_group_change)
         return None if token is None else replace(change.head, version=token)
 
     async def remove_group(self, application: str, name: str, version: int) -> bool:
         self._count("changes", lambda _: 100, None)
-        return await self._transact(self._stored.group, version, lambda _: None, self._group_changed) is not None
+        return await self._transact(self._stored.group, version, lambda _: None, self._tell_group_change) is not None
 
-    def _group_changed(self, before: Contents | None, after: Contents | None) -> None:
+    def _tell_group_change(self, before: Contents | None, after: Contents | None) -> None:
         if self._stored.observer is not None:
             self._stored.observer.group_changed(before, after)
 
@@ -187,16 +190,18 @@ class GroupStore:
     # Sessions
 
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
+        """Stamps a member's session and returns the stamp. If the store's clock is ahead, it waits until then."""
         seen, stored, world = self.claim_now(), self._stored, self._world
         self._count("writes", lambda _: 60, None)
         stored_at = await self._call(lambda: stored.stamp(member, seen))
         if not stored.linear and stored_at > world.now:
-            await asyncio.sleep(min(stored_at - world.now, WRITE_DEADLINE) + world.some(stored.faults.slow))
+            await asyncio.sleep(min(stored_at - world.now, WRITE_DEADLINE) + world.random_time(stored.faults.slow))
             if stored_at > world.now:
                 raise StoreUnavailable("no answer", outcome="unknown")
         return seen
 
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
+        """Returns when members were last seen, with the requests to them. The process may pause before the answer."""
         clock, stored = self.claim_now(), self._stored
 
         def read() -> GroupSessions:
@@ -219,7 +224,7 @@ class GroupStore:
         end = self._world.now + session / 1000
         await self._call(lambda: self._stored.asked.setdefault(member, {}).update({uid: end}))
 
-    async def note_search(self, application: str, name: str, when: int) -> None:
+    async def record_search(self, application: str, name: str, when: int) -> None:
         self._count("writes", lambda _: 60, None)
 
         def note() -> None:
@@ -236,6 +241,7 @@ class GroupStore:
         return OwnedOffsets(version or None, offsets)
 
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
+        """Sets the owners of partitions, keeping their offsets. Returns False if the version has changed."""
         new = {one.partition: one for one in owners}
 
         def changed(rows: Rows) -> Rows:
@@ -247,16 +253,17 @@ class GroupStore:
         self._count("hand-overs", lambda _: 60 * len(new), None)
         self._require(queue, current=True)
         done = await self._transact(
-            self._stored.rows(queue.uid), version or 0, changed, self._after(queue, Deed("hand-over"))
+            self._stored.rows(queue.uid), version or 0, changed, self._observer_call(queue, OffsetsChange("hand-over"))
         )
         return done is not None
 
     def _require(self, queue: Queue, *, current: bool = False) -> None:
+        """Raises an error unless the queue exists as the same one; with ``current``, also unless it was not purged."""
         present = self._stored.queues.get(queue.name)
         if present is None or present.uid != queue.uid or (current and present.version != queue.version):
             raise QueueChanged(queue.name)
 
-    def _after(self, queue: Queue, deed: Deed) -> Callable[[Rows, Rows], None]:
+    def _observer_call(self, queue: Queue, deed: OffsetsChange) -> Callable[[Rows, Rows], None]:
         def after(before: Rows, rows: Rows) -> None:
             if self._stored.observer is not None:
                 self._stored.observer.offsets_changed(queue.uid, before, rows, deed)
@@ -272,44 +279,50 @@ class GroupStore:
         commit: MemberCommit | None = None,
         disown: int | None = None,
     ) -> list[Offset]:
+        """Changes offsets; reads and decides again while others change them at the same time."""
         check(queue, changes)
         back = frozenset(change.partition for change in changes if change.compare)
-        deed = Deed("plain")
+        deed = OffsetsChange("plain")
         if commit is not None:
-            deed = Deed("commit", commit.member, commit.epochs, back)
+            deed = OffsetsChange("commit", commit.member, commit.epochs, back)
         while True:
-            recorded = await self._decoded(queue)
+            recorded = await self._read_offsets(queue)
             lost = disowned(recorded, disown) if commit is None else set()
             decision = decide(recorded.rows, changes, self._process.clock(), commit, lost)
-            if not decision.written or await self._record(queue, recorded.version, decision.changed(), deed):
+            if not decision.written or await self._write_offsets(queue, recorded.version, decision.changed(), deed):
                 return decision.result(changes)
 
-    async def _record(self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: Deed) -> bool:
+    async def _write_offsets(
+        self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: OffsetsChange
+    ) -> bool:
         written = {row.partition: row for row in rows}
         self._count("commits", lambda _: 60 * len(written), None)
         register = self._stored.rows(queue.uid)
-        after = self._after(queue, deed)
+        after = self._observer_call(queue, deed)
         return await self._transact(register, version or 0, lambda before: {**before, **written}, after) is not None
 
-    async def _decoded(self, queue: Queue) -> OwnedOffsets:
+    async def _read_offsets(self, queue: Queue) -> OwnedOffsets:
         self._require(queue, current=True)
         version, rows = await self._read("offsets", self._stored.rows(queue.uid).read, lambda found: 60 * len(found[1]))
         return OwnedOffsets(version or None, rows)
 
     async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
-        recorded = await self._decoded(queue)
+        recorded = await self._read_offsets(queue)
         if not recorded.rows:
             raise GroupNotFound(group)
         return recorded_offsets(recorded.rows)
 
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         while True:
-            recorded = await self._decoded(queue)
+            recorded = await self._read_offsets(queue)
             if not recorded.rows:
                 raise GroupNotFound(group)
             disowned(recorded, disown)
             if await self._transact(
-                self._stored.rows(queue.uid), recorded.version or 0, lambda _: {}, self._after(queue, Deed("forget"))
+                self._stored.rows(queue.uid),
+                recorded.version or 0,
+                lambda _: {},
+                self._observer_call(queue, OffsetsChange("forget")),
             ):
                 return
 
@@ -319,6 +332,7 @@ class GroupStore:
     # Queues
 
     async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        """Returns a queue, from the cache unless it is old or ``fresh`` is set. Raises QueueNotFound."""
         cached = self._cached.get(name)
         if not fresh and cached is not None and cached[1] > self._world.now - ROW_AGE:
             return cached[0]
@@ -348,7 +362,7 @@ class GroupStore:
         return name == APPLICATION
 
 
-def _headed(version: int, contents: Contents | None) -> Head | None:
+def _head_of(version: int, contents: Contents | None) -> Head | None:
     return None if contents is None else replace(contents.head, version=version)
 
 

@@ -52,7 +52,7 @@ Rows = dict[int, OwnedOffset]
 
 
 @dataclass(frozen=True)
-class Deed:
+class OffsetsChange:
     """A change of offsets.
 
     Attributes:
@@ -70,7 +70,7 @@ class Deed:
 class Observer(Protocol):
     """Checks events."""
 
-    def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: Deed) -> None:
+    def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: OffsetsChange) -> None:
         """The rows of a queue have changed."""
 
     def group_changed(self, before: Contents | None, after: Contents | None) -> None:
@@ -109,11 +109,15 @@ class Register:
         self._stored = stored
         self._hidden: tuple[int, Any] | None = None
         """The former version and value, which may be read until a caller was told of the last change."""
-        self._lying: list[Proposal] = []
+        self._pending: list[Proposal] = []
 
     def read(self, *, serial: bool = False) -> tuple[int, Any]:
+        """Returns version and value.
+
+        A read that is not serial may return the former ones until one has seen the last.
+        """
         if serial:
-            self._finish()
+            self._resolve_pending()
         if self._hidden is not None:
             if not serial and self._stored.world.rng.random() < 0.5:
                 return self._hidden
@@ -124,12 +128,12 @@ class Register:
         """Handles a transaction on its arrival. Returns None if its caller gets no answer."""
         stored = self._stored
         rng, faults = stored.world.rng, stored.faults
-        self._finish()
+        self._resolve_pending()
         self._hidden = None
         if faults.stuck and rng.random() < faults.stuck:
-            self._lying.append(proposal)
+            self._pending.append(proposal)
             if rng.random() < 0.7:
-                stored.world.at(stored.world.some(1.5), lambda: self._wake(proposal))
+                stored.world.at(stored.world.random_time(1.5), lambda: self._apply_pending(proposal))
             return None
         applied = self._apply(proposal)
         if faults.lost and rng.random() < faults.lost:
@@ -137,18 +141,19 @@ class Register:
         self._hidden = None
         return applied or self.version == proposal.token
 
-    def _finish(self) -> None:
-        for proposal in list(self._lying):
+    def _resolve_pending(self) -> None:
+        for proposal in list(self._pending):
             if self._stored.world.rng.random() < 0.6:
-                self._wake(proposal)
+                self._apply_pending(proposal)
 
-    def _wake(self, proposal: Proposal) -> None:
-        if proposal in self._lying:
-            self._lying.remove(proposal)
+    def _apply_pending(self, proposal: Proposal) -> None:
+        if proposal in self._pending:
+            self._pending.remove(proposal)
             if self._stored.world.rng.random() < 0.7:
                 self._apply(proposal)
 
     def _apply(self, proposal: Proposal) -> bool:
+        """Applies a transaction if its version is current, and tells its observer. Returns whether it did."""
         if self.version != proposal.version:
             return False
         before = self.value
@@ -215,7 +220,7 @@ class Stored:
             arrivals = [world.now] * REPLICAS
         else:
             far = 2.0 if faults.late and world.rng.random() < faults.late else faults.slow
-            arrivals = [world.now + world.some(far) for _ in range(REPLICAS)]
+            arrivals = [world.now + world.random_time(far) for _ in range(REPLICAS)]
         writes = self.seen.setdefault(member, [])
         writes.append((seen, arrivals))
         if len(writes) > 8:

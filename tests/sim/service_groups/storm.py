@@ -77,6 +77,7 @@ class Storm:
         self.members = [self.member(number) for number in range(rng.choice((2, 3, 3, 4)))]
 
     def faults(self, *, linear: bool) -> Faults:
+        """Draws the faults of the store; a linearizable one has fewer kinds."""
         rng = self.rng
         if linear:
             return Faults(failing=rng.choice((0, 0, 0.03)), hesitant=rng.choice((0, 0.004)), slow=0.003)
@@ -92,6 +93,7 @@ class Storm:
         )
 
     def member(self, number: int) -> Member:
+        """Draws a member: its key, names, and perhaps an instance name that another one also has."""
         rng = self.rng
         credential = Credential(b"key %d" % rng.choice((0, number)), OWNER)
         self.present.setdefault(credential.id, credential)
@@ -165,6 +167,7 @@ class Storm:
     # Events
 
     def run(self) -> History:
+        """Runs members under disturbances, then without until all partitions have owners, or records a failure."""
         world, rng = self.world, self.rng
         for member in self.members:
             world.at(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
@@ -173,7 +176,7 @@ class Storm:
         world.run(world.now + STORM)
         self.calm()
         end = world.now + LATE + (2 * self.session + self.revoke + self.grace) / 1000 + 10
-        while (missing := self._missing()) and world.now < end and not self.history.wrong:
+        while (missing := self._find_unsettled()) and world.now < end and not self.history.wrong:
             world.run(world.now + 1.0)
         if missing and not self.history.wrong:
             self.history.fails(f"{missing[0]}")
@@ -188,6 +191,7 @@ class Storm:
         self.world.end()
 
     def calm(self) -> None:
+        """Ends all faults and bad habits, but starts no member again."""
         self.stored.faults = Faults(slow=self.stored.faults.slow)
         for process in (*(web.process for web in self.webs), *self.members):
             process.paused_until = 0.0
@@ -211,9 +215,9 @@ class Storm:
         member = self.rng.choice(self.members)
         member.crash()
         if self.rng.random() < 0.7:
-            self._return(member)
+            self._restart_later(member)
 
-    def _return(self, member: Member) -> None:
+    def _restart_later(self, member: Member) -> None:
         def begin() -> None:
             member.crash()
             member.wanted = True
@@ -229,15 +233,16 @@ class Storm:
         member.cut = self.world.now + self.rng.choice((1.0, 4.0, 9.0))
 
     def _leave(self) -> None:
+        """Lets a member leave. Most come back after a while."""
         member = self.rng.choice(self.members)
         member.wanted = False
         if self.rng.random() < 0.7:
-            self._return(member)
+            self._restart_later(member)
 
     def _drain(self) -> None:
         member = self.rng.choice(self.members)
         member.draining = True
-        self._return(member)
+        self._restart_later(member)
 
     def _replace(self) -> None:
         """Starts another machine with the same instance name."""
@@ -252,6 +257,7 @@ class Storm:
         member.wanted = False
 
     def _change_queue(self) -> None:
+        """Creates a missing queue; otherwise adds partitions, purges or removes it. Most removed queues come back."""
         rng, stored = self.rng, self.stored
         name = rng.choice(NAMES)
         queue = stored.queues.get(name)
@@ -267,21 +273,23 @@ class Storm:
         else:
             del stored.queues[name]
             if rng.random() < 0.7:
-                self.world.at(rng.random() * rng.choice((0.1, 6.0)), partial(self._create_again, name))
+                self.world.at(rng.random() * rng.choice((0.1, 6.0)), partial(self._create_if_missing, name))
 
-    def _create_again(self, name: str) -> None:
+    def _create_if_missing(self, name: str) -> None:
         if name not in self.stored.queues:
             self.create(name)
 
     def _change_rights(self) -> None:
+        """Revokes, narrows or restores a key. A revoked key comes back after a while."""
         rng = self.rng
         key = rng.choice(list(self.present)[1:])
         now = rng.choice((None, NARROW, OWNER))
-        self._give(key, now)
+        self._set_rights(key, now)
         if now is None:
-            self.world.at(rng.random() * 4, partial(self._give, key, OWNER))
+            self.world.at(rng.random() * 4, partial(self._set_rights, key, OWNER))
 
-    def _give(self, key: bytes, caller: Caller | None) -> None:
+    def _set_rights(self, key: bytes, caller: Caller | None) -> None:
+        """Sets the rights of a key. Lives with this key are excused for errors."""
         self.present[key] = None if caller is None else Credential(key, caller)
         self.history.narrowed[key] = self.world.now
         for life in self.history.lives:
@@ -296,7 +304,7 @@ class Storm:
         """Lets all members leave for a while, in which others commit and delete offsets."""
         for member in self.members:
             member.wanted = False
-            self._return(member)
+            self._restart_later(member)
         for deed in (self._record, self._forget, self._forget):
             self.world.at(self.rng.random() * 3, deed)
 
@@ -311,7 +319,8 @@ class Storm:
 
     # Checks at the end
 
-    def _missing(self) -> list[str]:
+    def _find_unsettled(self) -> list[str]:
+        """Returns what still keeps the group from rest: partitions with a wrong owner, and then uneven loads."""
         problems, loads = [], Counter[int]()
         living = {member.stay.number: member for member in self.members if member.wanted and member.stay is not None}
         unequal = any(member.wanted and member.stay is None for member in self.members)

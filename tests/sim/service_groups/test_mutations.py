@@ -16,7 +16,7 @@ from queuey.groups import drafts
 from queuey.groups.drafts import GroupDraft, Rights
 from queuey.groups.owners import HandOver, hand_over
 from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets
-from queuey.groups.planning import Plan, planned
+from queuey.groups.planning import Plan, make_plan
 from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
 from queuey.messages import OffsetChange, Queue
 from queuey.service.groups import hand_overs, state_changes
@@ -177,7 +177,7 @@ def by_the_planner() -> Iterator[None]:
     async def handing(one: HandOvers, name: str) -> Mapping[int, OwnedOffset]:
         queue = await one._queue(name, fresh=False)
         is_planner = epochs.get(one._cache) == one._cache.state.head.epoch
-        if queue is None or is_planner or one._words.get(name) or one.leavers:
+        if queue is None or is_planner or one._give_backs.get(name) or one.leavers:
             return await real_handing(one, name)
         found, _ = await one._read(queue)
         return found.rows
@@ -244,7 +244,7 @@ async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: C
     if beat.content.leaving and member.state in {"new", "present"}:
         await one.changes.apply(lambda draft: draft.drain(number))
     elif member.state == "new":
-        await one.changes.apply(lambda draft: draft.be_present(number))
+        await one.changes.apply(lambda draft: draft.make_present(number))
     present = one.cache.state.members.get(number)
     if present is None:
         raise MemberGone
@@ -275,7 +275,7 @@ def counting(one: GroupDraft) -> int:
 def planning_new(state: GroupState, queues: Sequence[Queue]) -> Plan:
     """Assigns partitions to members that may never know of it."""
     members = {n: changed(one, state="present") if one.state == "new" else one for n, one in state.members.items()}
-    return planned(changed(state, members=members), queues)
+    return make_plan(changed(state, members=members), queues)
 
 
 async def by_lists(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
@@ -289,9 +289,9 @@ def by_name() -> Iterator[None]:
 
     def planned_by_name(state: GroupState, queues: Sequence[Queue]) -> Plan:
         uids = {one.name: uid for uid, one in state.plan.items()}
-        return planned(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
+        return make_plan(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
 
-    with replace_in(state_changes, planned, planned_by_name):
+    with replace_in(state_changes, make_plan, planned_by_name):
         yield
 
 
@@ -389,7 +389,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "each process hands over": Mutation(by_the_planner, ("O5",), kind=Dying, first=3),
     "asked": Mutation(lambda: replace(GroupStore.ask_member, lambda *_: None), ("O5",), kind=Forgetful, first=16),
-    "who is new has no targets": Mutation(lambda: replace_in(drafts, planned, planning_new), ("O5",)),
+    "who is new has no targets": Mutation(lambda: replace_in(drafts, make_plan, planning_new), ("O5",)),
     "another plan": Mutation(handing(without_another_plan), ("O5",), kind=Generous, first=11),
     "own row before deletion": Mutation(
         lambda: replace_in(state_changes, find_queues, by_lists), ("O5",), kind=Listing

@@ -85,6 +85,8 @@ class Web:
         return await self.offsets.forget(access, GROUP)
 
     async def _access(self, name: str, credential: Credential) -> QueueAccess:
+        """Returns access to a queue. Raises NotAllowed unless the credential may read now; each use checks again."""
+
         def check(queue: Queue) -> None:
             present = self.storm.rights(credential)
             if present is None or not allowed(queue, present.caller, "read"):
@@ -120,31 +122,34 @@ class HeartbeatPoll(Waiter):
         now = web.process.world.now
         self._end = now + beat.wait
         self._next_check = now + CHECK
-        web.process.soon(beat.wait, self._look)
+        web.process.soon(beat.wait, self._retry_if_due)
         if beat.wait > CHECK:
             web.process.soon(CHECK, self._check)
 
     def attempt(self) -> None:
+        """Tries a heartbeat. If the key was revoked, the member leaves instead and gets an error."""
         self._attempting, self._woken = True, False
         web = self._web
         last = web.process.world.now >= self._end
         present = web.storm.rights(self._credential)
         if present is None:  # as a view does after a refused attempt
             call: Any = web.groups.leave(APPLICATION, GROUP, self._member, self._credential, returns=False, said=False)
-            begin(web.core, call, lambda _value, _error: self._answer(None, NotAllowed("the key was revoked")))
+            begin(web.core, call, lambda _value, _error: self._answer_once(None, NotAllowed("the key was revoked")))
             return
         call = web.groups.heartbeat(APPLICATION, GROUP, self._member, present, self._beat, self, last=last)
         begin(web.core, call, self._tried)
 
     def _tried(self, answer: object, error: Exception | None) -> None:
+        """Answers with a result or an error. Without either it waits, unless it was woken meanwhile."""
         self._attempting = False
         if answer is not None or error is not None:
-            self._answer(answer, error)
+            self._answer_once(answer, error)
             return
-        self.found_nothing()
-        self._look()
+        self.attempt_failed()
+        self._retry_if_due()
 
-    def _answer(self, answer: object, error: Exception | None) -> None:
+    def _answer_once(self, answer: object, error: Exception | None) -> None:
+        """Answers once and stops watching. Does nothing after the client has left."""
         done, self._done = self._done, None
         if done is not None:
             self.close()
@@ -152,9 +157,10 @@ class HeartbeatPoll(Waiter):
 
     def wake(self, qid: int | None = None) -> None:
         self._woken = True
-        self._web.process.soon(0.0, self._look)
+        self._web.process.soon(0.0, self._retry_if_due)
 
-    def _look(self) -> None:
+    def _retry_if_due(self) -> None:
+        """Tries again if it was woken or the wait is over, and no attempt is running."""
         if (
             self._done is not None
             and not self._attempting

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TTL = 3600
 
 
-class Told:
+class ReceiptFile:
     """The receipts of producers, in a file."""
 
     def __init__(self, path: Path) -> None:
@@ -56,15 +56,15 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
-    return Told(tmp_path / "receipts.jsonl")
+def told(tmp_path: Path) -> ReceiptFile:
+    return ReceiptFile(tmp_path / "receipts.jsonl")
 
 
 def posted(kept: Kept, queue: Queue, *bodies: str) -> list[Message]:
     return kept.post(queue, [NewMessage(body, n % queue.partitions + 1, TTL) for n, body in enumerate(bodies)])
 
 
-def audited(spark: SparkSession, kept: Kept, told: Told, **options: Any) -> Audit:  # noqa: ANN401 - of the options
+def audited(spark: SparkSession, kept: Kept, told: ReceiptFile, **options: Any) -> Audit:  # noqa: ANN401 - of the options
     return audit_job.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.named, **options))
 
 
@@ -76,7 +76,7 @@ def kinds(found: Audit) -> dict[str, set[str]]:
     return by_kind
 
 
-def test_all_is_well(spark: SparkSession, embedded: Kept, told: Told) -> None:
+def test_all_is_well(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> None:
     """Accepted messages are stored once and unchanged, in every partition, and groups stand where they reported."""
     queue = embedded.queue(partitions=2)
     messages = posted(embedded, queue, *(f"body {n}" for n in range(40)))
@@ -91,7 +91,7 @@ def test_all_is_well(spark: SparkSession, embedded: Kept, told: Told) -> None:
     assert (report.lines, report.broken, report.foreign, report.strays, report.samples) == (40, 0, 0, 0, ())
 
 
-def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: Told) -> None:
+def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> None:
     """Lost, altered, duplicate, late, expired and delayed messages are each counted as what they are, and named."""
     queue = embedded.queue(partitions=2)
     fine, lost, altered, doubled, late, *others = posted(
@@ -134,7 +134,7 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: T
     assert allowed.total.copies == 0
 
 
-def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kept, told: Told) -> None:
+def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> None:
     """An answer is late if readers of the queue may have passed it, unless the caller sets another time."""
     delayed = embedded.queue(read_delay=60)
     ago, expires = (ids.seconds_to_ticks(time.time() + seconds) for seconds in (-100, TTL))
@@ -152,7 +152,9 @@ def body(content: bytes) -> dict[str, object]:
     return {"sha256": sha256(content).hexdigest()[:32], "size": len(content), "at": 1.0}
 
 
-def test_queues_that_are_gone_and_queues_of_another_name(spark: SparkSession, embedded: Kept, told: Told) -> None:
+def test_queues_that_are_gone_and_queues_of_another_name(
+    spark: SparkSession, embedded: Kept, told: ReceiptFile
+) -> None:
     """Messages of a deleted queue are missing; those of a replayed queue are looked up in the other one."""
     queue = embedded.queue("first")
     messages = posted(embedded, queue, "a", "b", "c")
@@ -169,7 +171,7 @@ def test_queues_that_are_gone_and_queues_of_another_name(spark: SparkSession, em
     assert audited(spark, embedded, told, queues=("first",)).sound
 
 
-def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
+def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: ReceiptFile, tmp_path: Path) -> None:
     """Expired messages that are archived are present; an archive alone covers only up to its last bucket."""
     queue = past(embedded, "orders", 60, hours=2)
     earlier, *messages = sorted(embedded.all(queue), key=lambda one: one.position)
@@ -188,7 +190,9 @@ def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: 
     assert audited(spark, embedded, told).total.missing == 20
 
 
-def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
+def test_what_an_archive_has_lost_is_missing(
+    spark: SparkSession, embedded: Kept, told: ReceiptFile, tmp_path: Path
+) -> None:
     """A message that was alive when its bucket was archived, but is not in the archive, is missing and not expired."""
     queue, to = past(embedded, "orders", 30, hours=3), tmp_path / "archive"
     archive_job.archive(spark, archives.options(embedded, to), print)
@@ -206,21 +210,21 @@ def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept
     assert (report.total.missing, report.total.expired) == (4, 6)
 
 
-def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: Told) -> None:
+def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> None:
     """Missing files are an error, and contradictory options are one before anything begins."""
     with pytest.raises(OptionError, match="no receipts"):
         audited(spark, embedded, told)
     told.path.write_text("")
-    with pytest.raises(OptionError, match="no receipts in these files"):
+    with pytest.raises(OptionError, match="no receipts of this application in these files"):
         audited(spark, embedded, told)
     told.of("orders", *posted(embedded, embedded.queue(), "a"))
     with pytest.raises(OptionError, match="no receipts of queue 'order'"):
         audited(spark, embedded, told, queues=("order",))
-    hidden = Told(told.path.with_name("_receipts.jsonl"))
+    hidden = ReceiptFile(told.path.with_name("_receipts.jsonl"))
     hidden.path.write_text(told.path.read_text())
     for pattern in (hidden.path.name, "*.jsonl"):
         with pytest.raises(OptionError, match="overlooks"):
-            audited(spark, embedded, Told(told.path.with_name(pattern)))
+            audited(spark, embedded, ReceiptFile(told.path.with_name(pattern)))
     for wrong in ({"only_archive": True}, {"late": 0.0}, {"archive": "x", "only_archive": True, "groups": ("g",)}):
         with pytest.raises(OptionError):
             AuditOptions(receipts=("x",), store=embedded.named, **wrong)

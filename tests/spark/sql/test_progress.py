@@ -54,7 +54,7 @@ def test_a_batch_of_a_stream_is_noted_once(embedded: Kept) -> None:
     first, second = WriteCounts(rows=5, written=5), WriteCounts(rows=4, written=3, moved=1)
     assert write_reports.stream_report(embedded.store, APP, QUERY) is None
     for number, counts in ((0, first), (0, WriteCounts(rows=5, skipped=5)), (1, second), (0, first)):
-        write_reports.note_batch(embedded.store.ledger, APP, QUERY, number, counts)
+        write_reports.record_batch(embedded.store.ledger, APP, QUERY, number, counts)
     assert write_reports.stream_report(embedded.store, APP, QUERY) == write_reports.StreamCounts(
         batch=1, last=second, total=first + second
     )
@@ -75,7 +75,7 @@ def test_a_commit_notes_its_query(embedded: Kept, caplog: pytest.LogCaptureFixtu
     def away(*_: object) -> None:
         raise StoreUnavailable("it is away")
 
-    with replace(write_reports.note_batch, away), caplog.at_level(logging.WARNING):
+    with replace(write_reports.record_batch, away), caplog.at_level(logging.WARNING):
         writer.commit(done, 8)
     assert "The counts of micro-batch 8 could not be recorded" in caplog.text
 
@@ -89,10 +89,10 @@ def test_metrics_of_a_query(embedded: Kept) -> None:
         return registry.get_sample_value(f"queuey_stream_{name}", {"query": "copy"})
 
     query = str(UUID(int=1))
-    write_reports.note_batch(embedded.store.ledger, APP, query, 0, WriteCounts(rows=2, written=2, moved=2))
+    write_reports.record_batch(embedded.store.ledger, APP, query, 0, WriteCounts(rows=2, written=2, moved=2))
     listener.onQueryProgress(batch(0, lag={"messages": 9, "exact": True, "seconds": 4.5}))
     assert [value("lag_messages"), value("lag_seconds"), value("moved_rows_total")] == [9, 4.5, 2]
-    write_reports.note_batch(embedded.store.ledger, APP, query, 1, WriteCounts(rows=2, moved=1))
+    write_reports.record_batch(embedded.store.ledger, APP, query, 1, WriteCounts(rows=2, moved=1))
     listener.onQueryProgress(batch(1, lag={"messages": 0, "exact": True, "seconds": 0.0}))
     listener.onQueryProgress(batch(2))
     assert [value("read_rows_total"), value("written_rows_total"), value("moved_rows_total")] == [9, 6, 3]

@@ -29,11 +29,11 @@ from tests.spark.kept import Kept
 IDS = columns.read_schema(headers=False)["id"]
 
 
-def asked(kept: Kept, **options: str) -> SourceOptions:
+def batch_read(kept: Kept, **options: str) -> SourceOptions:
     return read_options({"subscribe": "orders", "application": "acme", **kept.options, **options}, streaming=False)
 
 
-def found(options: SourceOptions, parts: list[QueueSlice]) -> list[str]:
+def ids_of(options: SourceOptions, parts: list[QueueSlice]) -> list[str]:
     """Returns the ids that slices give."""
     schema = columns.arrow_schema(type(columns.read_schema(headers=False))([IDS]))
     return [one for batch in scanned(options, parts, schema) for one in batch.column("id").to_pylist()]
@@ -48,10 +48,10 @@ def in_order(stored: list[Message]) -> list[str]:
 def test_slices_give_everything_once(options: dict[str, str], embedded: Kept) -> None:
     """However a read is divided, its slices give every message once, by partition and position."""
     stored = embedded.fill(embedded.queue(partitions=3), 200)
-    read = asked(embedded, **options)
+    read = batch_read(embedded, **options)
     parts = planned(read)
     assert len(parts) >= int(options.get("minPartitions", "1"))
-    assert found(read, parts) == in_order(stored)
+    assert ids_of(read, parts) == in_order(stored)
     places = [(part.partition, part.lower, part.upper) for part in parts]
     assert all(one[2] <= other[1] for one, other in pairwise(places) if one[0] == other[0])
     assert pickle.loads(pickle.dumps(parts)) == parts
@@ -63,7 +63,7 @@ def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
     parts = planned(read, most=2)
     assert [(part.queue, part.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
-    assert sorted(found(read, parts)) == sorted(one.id for one in stored)
+    assert sorted(ids_of(read, parts)) == sorted(one.id for one in stored)
 
 
 def test_a_plan_does_not_move(embedded: Kept) -> None:
@@ -71,10 +71,10 @@ def test_a_plan_does_not_move(embedded: Kept) -> None:
     queue = embedded.queue()
     stored = embedded.fill(queue, 20)
     for most in (100, 0):
-        read = asked(embedded)
+        read = batch_read(embedded)
         parts = planned(read, most=most)
         later = embedded.fill(queue, 20)
-        assert found(read, parts) == found(read, parts) == in_order(stored)
+        assert ids_of(read, parts) == ids_of(read, parts) == in_order(stored)
         stored += later
 
 
@@ -83,12 +83,12 @@ def test_a_narrow_range_costs_what_it_holds(embedded: Kept) -> None:
     stored = sorted(embedded.fill(embedded.queue(partitions=2), 100), key=lambda one: one.position)
     selected = stored[10:20]
     places = zip(("startingOffsets", "endingOffsets"), (stored[10].id, stored[20].id), strict=True)
-    read = asked(embedded, **{name: json.dumps({"orders": {"1-2": place}}) for name, place in places})
+    read = batch_read(embedded, **{name: json.dumps({"orders": {"1-2": place}}) for name, place in places})
     with replace(type(embedded.store.messages).inspect, refuse):
         parts = planned(read)
-        assert planned(asked(embedded, startingTimestamp="1000", endingTimestamp="3000")) == []
+        assert planned(batch_read(embedded, startingTimestamp="1000", endingTimestamp="3000")) == []
     assert sum(part.weight for part in parts) == len(selected)
-    assert found(read, parts) == in_order(selected)
+    assert ids_of(read, parts) == in_order(selected)
 
 
 def test_a_range_is_divided_by_what_it_holds(embedded: Kept) -> None:
@@ -96,10 +96,10 @@ def test_a_range_is_divided_by_what_it_holds(embedded: Kept) -> None:
     stored = sorted(embedded.fill(embedded.queue(), 400), key=lambda one: one.position)
     selected = stored[200:]
     start = json.dumps({"orders": {"1": selected[0].id}})
-    read = asked(embedded, maxRecordsPerPartition="20", startingOffsets=start)
+    read = batch_read(embedded, maxRecordsPerPartition="20", startingOffsets=start)
     parts = planned(read)
     assert len(selected) // 20 - 1 <= len(parts) <= len(selected) // 20 + 2
-    assert found(read, parts) == in_order(selected)
+    assert ids_of(read, parts) == in_order(selected)
 
 
 def refuse(*_: object) -> None:
@@ -109,7 +109,7 @@ def refuse(*_: object) -> None:
 def test_batches_are_small(embedded: Kept) -> None:
     """A slice comes in batches, none above the limit of rows."""
     embedded.fill(embedded.queue(), 100)
-    read = asked(embedded)
+    read = batch_read(embedded)
     schema = columns.arrow_schema(columns.read_schema(headers=False))
     sizes = [batch.num_rows for batch in scanned(read, planned(read), schema, rows=30)]
     assert sum(sizes) == 100
@@ -123,7 +123,7 @@ def test_partitions_that_are_not_there(embedded: Kept) -> None:
     with pytest.raises(OptionError, match="assign names partition 3 of queue 'orders', which has 2"):
         planned(read)
     with pytest.raises(OptionError, match="endingOffsets does not name partition 2 of queue 'orders'"):
-        planned(asked(embedded, endingOffsets='{"orders":{"1":-1}}'))
+        planned(batch_read(embedded, endingOffsets='{"orders":{"1":-1}}'))
 
 
 ROUNDED_UP = [
@@ -179,7 +179,7 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) ->
     with replace(listed, changed):
         parts = planned(read, most=most)
     assert [part.queue for part in parts] == ["a", "c"]
-    assert len(found(read, parts)) == 20
+    assert len(ids_of(read, parts)) == 20
 
 
 def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
@@ -196,4 +196,4 @@ def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
         replace(listed, gone),
         pytest.raises(QueueNotFound, match="application 'acme' has no queue 'orders'"),
     ):
-        planned(asked(embedded))
+        planned(batch_read(embedded))

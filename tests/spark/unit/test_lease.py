@@ -74,19 +74,19 @@ def test_one_at_a_time(ledger: Later) -> None:
 def test_killed_run(ledger: Later) -> None:
     """Without renewal the lease ends, and its run can replace nothing afterwards."""
     killed = lease(ledger)
-    killed.take()
+    killed.acquire()
     ledger.ahead = LEASE_TIMEOUT - 5
     with pytest.raises(ArchiveBusy):
-        lease(ledger).take()
+        lease(ledger).acquire()
     ledger.ahead = LEASE_TIMEOUT + 1
     second = lease(ledger)
-    second.take()
+    second.acquire()
     with pytest.raises(ArchiveBusy, match="has ended, and another run has taken it"):
         killed.check()
     second.check()
-    killed.give_back()
+    killed.release()
     with pytest.raises(ArchiveBusy):
-        lease(ledger).take()
+        lease(ledger).acquire()
 
 
 @pytest.mark.needs_programs
@@ -94,24 +94,24 @@ def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
     """The lease of a dead process on the same machine is free at once."""
     program = (
         "import os, sys; from queuey.storage import sqlite; from queuey.pipeline.archive.lease import ArchiveLease\n"
-        "ArchiveLease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])).ledger, sys.argv[2]).take()\n"
+        "ArchiveLease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])).ledger, sys.argv[2]).acquire()\n"
         "os._exit(0)"
     )
     assert (
         subprocess.run([sys.executable, "-c", program, embedded.options["data"], ARCHIVE], check=False).returncode == 0
     )
-    lease(ledger).take()
+    lease(ledger).acquire()
 
 
 def test_renewed(ledger: Later) -> None:
     """A run that renews its lease in time keeps it indefinitely."""
     held = lease(ledger)
-    held.take()
+    held.acquire()
     for _ in range(3):
         ledger.ahead += LEASE_TIMEOUT * 0.8
         held.check()
         with pytest.raises(ArchiveBusy):
-            lease(ledger).take()
+            lease(ledger).acquire()
 
 
 def test_renewed_beside_the_run(embedded: Kept) -> None:
@@ -132,7 +132,7 @@ def test_renewed_beside_the_run(embedded: Kept) -> None:
 def test_lost_answer(ledger: Later) -> None:
     """A run whose renewal had no answer still holds the lease, and knows so at the next one."""
     held = lease(ledger)
-    held.take()
+    held.acquire()
     ledger.losing = True
     with pytest.raises(StoreUnavailable):
         held.renew()

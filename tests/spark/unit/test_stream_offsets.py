@@ -131,7 +131,7 @@ def test_a_range_from_the_beginning_is_not_cut() -> None:
     assert plan(StreamOffset(), end, least=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
 
 
-class Held:
+class HeldMessages:
     """Messages at whole ticks, with a count of reads."""
 
     def __init__(self, held: Mapping[QueuePartition, set[int]]) -> None:
@@ -163,7 +163,7 @@ def test_shares_are_within_the_limit_and_leave_none_of_it_unused(
     held: dict[QueuePartition, set[int]], limit: int
 ) -> None:
     """All messages are given, or exactly the limit if there are more."""
-    extent = Held(held)
+    extent = HeldMessages(held)
     ends, empty = share(waiting_for(held), limit, extent)
     given_out = {queue_partition: extent.between(queue_partition, FIRST, end) for queue_partition, end in ends.items()}
     assert sum(given_out.values()) == min(limit, sum(map(len, held.values())))
@@ -175,7 +175,7 @@ def test_shares_are_within_the_limit_and_leave_none_of_it_unused(
 @given(BACKLOGS, st.integers(1, 200))
 def test_shares_are_equal_where_backlogs_allow(held: dict[QueuePartition, set[int]], limit: int) -> None:
     """No share is smaller than another by more than one, unless it is the whole backlog."""
-    extent = Held(held)
+    extent = HeldMessages(held)
     ends, _ = share(waiting_for(held), limit, extent)
     given_out = {
         queue_partition: extent.between(queue_partition, FIRST, ends.get(queue_partition, FIRST))
@@ -193,7 +193,7 @@ def test_shares_are_equal_where_backlogs_allow(held: dict[QueuePartition, set[in
 @given(BACKLOGS, st.integers(1, 40))
 def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int]], limit: int) -> None:
     """Consecutive batches give every message once, and no partition waits while others are served twice."""
-    extent = Held(held)
+    extent = HeldMessages(held)
     offset = StreamOffset()
     total = sum(map(len, held.values()))
     batches = 0
@@ -216,14 +216,14 @@ def test_those_who_wait_for_the_oldest_go_first() -> None:
     """With fewer messages to share than waiting partitions, those furthest behind come first."""
     held: dict[QueuePartition, set[int]] = {("a", number): set(range(1, 90)) for number in range(1, 6)}
     waiting = [QueueSlice("a", number, at(10 - number), at(100)) for number in (3, 1, 5, 2, 4)]
-    ends, _ = share(waiting, 2, Held(held))
+    ends, _ = share(waiting, 2, HeldMessages(held))
     assert ends == {("a", 5): following(at(5)), ("a", 4): following(at(6))}
 
 
 @given(BACKLOGS)
 def test_without_a_limit_all_is_taken_where_there_is_anything(held: dict[QueuePartition, set[int]]) -> None:
     """Ranges with messages end at their upper bound; the others are named as empty."""
-    ends, empty = occupied(waiting_for(held), Held(held))
+    ends, empty = occupied(waiting_for(held), HeldMessages(held))
     assert ends == {queue_partition: at(100) for queue_partition, ticks in held.items() if ticks}
     assert empty == {queue_partition for queue_partition, ticks in held.items() if not ticks}
 
@@ -244,7 +244,7 @@ def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
     """If one of a thousand partitions has messages, few are read twice."""
     held: dict[QueuePartition, set[int]] = {("a", number): set() for number in range(1, 1001)}
     held["a", 500] = set(range(1, 99))
-    extent = Held(held)
+    extent = HeldMessages(held)
     assert share(waiting_for(held), 50, extent)[0].keys() == {("a", 500)}
     assert extent.looked <= 1000 + 10
 

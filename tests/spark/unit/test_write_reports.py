@@ -46,8 +46,8 @@ def test_an_entry_that_expires_meanwhile() -> None:
     ledger = Forgetful()
     for forgets in (False, True):
         ledger.forgets = forgets
-        write_reports.note(ledger, "acme", "run", TWO if forgets else ONE)
-        write_reports.note_batch(ledger, "acme", "query", 1 + forgets, ONE)
+        write_reports.record(ledger, "acme", "run", TWO if forgets else ONE)
+        write_reports.record_batch(ledger, "acme", "query", 1 + forgets, ONE)
         RateLimit(ledger, "turns", 10, sleep=lambda _: None).wait(1)
     ledger.forgets = False
     store = cast("Store", SimpleNamespace(ledger=ledger))

@@ -86,7 +86,7 @@ def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
         setup.store.ledger.enter(task.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
     )
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8)
-    write_reports.note(setup.store.ledger, APP, "june", WriteCounts(rows=8, skipped=8))
+    write_reports.record(setup.store.ledger, APP, "june", WriteCounts(rows=8, skipped=8))
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8, skipped=8)
 
 

@@ -10,7 +10,7 @@ import pytest
 from bench import capacity
 from bench.capacity import Cluster, Costs, Load, need
 from bench.measures.cassandra import costs
-from bench.pages import Taken
+from bench.pages import MeasuredReport
 from bench.results import Report, Row
 from tests.unit.bench.test_pages import FACTS
 
@@ -18,7 +18,7 @@ COSTS = Costs((1e-4, 2e-4), (1e-5, 2e-5), (3e-4, 5e-4), (5e-5, 6e-5), (1e-6, 2e-
 LOAD = Load(86_400_000, queues=1e6, streams=1e5, streamed=0.5, claimed=0.1, reads=2.0, kept=3.0, peak=2.0)
 
 
-def taken() -> Taken:
+def taken() -> MeasuredReport:
     """Returns a report with all numbers that the model reads."""
 
     def paid(name: str, service: float, nodes: float) -> Row:
@@ -34,7 +34,7 @@ def taken() -> Taken:
         Row(costs.STREAM_MEMORY, [10.0], "KB"),
         Row(costs.FILES, [900.0], "B"),
     ]
-    return Taken(Report(capacity.MEASURE, "Costs", rows), FACTS)
+    return MeasuredReport(Report(capacity.MEASURE, "Costs", rows), FACTS)
 
 
 def test_the_costs_are_those_of_the_report() -> None:

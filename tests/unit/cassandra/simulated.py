@@ -13,7 +13,7 @@ from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
-from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.world import World
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class HandLoop(StoreLoop):
         self._world.at(seconds, ring)
 
 
-class CalmDriver(Driver):
+class FaultlessDriver(Driver):
     """Sends requests to a simulated cluster without faults, unless the test adds some.
 
     Args:
@@ -79,7 +79,7 @@ class CalmDriver(Driver):
     def __init__(self, seed: int = 1) -> None:
         self.world = World(seed)
         self.world.now = BOOTED
-        self.cluster = Cluster(self.world, Weather(slow=1e-6))
+        self.cluster = Cluster(self.world, NetworkFaults(slow=1e-6))
         for node in self.cluster.nodes:
             node.offset = 0.0
         self.sent: list[AnyRequest] = []

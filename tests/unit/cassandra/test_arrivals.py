@@ -17,19 +17,19 @@ from queuey.storage.calls import Deadline
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.waiting.arrivals import (
-    EARLY,
+    EARLY_READ_INTERVAL,
     FIRST,
-    MOST,
-    POLLS,
-    SELDOM,
-    SOME,
-    STEPS,
+    MAX_POLLED,
+    POLLS_BESIDE_RECORD,
+    POLLS_PER_TURN,
+    STEPS_PER_TURN,
+    TURNS_BETWEEN_POLLS,
     PolledArrivals,
-    next_to_look_for,
+    next_to_poll,
 )
-from queuey.storage.cassandra.waiting.recent_writes import GONE, PREPARED, RecentWrites, Recorded, keys_of
+from queuey.storage.cassandra.waiting.recent_writes import PREPARED, PROCESS_TIMEOUT, RecentWrites, Recorded, keys_of
 from queuey.storage.watching import EVERY, Watch
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 DELAY = 0.3
@@ -44,7 +44,7 @@ def watches(application: str, count: int) -> list[Watch]:
     return [Watch(queue(number, application), 1, lambda: None, 0, prompt=False) for number in range(count)]
 
 
-class Polled:
+class CountingStore:
     """A store that counts its polls, which return no messages."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Polled:
     async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """Returns empty pages, and counts the poll."""
         self.polled.append(queue.qid)
-        self.work += STEPS // POLLS
+        self.work += STEPS_PER_TURN // POLLS_PER_TURN
         return [Page([], 0, None, more=False) for _ in slices]
 
 
@@ -70,10 +70,10 @@ class Process:
     """A process whose timers fire as the driver's time advances."""
 
     def __init__(
-        self, driver: CalmDriver, name: str, watched: int = 0, *, early: bool = False, settled: bool = True
+        self, driver: FaultlessDriver, name: str, watched: int = 0, *, early: bool = False, settled: bool = True
     ) -> None:
         self.driver = driver
-        self.store = Polled()
+        self.store = CountingStore()
         self.record = RecentWrites(driver, driver.clock(), name)
         self.arrivals = PolledArrivals(self.store, driver.clock(), self.record, driver.calls)
         self.woken: list[int] = []
@@ -97,17 +97,17 @@ class Process:
 
 
 @pytest.fixture
-def driver() -> CalmDriver:
-    return CalmDriver()
+def driver() -> FaultlessDriver:
+    return FaultlessDriver()
 
 
 @pytest.fixture
-def writer(driver: CalmDriver) -> Process:
+def writer(driver: FaultlessDriver) -> Process:
     return Process(driver, "writer")
 
 
 @pytest.fixture
-def reader(driver: CalmDriver) -> Process:
+def reader(driver: FaultlessDriver) -> Process:
     """A process that watches a thousand queues and follows the record."""
     return Process(driver, "reader", 1000)
 
@@ -116,46 +116,46 @@ def reader(driver: CalmDriver) -> Process:
 def test_applications_take_turns(many: int, few: int) -> None:
     """However much one application watches, another gets half of the polls, or all that it needs."""
     one, other = watches("one", many), watches("other", few)
-    chosen = next_to_look_for([*one, *other], 0.0, MOST)
-    assert len(chosen) == min(MOST, many + few)
-    assert sum(watch in other for watch in chosen) >= min(few, MOST // 2)
+    chosen = next_to_poll([*one, *other], 0.0, MAX_POLLED)
+    assert len(chosen) == min(MAX_POLLED, many + few)
+    assert sum(watch in other for watch in chosen) >= min(few, MAX_POLLED // 2)
 
 
 def test_each_has_its_turn() -> None:
     """Due watches are polled first, then those polled longest ago, and none while a poll of it is in flight."""
-    mine = watches("one", MOST * 2)
+    mine = watches("one", MAX_POLLED * 2)
     mine[0].asking = True
     seen: list[Watch] = []
     for turn in range(1, 4):
-        for watch in next_to_look_for(mine, 0.0, MOST):
-            watch.looked = turn
+        for watch in next_to_poll(mine, 0.0, MAX_POLLED):
+            watch.polled = turn
             seen.append(watch)
     assert {*map(id, mine[1:])} == {*map(id, seen[: len(mine) - 1])}
     mine = watches("one", 10)
     for watch in mine:
         watch.due = 50.0
-    mine[7].due, mine[7].looked = 5.0, 1
-    assert [mine.index(watch) for watch in next_to_look_for(mine, 10.0, 3)] == [7, 0, 1]
+    mine[7].due, mine[7].polled = 5.0, 1
+    assert [mine.index(watch) for watch in next_to_poll(mine, 10.0, 3)] == [7, 0, 1]
 
 
-def test_cost_of_watching(reader: Process, driver: CalmDriver) -> None:
+def test_cost_of_watching(reader: Process, driver: FaultlessDriver) -> None:
     """A thousand idle partitions cost a few queries per turn, however long that lasts, and each is polled in turn."""
     driver.sent.clear()
     driver.advance(100.0)
     assert {*reader.store.polled} == {*range(1, 1001)}
-    assert len(reader.store.polled) <= 500 // SELDOM * SOME
+    assert len(reader.store.polled) <= 500 // TURNS_BETWEEN_POLLS * POLLS_BESIDE_RECORD
     assert (len(driver.sent) + 3 * len(reader.store.polled)) / 100.0 <= 45  # A poll is at most three queries.
 
 
 @pytest.mark.parametrize("count", [1, 1000])
-def test_cost_of_watching_early(driver: CalmDriver, count: int) -> None:
+def test_cost_of_watching_early(driver: FaultlessDriver, count: int) -> None:
     """For early readers the record is read often, whatever their number; fewer polls keep the cost the same."""
     process = Process(driver, "reader", count, early=True)
     driver.advance(4)
     driver.sent.clear()
     process.store.polled.clear()
     driver.advance(20)
-    assert len(driver.sent) / 20 <= 2 / EARLY + 3  # A minute ends, and for a while two minutes are read.
+    assert len(driver.sent) / 20 <= 2 / EARLY_READ_INTERVAL + 3  # A minute ends, and for a while two minutes are read.
     assert (len(driver.sent) + 3 * len(process.store.polled)) / 20 <= 47  # Without early readers: 45.
     for stop in process.stops:
         stop()
@@ -166,29 +166,33 @@ def test_cost_of_watching_early(driver: CalmDriver, count: int) -> None:
 
 
 @pytest.mark.parametrize("why", ["broken", "too much", "killed"])
-def test_what_may_have_been_missed_is_polled(writer: Process, reader: Process, driver: CalmDriver, why: str) -> None:
+def test_what_may_have_been_missed_is_polled(
+    writer: Process, reader: Process, driver: FaultlessDriver, why: str
+) -> None:
     """If the record cannot be read, has too many rows, or its writer died, each partition is polled soon."""
     if why == "killed":
         writer.write(7)
         writer.end()
-        driver.advance(GONE + 0.5)
+        driver.advance(PROCESS_TIMEOUT + 0.5)
     elif why == "broken":
         driver.fail = lambda _request: StoreUnavailable("broken")
         driver.advance(0.5)
-        assert len(reader.store.polled) >= MOST
+        assert len(reader.store.polled) >= MAX_POLLED
         driver.fail = lambda _request: None
     else:
         reader.record.read = lambda **_: (_ for _ in ()).throw(StoreUnavailable("more than is read"))  # type: ignore[method-assign]
         driver.advance(0.5)
-        assert len(reader.store.polled) >= MOST
+        assert len(reader.store.polled) >= MAX_POLLED
         del reader.record.read
     reader.store.polled.clear()
-    driver.advance(EVERY * (1000 // MOST + 8))
+    driver.advance(EVERY * (1000 // MAX_POLLED + 8))
     assert {*reader.store.polled} == {*range(1, 1001)}
 
 
 @pytest.mark.parametrize("whose", ["its own", "another's"])
-def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, driver: CalmDriver, whose: str) -> None:
+def test_who_begins_to_wait_after_a_message(
+    writer: Process, reader: Process, driver: FaultlessDriver, whose: str
+) -> None:
     """A watcher that begins after a message is stored and before it is shown is woken when it is; so are many."""
     process = reader if whose == "its own" else writer
     process.write(2000)
@@ -201,19 +205,19 @@ def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, dr
     assert other.woken == [7]
 
 
-def test_rows_that_come_again(driver: CalmDriver) -> None:
+def test_rows_that_come_again(driver: FaultlessDriver) -> None:
     """When missing rows appear again, all partitions are polled once, as rows between are too old to be read."""
     writer, reader = (RecentWrites(driver, driver.clock(), name) for name in ("writer", "reader"))
     for turn in range(2):
-        writer.note([turn])
+        writer.add_keys([turn])
         writer.write()
         assert [keys_of(one.keys) for one in read(reader)] == [[turn]]
         assert [reader.lost(), reader.lost()] == [bool(turn), False]
-        driver.advance(GONE + 0.1)
+        driver.advance(PROCESS_TIMEOUT + 0.1)
         assert [reader.lost(), reader.lost()] == [True, False]
 
 
-def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: CalmDriver) -> None:
+def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: FaultlessDriver) -> None:
     """While the store is closing no turn begins; the timers run without an error until the watchers are woken."""
     driver.calls.close(0.0)
     driver.advance(1.0)
@@ -226,7 +230,7 @@ def read(record: RecentWrites) -> list[Recorded]:
     return record._driver.calls.run(record.read(first=False))
 
 
-def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) -> None:
+def test_news_of_others(writer: Process, reader: Process, driver: FaultlessDriver) -> None:
     """A message of another process wakes its readers once, when the delay is over, even if rows come late."""
     writer.write(7)
     late = {
@@ -251,9 +255,9 @@ def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) ->
 
 
 @pytest.mark.parametrize("what", ["polls", "all that is expected", "keys of the record"])
-def test_long_work_is_cut(driver: CalmDriver, what: str) -> None:
+def test_long_work_is_cut(driver: FaultlessDriver, what: str) -> None:
     """However many partitions are watched or written, the loop makes other calls in between."""
-    reader = Process(driver, "reader", 4 * STEPS)
+    reader = Process(driver, "reader", 4 * STEPS_PER_TURN)
     reader.store.work, work, soon = 0, list[int](), driver.loop.soon
 
     def next_turn(call: Callable[..., object], *args: object) -> None:
@@ -263,33 +267,33 @@ def test_long_work_is_cut(driver: CalmDriver, what: str) -> None:
 
     if what == "polls":
         driver.fail = lambda _request: StoreUnavailable("broken")
-        most = MOST
+        most = MAX_POLLED
     elif what == "all that is expected":
         reader.arrivals._missed = True
-        most = 4 * STEPS
+        most = 4 * STEPS_PER_TURN
     else:
         writer = RecentWrites(driver, driver.clock(), "writer")
-        writer.note([number << 8 | 1 for number in range(1, 4 * STEPS + 1)])
+        writer.add_keys([number << 8 | 1 for number in range(1, 4 * STEPS_PER_TURN + 1)])
         writer.write()
-        most = 4 * STEPS
+        most = 4 * STEPS_PER_TURN
     driver.loop.soon = next_turn  # type: ignore[method-assign]
     driver.advance(2.5 * EVERY)
     work.append(reader.store.work)
-    assert sum(work) >= (most - 1) * (STEPS // POLLS if what == "polls" else 1)
-    assert max(work) <= STEPS + 2 * (STEPS // POLLS)
+    assert sum(work) >= (most - 1) * (STEPS_PER_TURN // POLLS_PER_TURN if what == "polls" else 1)
+    assert max(work) <= STEPS_PER_TURN + 2 * (STEPS_PER_TURN // POLLS_PER_TURN)
 
 
 class Own:
     """A process whose store has a real loop, and watches ten queues; requests wait until the test releases them."""
 
-    def __init__(self, driver: CalmDriver) -> None:
+    def __init__(self, driver: FaultlessDriver) -> None:
         self.threads_before = {*threading.enumerate()}
         self.driver = driver
         self.loop = driver.loop = StoreLoop()  # type: ignore[assignment]
         driver.calls = Calls(self.loop, Deadline(PATIENCE_SECONDS))
         self.woken: list[int] = []
         self.writer = RecentWrites(driver, Clock(), "writer")
-        self.arrivals = PolledArrivals(Polled(), Clock(), RecentWrites(driver, Clock(), "reader"), driver.calls)
+        self.arrivals = PolledArrivals(CountingStore(), Clock(), RecentWrites(driver, Clock(), "reader"), driver.calls)
         driver.held = True
         for number in range(1, 11):
             self.arrivals.watch(queue(number), 1, partial(self.woken.append, number), delayed=True)
@@ -303,7 +307,7 @@ class Own:
     def hears(self, number: int) -> Callable[[], bool]:
         """Lets another process write to a queue; returns whether its watcher was woken for that."""
         self.woken.clear()
-        self.loop.call(self.writer.note, [number << 8 | 1])
+        self.loop.call(self.writer.add_keys, [number << 8 | 1])
         self.loop.call(self.writer.write)
         return lambda: number in self.woken
 
@@ -314,7 +318,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def own(driver: CalmDriver) -> Iterator[Own]:
+def own(driver: FaultlessDriver) -> Iterator[Own]:
     """A process in the middle of its first turn, which reads the record."""
     process = Own(driver)
     until(lambda: driver.waiting)

@@ -18,7 +18,7 @@ from queuey.storage import bridge
 from queuey.storage.calls import Call, Deadline, Done
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, called, side_by_side
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
 
 
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Ends:
+class CallResults:
     """The results of calls."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done]
             threads.add(threading.get_ident())
         return total
 
-    ends = Ends()
+    ends = CallResults()
     calls.begin(adding(), ends)
     until(lambda: ends.told)
     assert ends.told == [(sum(range(count)), None)]
@@ -112,7 +112,7 @@ def ignored(done: Done) -> None:
     """Never answers."""
 
 
-@pytest.mark.parametrize(("late", "text"), [("late", "late"), (None, "longer than 0.05 s")])
+@pytest.mark.parametrize(("late", "text"), [("late", "late"), (None, "deadline of 0.05 s")])
 def test_whoever_waits_has_a_deadline(calls: Calls, late: str | None, text: str) -> None:
     """A caller that blocks gets the result, or an error when its time is over."""
     assert bridge.run(calls.awaited(asked(partial(elsewhere, 7)), late)) == 7
@@ -137,7 +137,7 @@ def test_what_a_call_runs_is_a_part_of_it(calls: Calls) -> None:
 @pytest.mark.parametrize("notices", [True, False])
 def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
     """A cancelled call sends no more changes; its outcome tells whether it has sent one. Its callback is not run."""
-    ends, waiting, sent = Ends(), list[Done](), list[str]()
+    ends, waiting, sent = CallResults(), list[Done](), list[str]()
 
     async def changing() -> None:
         deadline = calls.deadline
@@ -161,7 +161,7 @@ def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
 
 def test_calls_know_their_own_time(calls: Calls) -> None:
     """The time of a call is its own, whatever else the loop's thread runs meanwhile."""
-    ends, waiting, remaining = Ends(), list[Done](), list[float]()
+    ends, waiting, remaining = CallResults(), list[Done](), list[float]()
 
     async def waits() -> None:
         await called(waiting.append)
@@ -179,7 +179,7 @@ def test_calls_know_their_own_time(calls: Calls) -> None:
 
 def test_closing(calls: Calls) -> None:
     """Calls that do not end in time end with an error, in doubt if they have sent a change; no calls begin later."""
-    ends, waiting = Ends(), list[Done]()
+    ends, waiting = CallResults(), list[Done]()
 
     async def changing(*, sends: bool) -> str:
         if sends:
@@ -204,7 +204,7 @@ def test_closing(calls: Calls) -> None:
 
 def test_closing_waits(calls: Calls) -> None:
     """A call that ends before the timeout of the close ends normally."""
-    ends, waiting = Ends(), list[Done]()
+    ends, waiting = CallResults(), list[Done]()
     calls.begin(asked(waiting.append), ends)
     until(lambda: waiting)
     threading.Timer(0.05, waiting[0], (7, None)).start()
@@ -214,7 +214,7 @@ def test_closing_waits(calls: Calls) -> None:
 
 def test_answers_after_the_loop_has_ended(calls: Calls) -> None:
     """After the loop has ended, a call continues in the thread of its answers, so that it can end."""
-    ends, waiting = Ends(), list[Done]()
+    ends, waiting = CallResults(), list[Done]()
     calls.begin(asked(waiting.append), ends)
     until(lambda: waiting)
     calls.loop.close()
@@ -244,7 +244,7 @@ async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], 
 def test_results_in_order(plans: list[list[int]], most: int) -> None:
     """Results come in the order of the works, in any order of answers, with a limited number of works at a time."""
     waiting: list[Callable[[], object]] = []
-    calls, ends = CalmDriver().calls, Ends()
+    calls, ends = FaultlessDriver().calls, CallResults()
     works = (asking(number, plan, waiting) for number, plan in enumerate(plans))
     calls.begin(side_by_side(calls, works, most=most), ends)
     while waiting:
@@ -255,7 +255,7 @@ def test_results_in_order(plans: list[list[int]], most: int) -> None:
 
 def test_one_that_fails_beside_others() -> None:
     """The first error is raised at once, and no more works begin."""
-    calls, ends, waiting, begun = CalmDriver().calls, Ends(), list[Done](), list[int]()
+    calls, ends, waiting, begun = FaultlessDriver().calls, CallResults(), list[Done](), list[int]()
 
     def works() -> Iterator[Any]:
         for number in range(9):
@@ -293,7 +293,7 @@ def test_hundreds_that_wait_for_one_turn_all_get_it(calls: Calls) -> None:
         async with turns.turn("q"):
             pass
 
-    ends = Ends()
+    ends = CallResults()
     calls.begin(change(gate.append), ends)
     for _ in range(500):
         calls.begin(nothing_to_do(), ends)
@@ -306,7 +306,7 @@ def test_hundreds_that_wait_for_one_turn_all_get_it(calls: Calls) -> None:
 
 def test_parts_of_a_call_that_was_given_up_end_and_are_told(calls: Calls) -> None:
     """After a cancelled call its parts end, so that what it holds is released; its own callback is not called."""
-    gates, ended, ends = list[Done](), list[object](), Ends()
+    gates, ended, ends = list[Done](), list[object](), CallResults()
 
     async def part() -> None:
         await called(gates.append)
@@ -340,7 +340,7 @@ def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
             except StoreUnavailable:
                 refused.append(number)
 
-    give_up = calls.begin(changes(), Ends())
+    give_up = calls.begin(changes(), CallResults())
     until(lambda: gates)
     assert give_up() == "none"
     gates[0](None, None)
@@ -350,7 +350,7 @@ def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
 
 def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
     """A failing callback keeps no other call from its end; a call that ended with "none" sends nothing later."""
-    gates, sent, ends = list[Done](), list[bool](), Ends()
+    gates, sent, ends = list[Done](), list[bool](), CallResults()
 
     async def change() -> None:
         await called(gates.append)
@@ -374,7 +374,7 @@ def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, capl
 
 def test_what_an_end_begins_is_no_part_of_another_call(calls: Calls) -> None:
     """A call begun by the callback of another one is not part of it, and does not end when that is cancelled."""
-    gates, ends = list[Done](), Ends()
+    gates, ends = list[Done](), CallResults()
 
     async def waiting(answer: Callable[[Done], object]) -> str:
         await called(answer)
@@ -387,7 +387,7 @@ def test_what_an_end_begins_is_no_part_of_another_call(calls: Calls) -> None:
 
     calls.begin(waiting(gates.append), lambda *_: calls.begin(waiting(partial(elsewhere, None)), ends))
     until(lambda: len(gates) == 1)
-    give_up = calls.begin(ends_another(), Ends())
+    give_up = calls.begin(ends_another(), CallResults())
     until(lambda: len(gates) == 2)
     assert give_up() == "none"
     gates[1](None, None)

@@ -199,7 +199,7 @@ def test_claims_where_no_level_can_be_claimed() -> None:
     levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"weak": local, "strong": local, "very_strong": local}))
     refusal = levels.claims_refusal(queue_with("very_strong"))
     assert refusal is not None
-    assert refusal.endswith("set one to be read and written at QUORUM.")
+    assert refusal.endswith("set one to read and write at QUORUM.")
 
 
 def test_claims_are_compared_by_all_data_centres() -> None:

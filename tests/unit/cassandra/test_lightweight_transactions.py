@@ -18,13 +18,13 @@ from queuey.storage.cassandra.driver.store_loop import StoreLoop, called
 from queuey.storage.cassandra.lightweight_transactions import (
     FIRST_MAX_PAUSE,
     MAX_PAUSE,
+    MAX_TURN_SECONDS,
     MIN_PAUSE,
-    STUCK,
     ChangeResult,
     LightweightTransactions,
 )
 from queuey.storage.cassandra.options import CassandraOptions
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 CHANGE = Statement("UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 REMOVE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
@@ -48,7 +48,7 @@ class Changing:
     """
 
     def __init__(self, version: int | None = OLD, *, call: float = 15.0, seconds: float = 0.0, seed: int = 1) -> None:
-        self.driver = CalmDriver(seed=seed)
+        self.driver = FaultlessDriver(seed=seed)
         if version is not None:
             self.driver.run(ROW, ("a", "q", version))
         self.errors: list[StoreUnavailable] = []
@@ -253,7 +253,7 @@ def test_changes_without_a_token_in_doubt() -> None:
 
 def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
     """A caller whose time is over before the answer gets the outcome "unknown"."""
-    driver = CalmDriver()
+    driver = FaultlessDriver()
     driver.held = True
     deadline = driver.calls.deadline = Deadline(0.05)
     cas = LightweightTransactions(driver, CassandraOptions(), time.monotonic)
@@ -281,10 +281,12 @@ def test_each_attempt_has_its_own_request() -> None:
     assert [request.values[-1] for request in changing.driver.sent] == made == [0, 1, 2]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("held", "allowed", "kind"), [(STUCK + 0.1, 15.0, StoreBusy), (0.0, 0.3, StoreUnavailable)])
+@pytest.mark.parametrize(
+    ("held", "allowed", "kind"), [(MAX_TURN_SECONDS + 0.1, 15.0, StoreBusy), (0.0, 0.3, StoreUnavailable)]
+)
 def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, kind: type[StoreUnavailable]) -> None:
     """A caller that would have to wait very long, or longer than its time, gets an error with the outcome "none"."""
-    driver = CalmDriver()
+    driver = FaultlessDriver()
     driver.calls.deadline = Deadline(allowed, driver.clock().boottime)
     cas = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime)
     ends, changing = Ends(), Inside(cas, driver.loop)
@@ -301,7 +303,7 @@ def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, ki
 
 def test_turns_are_forgotten() -> None:
     """Callers that change one thing run one after another, and their locks are removed."""
-    driver = CalmDriver()
+    driver = FaultlessDriver()
     cas, ends = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime), Ends()
     changing = Inside(cas, driver.loop)
     for name in "abcd":

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import LONGEST_NAME, Message, Meta, NewMessage
+from queuey.messages import MAX_NAME_LENGTH, Message, Meta, NewMessage
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver import UNSET
 from queuey.storage.cassandra.driver.cql import protocol
@@ -68,7 +68,7 @@ def test_messages_read_back(
     assert type(decoded.body) is type(body)
 
 
-@given(strategies.positions(), strategies.bodies(), st.none() | metas, strategies.text_bodies(LONGEST_NAME))
+@given(strategies.positions(), strategies.bodies(), st.none() | metas, strategies.text_bodies(MAX_NAME_LENGTH))
 def test_values_of_names_read_back(position: Position, body: str | bytes, meta: Meta | None, name: str) -> None:
     """A message written as the value of a name is decoded as it was, and marked."""
     marked = message_codec.named(NewMessage(body, 1, 60, meta), name)

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * (COLUMNS.count(",") - 9), 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
@@ -41,8 +41,8 @@ REFUSED = StoreUnavailable("no node is up")
 class Cached:
     """The cached rows of a process, and a Cassandra with one queue."""
 
-    def __init__(self, driver: CalmDriver | None = None, row: tuple[Any, ...] = ROW, **options: Any) -> None:  # noqa: ANN401 - options of any type
-        self.driver = driver or CalmDriver()
+    def __init__(self, driver: FaultlessDriver | None = None, row: tuple[Any, ...] = ROW, **options: Any) -> None:  # noqa: ANN401 - options of any type
+        self.driver = driver or FaultlessDriver()
         self.clock = self.driver.clock()
         chosen = CassandraOptions(**options)
         transactions = LightweightTransactions(self.driver, chosen, self.clock.boottime)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry, QueueIndex, Scan, shard_of
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 
 class Shards:
     """Entries in memory, read as the index is."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.driver = CalmDriver()
+        self.driver = FaultlessDriver()
         self.entries = sorted(IndexEntry(name, number + 1) for number, name in enumerate(names))
 
     async def slices(

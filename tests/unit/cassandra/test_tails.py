@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.timing_in_force import SHORTEST, SPAN, STEP, Counted, Tail
+from queuey.storage.cassandra.clocks.timing_in_force import SHORTEST, SPAN, STEP, DurationHistogram, Tail
 
 
 class Machine:
@@ -20,9 +20,9 @@ class Machine:
 @given(st.lists(st.floats(0.0, 50.0), min_size=1, max_size=300))
 def test_quantiles_are_right_but_for_their_class(times: list[float]) -> None:
     """A quantile is never below the true one, and at most a tenth above."""
-    counted = Counted(Machine().clock)
+    counted = DurationHistogram(Machine().clock)
     for seconds in times:
-        counted.note(seconds)
+        counted.record(seconds)
     tail, ordered = counted.tail(), sorted(times)
     assert (tail.count, tail.longest) == (len(times), ordered[-1])
     for part, found in ((0.99, tail.p99), (0.999, tail.p999)):
@@ -33,10 +33,10 @@ def test_quantiles_are_right_but_for_their_class(times: list[float]) -> None:
 def test_what_is_old_is_forgotten() -> None:
     """A measurement counts for one span and the next one."""
     machine = Machine()
-    counted = Counted(machine.clock)
-    counted.note(3.0)
+    counted = DurationHistogram(machine.clock)
+    counted.record(3.0)
     machine.seconds += SPAN + 1
-    counted.note(0.01)
+    counted.record(0.01)
     assert (counted.tail().count, counted.tail().longest) == (2, 3.0)
     machine.seconds += SPAN + 1
     assert counted.tail() == Tail(1, 0.01, 0.01, 0.01)

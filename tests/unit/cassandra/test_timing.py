@@ -13,7 +13,7 @@ from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
-    LONGEST_CLAIM,
+    MAX_CLAIM_SECONDS,
     PATIENT,
     SOON,
     LevelTiming,
@@ -26,7 +26,7 @@ from queuey.storage.cassandra.timing import (
     encode,
     settled,
 )
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 seconds = st.floats(0.001, 60.0)
 
@@ -64,10 +64,10 @@ def test_claims_outlive_a_change() -> None:
     """Claims from before a change were made with clocks that differed more; for others they end as late as before."""
     step = between(settled(PATIENT), SOON, "x", 1000.0)
     ended = after(step, SOON, "y", 1020.0)
-    assert (step.claim_margin(1000.0), ended.claim_margin(1020.0 + LONGEST_CLAIM - 1)) == (1.0, 1.0)
-    assert ended.claim_margin(1020.0 + LONGEST_CLAIM) == 0.25
+    assert (step.claim_margin(1000.0), ended.claim_margin(1020.0 + MAX_CLAIM_SECONDS - 1)) == (1.0, 1.0)
+    assert ended.claim_margin(1020.0 + MAX_CLAIM_SECONDS) == 0.25
     again = after(between(ended, SOON, "z", 2000.0), SOON, "z", 2020.0)
-    assert again.claim_margin(2020.0 + LONGEST_CLAIM - 1) == 1.0
+    assert again.claim_margin(2020.0 + MAX_CLAIM_SECONDS - 1) == 1.0
     raised = after(between(settled(SOON), PATIENT, "x", 1000.0), PATIENT, "y", 1020.0)
     assert raised.claim_margin(1020.0) == 1.0
 
@@ -115,7 +115,7 @@ def test_another_format_is_refused() -> None:
         decode("{}")
 
 
-def standing(driver: CalmDriver, stored: StoredTiming | None) -> None:
+def standing(driver: FaultlessDriver, stored: StoredTiming | None) -> None:
     """Stores timing in the keyspace."""
     values = 0, None if stored is None else encode(stored)
     driver.run(Statement("INSERT INTO migrations (singleton, timing) VALUES (?, ?)"), values)
@@ -123,7 +123,7 @@ def standing(driver: CalmDriver, stored: StoredTiming | None) -> None:
 
 def test_times_count_for_the_lease() -> None:
     """A read of the timing counts from when its request was sent; a late answer changes nothing."""
-    driver = CalmDriver()
+    driver = FaultlessDriver()
     standing(driver, settled(PATIENT, "a"))
     timing, clock = TimingInForce(CassandraOptions(follow=True), driver.clock()), driver.clock()
     driver.held = True
@@ -143,7 +143,7 @@ def test_times_count_for_the_lease() -> None:
 
 def test_settings_that_differ_are_refused_by_name() -> None:
     """The error names the setting, its value, the stored value and the command; during a change either is right."""
-    driver = CalmDriver()
+    driver = FaultlessDriver()
     standing(driver, settled(SOON, "a"))
     timing = TimingInForce(CassandraOptions(follow=True, stated={"consistency.strong.delay": 5.0}), driver.clock())
     problem = driver.calls.run(timing.renew(driver))

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from queuey.claims import drafts
-from queuey.claims.drafts import MOST_IDS
+from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.places import ClaimLimits, limits_of
-from queuey.claims.state import MOST_OUTSTANDING
+from queuey.claims.state import MAX_OUTSTANDING
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service import ClaimDelivery, ClaimUseCases
@@ -59,7 +59,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)
-    with replace_in(finding, MOST_OUTSTANDING, 3):
+    with replace_in(finding, MAX_OUTSTANDING, 3):
         given = claimed(scene, claims, 3)
         for delivery in given:
             scene.replicas.undo(1, delivery.message.position)
@@ -107,7 +107,7 @@ def test_messages_behind_many_that_are_gone() -> None:
         scene.replicas.undo(1, delivery.message.position)
     begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene._told, scene.settled))
     scene.let(2 * DELAY)
-    with replace_in(finding, MOST_IDS, 4), replace_in(drafts, MOST_IDS, 4):
+    with replace_in(finding, MAX_ENTRY_IDS, 4), replace_in(drafts, MAX_ENTRY_IDS, 4):
         assert claimed(scene, claims) == []  # By now the process knows how far unseen messages are missing.
         scene.fill(1, 1)
         assert len(claimed(scene, claims)) == 1

@@ -16,7 +16,7 @@ from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, MOST_SUPERSEDED, ClaimTiming, State
+from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message
 
@@ -215,22 +215,22 @@ def _ttl(what: str) -> list[float]:
 def test_bounds() -> None:
     """A partition has limits of claims and of remembered unclaimed ids, and says when they are reached."""
     state = State()
-    for first in range(0, MOST_OUTSTANDING, 1000):
+    for first in range(0, MAX_OUTSTANDING, 1000):
         claim(state, *range(first + 1, first + 1001))
     draft = EntryDraft(state, NOW, TIMING)
     poll = Poll(10, 30, 1000)
-    draft.deliver([poll], [], [message(MOST_OUTSTANDING + 1)])
+    draft.deliver([poll], [], [message(MAX_OUTSTANDING + 1)])
     assert poll.given == []
-    assert settle(state, "renew", receipt(MOST_OUTSTANDING + 1), receipt(1)) == [
+    assert settle(state, "renew", receipt(MAX_OUTSTANDING + 1), receipt(1)) == [
         ReceiptStatus.REFUSED,
         ReceiptStatus.DONE,
     ]
-    everything = [receipt(n + 1, 0) for n in range(MOST_OUTSTANDING)]
+    everything = [receipt(n + 1, 0) for n in range(MAX_OUTSTANDING)]
     assert set(settle(state, "acknowledge", *everything)) == {ReceiptStatus.DONE}
-    assert len(state.above) == MOST_ABOVE
-    assert settle(state, "acknowledge", receipt(MOST_OUTSTANDING + 1)) == [ReceiptStatus.REFUSED]
+    assert len(state.above) == MAX_ABOVE
+    assert settle(state, "acknowledge", receipt(MAX_OUTSTANDING + 1)) == [ReceiptStatus.REFUSED]
     draft = EntryDraft(state, NOW, TIMING)
-    assert draft.advance(at(MOST_ABOVE + 1), [at(n + 1) for n in range(MOST_ABOVE)]) == MOST_ABOVE
+    assert draft.advance(at(MAX_ABOVE + 1), [at(n + 1) for n in range(MAX_ABOVE)]) == MAX_ABOVE
     apply(state, draft)
     assert (state.above, state.outstanding) == (set(), {})
     assert state.weight == State().weight
@@ -239,13 +239,13 @@ def test_bounds() -> None:
 def test_how_long_superseded_ones_are_remembered() -> None:
     """The newest superseded ids are kept, as many as can be claimed at once, for a day at most."""
     state = State()
-    for first in range(0, MOST_SUPERSEDED + 1000, 1000):
+    for first in range(0, MAX_SUPERSEDED + 1000, 1000):
         numbers = range(first + 1, first + 1001)
         claim(state, *numbers)
         draft = EntryDraft(state, NOW, TIMING)
         draft.supersede([at(number) for number in numbers])
         apply(state, draft)
-    assert list(state.superseded) == [at(number) for number in range(1001, MOST_SUPERSEDED + 1001)]
+    assert list(state.superseded) == [at(number) for number in range(1001, MAX_SUPERSEDED + 1001)]
     number = claim(state, 50_000)
     draft = EntryDraft(state, NOW + 86_400_001, TIMING)
     draft.supersede([at(50_000)])
@@ -281,12 +281,12 @@ def test_the_mark_of_expired_messages() -> None:
     assert decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).entry(1))).format == 1
     assert msgspec.msgpack.decode(state.encode())[0] == 1
     draft = EntryDraft(state, NOW, TIMING)
-    draft.keep()
+    draft.keep_expired()
     state.apply(1, draft.entry(2))
     again = State.decode(state.encode())
     assert (state.keeps, again.keeps, msgspec.msgpack.decode(again.encode())[0]) == (True, True, 2)
     later = EntryDraft(again, NOW, TIMING)
-    later.keep()
+    later.keep_expired()
     assert not later.changes
     assert later.entry(3).format == 2
 

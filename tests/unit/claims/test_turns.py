@@ -70,9 +70,9 @@ def test_a_partition_with_nothing_to_give_loses_its_turn() -> None:
     clock = Clock()
     claim_turns = turns(clock)
     head, following, *_ = claim_turns.order(QUEUE, 8, never)
-    claim_turns.passed(QUEUE, head)
+    claim_turns.end_turn(QUEUE, head)
     assert claim_turns.order(QUEUE, 8, never)[0] == following
-    claim_turns.passed(QUEUE, head)
+    claim_turns.end_turn(QUEUE, head)
     assert claim_turns.order(QUEUE, 8, never)[0] == following
 
 

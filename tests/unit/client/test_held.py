@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from queuey.client import ConnectionLost, InvalidRequest, NotAllowed, QueueNotFound
-from queuey.client.claims.held import SOON, HeldClaims, Work
+from queuey.client.claims.held import MAX_ACK_DELAY, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
 
 
@@ -20,7 +20,7 @@ def holding() -> tuple[HeldClaims, list[float]]:
 
 
 def due(held: HeldClaims) -> Work:
-    work = held.work()
+    work = held.next_work()
     assert work is not None
     return work
 
@@ -28,19 +28,19 @@ def due(held: HeldClaims) -> Work:
 def test_claims_are_renewed_at_half_their_time_together() -> None:
     """One request renews the claims of a queue that are due or due soon; each queue has its own request."""
     held, times = holding()
-    assert held.pause() is None
+    assert held.seconds_until_due() is None
     first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 104)
     other, later = held.add("p", "r1", 40, 100), held.add("q", "r3", 40, 110)
-    assert held.pause() == 20
-    assert held.work() is None
+    assert held.seconds_until_due() == 20
+    assert held.next_work() is None
     times.append(120.0)
     paths = []
-    while (work := held.work()) is not None:
+    while (work := held.next_work()) is not None:
         paths.append(work.calls[0].path)
-        held.done(work, 120, [])
+        held.record_success(work, 120, [])
     assert sorted(paths) == ["p/claims/renew", "q/claims/renew"]
     assert [claim.end for claim in (first, second, other, later)] == [160, 160, 160, 150]
-    assert held.pause() == 10
+    assert held.seconds_until_due() == 10
 
 
 def test_a_renewal_that_fails_is_tried_again() -> None:
@@ -48,17 +48,17 @@ def test_a_renewal_that_fails_is_tried_again() -> None:
     held, times = holding()
     first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
     times.append(120.0)
-    held.failed(due(held), ConnectionLost("broken"))
-    assert held.pause() == 4
+    held.record_failure(due(held), ConnectionLost("broken"))
+    assert held.seconds_until_due() == 4
     times.append(124.0)
-    held.done(due(held), 124, ["r2"])
+    held.record_success(due(held), 124, ["r2"])
     assert (first.state, second.state, first.end) == ("held", "lost", 164)
     times.append(144.0)
-    held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
-    assert (first.state, held.pause()) == ("held", 4)
+    held.record_failure(due(held), NotAllowed(ErrorAnswer(status=403)))
+    assert (first.state, held.seconds_until_due()) == ("held", 4)
     times.append(164.0)
-    held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
-    assert (first.state, held.pause()) == ("lost", None)
+    held.record_failure(due(held), NotAllowed(ErrorAnswer(status=403)))
+    assert (first.state, held.seconds_until_due()) == ("lost", None)
 
 
 def test_a_deleted_queue_has_no_claims() -> None:
@@ -66,8 +66,8 @@ def test_a_deleted_queue_has_no_claims() -> None:
     held, times = holding()
     claim = held.add("q", "r1", 40, 100)
     times.append(120.0)
-    held.failed(due(held), QueueNotFound(ErrorAnswer(status=404)))
-    assert (claim.state, held.pause()) == ("lost", None)
+    held.record_failure(due(held), QueueNotFound(ErrorAnswer(status=404)))
+    assert (claim.state, held.seconds_until_due()) == ("lost", None)
 
 
 def test_what_fails_waits_for_what_works() -> None:
@@ -77,7 +77,7 @@ def test_what_fails_waits_for_what_works() -> None:
     times.append(120.0)
     work = due(held)
     assert (work.calls[0].path, work.within) == ("away/claims/renew", 900)
-    held.failed(work, ConnectionLost("broken"))
+    held.record_failure(work, ConnectionLost("broken"))
     held.add("long", "r1", 60, 160)
     held.add("short", "r1", 10, 166)
     times.append(190.0)
@@ -86,7 +86,7 @@ def test_what_fails_waits_for_what_works() -> None:
         work = due(held)
         assert work.within == 2.5
         paths.append(work.calls[0].path.partition("/")[0])
-        held.done(work, 190, [])
+        held.record_success(work, 190, [])
     assert paths == ["short", "long", "away"]
 
 
@@ -104,7 +104,7 @@ def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
     held.end_by_release([later], 600)
     _, calls = held.leave([left])
     assert [json.loads(call.content or b"") for call in calls] == [{"receipts": ["r5"]}]
-    held.done(work, 120, [])
+    held.record_success(work, 120, [])
     again = [(call.path, json.loads(call.content or b"")) for call in held.repeated_releases(work)]
     assert {path for path, _ in again} == {"q/claims/release"}
     released = sorted((each.get("delay", 0), sorted(each["receipts"])) for _, each in again)
@@ -148,12 +148,12 @@ def test_a_finished_claim_is_acknowledged_soon() -> None:
     times.append(120.0)
     renewal = due(held)
     held.finish(first)
-    held.done(renewal, 120, [])
-    assert (first.state, second.state, held.pause()) == ("finished", "held", SOON)
-    times.append(120.0 + SOON)
+    held.record_success(renewal, 120, [])
+    assert (first.state, second.state, held.seconds_until_due()) == ("finished", "held", MAX_ACK_DELAY)
+    times.append(120.0 + MAX_ACK_DELAY)
     work = due(held)
     assert work.calls[0].path == "q/claims/ack"
-    held.done(work, 120.5, [])
+    held.record_success(work, 120.5, [])
     assert (first.state, second.state) == ("ended", "held")
 
 
@@ -164,8 +164,8 @@ def test_a_refusal_of_some_receipts_spares_the_others() -> None:
     times.append(120.0)
     work = due(held)
     bad_one = work.claims.index(one)
-    held.failed(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
-    assert (one.state, two.state, held.pause()) == ("lost", "held", 4)
+    held.record_failure(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
+    assert (one.state, two.state, held.seconds_until_due()) == ("lost", "held", 4)
 
 
 def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:

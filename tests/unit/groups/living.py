@@ -59,7 +59,7 @@ class LivingGroup:
     ) -> int:
         """Joins, sends a first heartbeat, and plans when that is due."""
         number = self.add(patterns, credential, instance, grace)
-        self.change(lambda draft: draft.be_present(number))
+        self.change(lambda draft: draft.make_present(number))
         self.rest()
         return number
 

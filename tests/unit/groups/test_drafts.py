@@ -84,7 +84,7 @@ def test_a_member_that_drains_loses_its_targets_and_stays() -> None:
     group = LivingGroup(queue("orders"))
     one, two = group.enter(), group.enter()
     group.change(lambda draft: draft.drain(one))
-    group.change(lambda draft: draft.be_present(one))
+    group.change(lambda draft: draft.make_present(one))
     group.rest()
     assert states(group) == {one: "leaving", two: "present"}
     assert set(group.targets().values()) == {two}
@@ -105,7 +105,7 @@ def test_an_instance_that_returns_has_what_it_had() -> None:
     assert group.targets() != before, "the others share evenly what is theirs"
     epoch, planned = group.state.head.epoch, group.targets()
     again = group.add(instance="a", grace=60_000)
-    group.change(lambda draft: draft.be_present(again))
+    group.change(lambda draft: draft.make_present(again))
     assert group.state.head.due is not None, "the others have two and one"
     assert group.state.head.epoch > epoch
     assert states(group) == {two: "present", three: "present", again: "present"}
@@ -119,7 +119,7 @@ def test_an_instance_that_returns_alone_moves_nothing() -> None:
     before = group.targets()
     group.change(lambda draft: draft.leave(one, returns=True))
     again = group.add(instance="a", grace=60_000)
-    group.change(lambda draft: draft.be_present(again))
+    group.change(lambda draft: draft.make_present(again))
     assert group.state.head.due is None
     assert group.targets() == {place: again if member == one else two for place, member in before.items()}
 
@@ -130,7 +130,7 @@ def test_an_instance_takes_the_place_of_a_living_one() -> None:
     member = group.enter(instance="a")
     two = group.add(instance="a")
     assert states(group) == {member: "present", two: "new"}
-    group.change(lambda draft: draft.be_present(two))
+    group.change(lambda draft: draft.make_present(two))
     assert states(group) == {two: "present"}
     assert set(group.targets().values()) == {two}
     group.change(lambda draft: draft.drain(two))
@@ -145,12 +145,12 @@ def test_an_instance_with_other_wishes_or_rights() -> None:
     group = LivingGroup(queue("orders"), queue("reports"))
     group.enter(instance="a")
     two = group.add(("orders",), instance="a")
-    group.change(lambda draft: draft.be_present(two))
+    group.change(lambda draft: draft.make_present(two))
     assert set(group.targets()) == {("orders", number) for number in range(1, 5)}
     assert group.state.head.due is not None
     narrowed = OWNER.__class__(OWNER.id, limited("reports").caller)
     three = group.add(credential=narrowed, instance="a")
-    group.change(lambda draft: draft.be_present(three))
+    group.change(lambda draft: draft.make_present(three))
     assert three not in group.targets().values()
     group.rest()
     assert set(group.targets()) == {("reports", number) for number in range(1, 5)}
@@ -200,11 +200,11 @@ def test_plans_rest() -> None:
         rests.append(group.now - begun)
     assert rests == [200, 400, 800, 1600, 3200, 3200, 3200]
     group.now += 10_000 + 2 * SLACK
-    assert group.change(lambda draft: draft.ask_for_plan()) == 0
+    assert group.change(lambda draft: draft.request_plan()) == 0
     assert group.state.head.due == group.now
     due = group.state.head.due
     group.now += 50
-    group.change(lambda draft: draft.ask_for_plan())
+    group.change(lambda draft: draft.request_plan())
     assert group.state.head.due == due
     assert group.draft().is_plan_due()
 
@@ -260,12 +260,12 @@ def test_nothing_that_changes_is_nothing_to_write() -> None:
     draft = group.draft()
     draft.leave(7)
     draft.drain(7)
-    draft.be_present(7)
+    draft.make_present(7)
     assert draft.end_sessions() == []
     assert draft.change() is None
     group.enter()
     draft = group.draft()
-    draft.be_present(1)
+    draft.make_present(1)
     assert draft.change() is None
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from queuey.api.queues import Verb
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.planning import planned
+from queuey.groups.planning import make_plan
 from queuey.groups.rows import changed_rows, chunk_of, read_state
 from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN, Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Principal, Queue
@@ -44,8 +44,8 @@ def test_all_that_members_may_read_is_shared(
         state = group.state
         shuffled = [dict(order.sample(list(part.items()), len(part))) for part in (state.members, state.subscriptions)]
         other = GroupState(state.head, *shuffled, state.plan)  # type: ignore[arg-type,call-arg]
-        assert planned(other, order.sample(QUEUES, len(QUEUES))) == planned(state, QUEUES)
-        assert planned(state, QUEUES).queues == state.plan
+        assert make_plan(other, order.sample(QUEUES, len(QUEUES))) == make_plan(state, QUEUES)
+        assert make_plan(state, QUEUES).queues == state.plan
         members = state.members
         for (name, _), member in group.targets().items():
             assert members[member].state in {"present", "absent"}
@@ -104,7 +104,7 @@ def test_a_member_whose_rights_have_changed_is_removed() -> None:
     member, two = group.enter(credential=both), group.enter()
     for now in (Credential(both.id, limited("orders").caller), None):
         group.rights = lambda credential, now=now: now if credential == both else credential  # type: ignore[misc]
-        group.change(lambda draft: draft.ask_for_plan())
+        group.change(lambda draft: draft.request_plan())
         group.rest()
         assert set(group.targets().values()) == {two}
         group.rights = lambda credential: credential
@@ -117,11 +117,11 @@ def test_queues_that_come_go_and_grow() -> None:
     group = LivingGroup(queue("orders", 2))
     member = group.enter()
     group.queues = [queue("orders", 3)]
-    group.change(lambda draft: draft.ask_for_plan())
+    group.change(lambda draft: draft.request_plan())
     group.rest()
     assert group.targets() == {("orders", partition): member for partition in (1, 2, 3)}
     group.queues = [queue("orders", 1, uid=99)]
-    group.change(lambda draft: draft.ask_for_plan())
+    group.change(lambda draft: draft.request_plan())
     group.rest()
     assert set(group.state.plan) == {99}
 
@@ -133,7 +133,7 @@ def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
     member = group.enter(credential=key, instance="a", grace=60_000)
     two = group.enter(("reports",))
     group.change(lambda draft: draft.leave(member, returns=True))
-    group.change(lambda draft: draft.ask_for_plan())
+    group.change(lambda draft: draft.request_plan())
     group.rest()
     assert Counter(group.targets().values()) == {member: 2, two: 2}
     closed = [replace(each, principals=(Principal("app:other", read=True, delete=True),)) for each in group.queues]
@@ -141,7 +141,7 @@ def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
     draft.plan(closed, group.rights)
     assert draft.state.plan == {}
     group.rights = lambda credential: None if credential == key else credential
-    group.change(lambda draft: draft.ask_for_plan())
+    group.change(lambda draft: draft.request_plan())
     group.rest()
     assert set(group.targets().values()) == {two}
 
@@ -168,7 +168,7 @@ def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
     """With 1,000 members and 10,000 partitions no row is above 64 KiB, 1 MiB in all; a leave changes few rows."""
     draft = GroupDraft(GroupState(), NOW, SLACK, {})
     for _ in range(1_000):
-        draft.be_present(draft.join(JoinRequest((), ("*",), OWNER, "i" * 100), bytes(32)).number)
+        draft.make_present(draft.join(JoinRequest((), ("*",), OWNER, "i" * 100), bytes(32)).number)
     draft.plan(large(queues, partitions), lambda credential: credential)
     assert draft.unassigned == 0
     change = draft.change()

@@ -25,7 +25,7 @@ import asyncio, atexit
 from queuey.service.core import Core
 core = Core()
 core.run(asyncio.sleep(0))
-atexit.register(lambda: core.tell(print))
+atexit.register(lambda: core.call_soon(print))
 """
 
 
@@ -80,7 +80,7 @@ def test_one_wake_up_serves_a_burst() -> None:
         call_soon_threadsafe = staticmethod(counting)
 
     calls.loop = Loop()  # type: ignore[assignment]
-    core.tell(held.wait)
+    core.call_soon(held.wait)
     for number in range(100):
         calls(made.append, number)
     calls(ended.set)

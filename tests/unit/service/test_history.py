@@ -39,7 +39,7 @@ def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
     expected: dict[int, list[int]] = {}
     for steps, sent, taken in notes:
         clock.now += steps * STEP
-        kept.note(queue(1), sent, taken)
+        kept.record(queue(1), sent, taken)
         cell = expected.setdefault(int(clock.now) // STEP, [0, 0])
         cell[0] += sent
         cell[1] += taken
@@ -55,9 +55,9 @@ def test_depths() -> None:
     """A depth is in the cell of its time; a cell without a count is empty."""
     clock = Moving()
     kept = History(Workers(), clock)
-    kept.note_depth(queue(1), 7)
+    kept.record_depth(queue(1), 7)
     clock.now += 2 * STEP
-    kept.note_depth(queue(1), 9)
+    kept.record_depth(queue(1), 9)
     assert list(kept.of(queue(1)).depth)[-4:] == [UNKNOWN, 7, UNKNOWN, 9]
     assert list(kept.of(queue(2)).depth) == [UNKNOWN] * CELLS
 
@@ -66,9 +66,9 @@ def test_a_clock_that_is_set_back() -> None:
     """Counts by a clock that was set back are kept, and break nothing."""
     clock = Moving()
     kept = History(Workers(), clock)
-    kept.note(queue(1), 1, 0)
+    kept.record(queue(1), 1, 0)
     clock.now -= 100 * STEP
-    kept.note(queue(1), 1, 0)
+    kept.record(queue(1), 1, 0)
     assert sum(kept.of(queue(1)).sent) == 2
 
 
@@ -94,9 +94,9 @@ def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
     with replace_in(history, history.MAX_QUEUES, 8):
         for uid in range(20):
             clock.now += STEP
-            kept.note(queue(uid), 1, 0)
-    assert len(kept.lately()) <= 8
-    assert kept.lately()[0] == ("a", "q19")
+            kept.record(queue(uid), 1, 0)
+    assert len(kept.recently_used()) <= 8
+    assert kept.recently_used()[0] == ("a", "q19")
     assert sum(kept.of(queue(19)).sent) == 1
     assert sum(kept.of(queue(0)).sent) == 0
 
@@ -106,13 +106,13 @@ def test_one_application_pushes_out_no_other() -> None:
     clock = Moving()
     kept = History(Workers(), clock)
     with replace_in(history, history.MAX_QUEUES, 8):
-        kept.note(Queue(application="b", name="rare", uid=100, qid=100), 1, 0)
+        kept.record(Queue(application="b", name="rare", uid=100, qid=100), 1, 0)
         for uid in range(40):
             clock.now += STEP
-            kept.note(queue(uid), 1, 0)
-    assert ("b", "rare") in kept.lately()
-    assert len(kept.lately()) <= 8
-    assert kept.lately()[0] == ("a", "q39")
+            kept.record(queue(uid), 1, 0)
+    assert ("b", "rare") in kept.recently_used()
+    assert len(kept.recently_used()) <= 8
+    assert kept.recently_used()[0] == ("a", "q39")
 
 
 def test_applications_take_turns_at_being_counted() -> None:
@@ -120,14 +120,14 @@ def test_applications_take_turns_at_being_counted() -> None:
     clock = Moving()
     kept = History(Workers(), clock)
     for number in range(3):
-        kept.note(Queue(application="quiet", name=f"quiet{number}", uid=1000 + number, qid=1), 1, 0)
+        kept.record(Queue(application="quiet", name=f"quiet{number}", uid=1000 + number, qid=1), 1, 0)
         clock.now += STEP
-    kept.note(Queue(application="single", name="single", uid=2000, qid=1), 1, 0)
+    kept.record(Queue(application="single", name="single", uid=2000, qid=1), 1, 0)
     for uid in range(20):
         clock.now += STEP
-        kept.note(queue(uid), 1, 0)
+        kept.record(queue(uid), 1, 0)
     with replace_in(history, history.MAX_SAMPLED, 6):
-        assert [name for _, name in kept.lately()] == ["q19", "single", "quiet2", "q18", "quiet1", "q17"]
+        assert [name for _, name in kept.recently_used()] == ["q19", "single", "quiet2", "q18", "quiet1", "q17"]
 
 
 def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
@@ -135,18 +135,18 @@ def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
     clock = Moving()
     kept = History(Workers(), clock)
     with replace_in(history, history.MAX_QUEUES, 4):
-        kept.note_depth(queue(0), 7)
+        kept.record_depth(queue(0), 7)
         for uid in (1, 2, 3):
             clock.now += STEP
-            kept.note(queue(uid), 0, 1)
+            kept.record(queue(uid), 0, 1)
         clock.now += STEP
-        kept.note_depth(queue(1), 7)
-        kept.note(queue(0), 0, 0)
-        assert [name for _, name in kept.lately()] == ["q3", "q2", "q1", "q0"]
-        kept.note_depth(queue(4), 7)
+        kept.record_depth(queue(1), 7)
+        kept.record(queue(0), 0, 0)
+        assert [name for _, name in kept.recently_used()] == ["q3", "q2", "q1", "q0"]
+        kept.record_depth(queue(4), 7)
         assert set(kept.of(queue(4)).depth) == {UNKNOWN}
-        kept.note(queue(5), 1, 0)
-        assert [name for _, name in kept.lately()] == ["q5", "q3", "q2", "q1"]
+        kept.record(queue(5), 1, 0)
+        assert [name for _, name in kept.recently_used()] == ["q5", "q3", "q2", "q1"]
 
 
 def test_processes_are_merged() -> None:
@@ -158,7 +158,7 @@ def test_processes_are_merged() -> None:
         for number, worker in workers.items():
             worker.join(service._replace(number=number))
             leaving.callback(worker.leave, 1)
-            kept[number].note(queue(1), number, 10 * number)
+            kept[number].record(queue(1), number, 10 * number)
         assert eventually(lambda: [sum(each.of(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
         assert [sum(each.of(queue(1)).taken) for each in kept.values()] == [30, 30]
         for process in kept.values():
@@ -172,9 +172,9 @@ def test_activity_of_an_application() -> None:
     """The matching queues of one application are listed, the last used one first, none after an hour without use."""
     clock = Moving()
     kept = History(Workers(), clock)
-    kept.note(Queue(application="b", name="q9", uid=9, qid=9), 5, 0)
+    kept.record(Queue(application="b", name="q9", uid=9, qid=9), 5, 0)
     for uid in (1, 2, 3):
-        kept.note(queue(uid), uid, 1)
+        kept.record(queue(uid), uid, 1)
         clock.now += STEP
     recent = kept.activity(ActivityQuery("a"))
     assert [activity.name for activity in recent] == ["q3", "q2", "q1"]

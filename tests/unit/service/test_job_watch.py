@@ -39,7 +39,7 @@ class Loop:
         task.close()
         return SimpleNamespace(done=lambda: False)
 
-    def tell(self, call: Any, *arguments: object) -> None:  # noqa: ANN401 - a function
+    def call_soon(self, call: Any, *arguments: object) -> None:  # noqa: ANN401 - a function
         call(*arguments)
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from queuey.messages import Queue
 from queuey.service import Waiter, Watchers
-from queuey.service.watching import FEW, WakeSource
+from queuey.service.watching import MAX_WATCHED_PARTITIONS, WakeSource
 
 
 class Watched:
@@ -63,7 +63,7 @@ def test_many_partitions_are_one_watch_each() -> None:
     watchers = Watchers()
     waiters = [Counting(watchers) for _ in range(10)]
     for number, waiter in enumerate(waiters):
-        waiter.subscribe([(queue, range(1, 2 + FEW + number), store.trigger)])
+        waiter.subscribe([(queue, range(1, 2 + MAX_WATCHED_PARTITIONS + number), store.trigger)])
     assert len(store.watched) == 255
     assert len(watchers) == 10
     store.watched[7, 255]()
@@ -87,7 +87,7 @@ def test_a_thread_that_writes_makes_one_call() -> None:
     store, queue = Watched(), queue_of()
     watchers = Watchers()
     calls: list[Callable[[], Any]] = []
-    watchers.tell = calls.append
+    watchers.schedule = calls.append
     waiters = [Counting(watchers) for _ in range(100)]
     for waiter in waiters:
         waiter.subscribe([(queue, (1,), store.trigger)])
@@ -108,6 +108,6 @@ def test_a_try_that_ends_after_its_waiter_waits_for_nothing() -> None:
     waiter.subscribe([(queue, (1,), store.trigger)])
     waiter.close()
     waiter.subscribe([(queue, (1, 2), store.trigger)])
-    waiter.found_nothing()
+    waiter.attempt_failed()
     assert not store.watched
     assert not len(watchers)

@@ -82,7 +82,7 @@ def test_the_loop_of_the_thread_is_adopted(store: SqliteStore, queue: Queue) -> 
 
 def test_what_awaits_something_else_is_refused() -> None:
     """A call that awaits something else would never end, and is refused with what to do."""
-    with pytest.raises(RuntimeError, match="await it on an event loop"):
+    with pytest.raises(RuntimeError, match="Await it on an event loop"):
         bridge.run(asyncio.sleep(0))
     assert not blocks()
 

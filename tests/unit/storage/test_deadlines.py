@@ -39,7 +39,7 @@ def test_a_call_has_what_is_left(clock: Hand, deadline: Deadline) -> None:
         clock.seconds += 10
         assert (deadline.left(), deadline.left(4)) == (5, 4)
         clock.seconds += 5
-        with pytest.raises(StoreUnavailable, match="longer than 15 s") as raised:
+        with pytest.raises(StoreUnavailable, match="deadline of 15 s") as raised:
             deadline.left(4)
         assert raised.value.outcome == "none"
 

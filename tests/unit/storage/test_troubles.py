@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.driver.topology import Watchman
+from queuey.storage.cassandra.driver.topology import HostLogger
 from queuey.storage.troubles import QUIET, Trouble
 
 STEPS = st.lists(st.tuples(st.sampled_from(["full", "busy", ""]), st.floats(0, 2 * QUIET)))
@@ -51,7 +51,7 @@ def test_told_once_and_once_more(steps: list[tuple[str, float]]) -> None:
 
 def test_nodes(caplog: pytest.LogCaptureFixture) -> None:
     """A lost node is logged once, and once when it is back; one that left the cluster is forgotten."""
-    watchman = Watchman()
+    watchman = HostLogger()
     here, there = (SimpleNamespace(address=address, datacenter="dc1") for address in ("10.0.0.1", "10.0.0.2"))
     watchman.on_add(here)
     watchman.on_up(here)

@@ -19,7 +19,10 @@ from tests.unit.words import documented
 from tests.unit.words.documented import ROOT, Function, Source, string
 
 RECORD = Path(__file__).with_name("words.toml")
-MEASURES = ("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version ")
+MEASURES = (
+    *("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version "),
+    *("Seconds ", "Bytes ", "Years ", "Share ", "Pause ", "Delay ", "Age ", "Key ", "Index "),
+)
 ROLE = re.compile(r":(?:class|meth|func|attr|mod|data|exc|obj):`(?:[^`<]*<)?[~!]?(?P<name>[^`<>()]+)(?:\(\))?>?`")
 CAPITALS = re.compile(r"(?<![:`])(`{1,2})(?P<name>[A-Z_][A-Z0-9_]+(?:\.[A-Za-z_]+)*)\1(?!`)")
 CODE = re.compile(r"(`+)[^`]+\1")

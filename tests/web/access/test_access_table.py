@@ -41,7 +41,7 @@ READING = {
     "POST /v1/{app}/_claims",
     "GET /v1/{app}/{queue}/peek",
 }
-OF_READ_MARKS = {"PUT /v1/{app}/{queue}/read", "POST /v1/{app}/_unread"}
+READ_MARK_ROUTES = {"PUT /v1/{app}/{queue}/read", "POST /v1/{app}/_unread"}
 BODIES: dict[str, dict[str, Any]] = {
     "PUT /v1/{app}/{queue}/read": {"until": ID},
     "PUT /v1/{app}/{queue}/offsets/{group}": {"partitions": {"1": {"offset": ID}}},
@@ -81,7 +81,7 @@ class Tokens:
     """Reads the credentials of the test's users."""
 
     scheme = "Token"
-    believed = 60.0
+    max_cache_seconds = 60.0
 
     def __init__(self) -> None:
         self.known: dict[str, Identity] = {}
@@ -204,7 +204,14 @@ class Scene:
     def request(self, route: str, caller: Caller) -> Reply:
         method, path = route.split(" ")
         group = self._group if "_groups" in route else "g"
-        parts = {"app": self.names.owner, "queue": self.names.queue, "group": group, "ids": ID, "name": "n"}
+        parts = {
+            "app": self.names.owner,
+            "queue": self.names.queue,
+            "group": group,
+            "ids": ID,
+            "name": "n",
+            "member": "m",
+        }
         parts |= {"move": "0" * 16, "id": ID, "schedule": "s"}
         path = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
         if route.endswith("/_read"):
@@ -234,7 +241,7 @@ class Scene:
 
 def is_allowed(row: Row, column: str, kind: str) -> bool:
     if kind == "ps":
-        kind = "p" if "p" in row["anonymous"].split() or row["route"] in OF_READ_MARKS else "s"
+        kind = "p" if "p" in row["anonymous"].split() or row["route"] in READ_MARK_ROUTES else "s"
     cell = row[column].split()
     return cell == ["yes"] or kind in cell
 

@@ -15,7 +15,7 @@ from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
-from tests.web.gateway_calls import ALWAYS, Request, running
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, running
 
 ID = "0123456789ab11e88000000000000001"
 SIGNATURE = (
@@ -60,7 +60,7 @@ def test_bodies_that_are_read(store: Store, credential: str | None) -> None:
             method, pattern = target.split()
             request = Request(method, _path(pattern), [b"!", b"!"], headers=[("content-type", "application/json")])
             request.headers[0] = ("authorization", credential) if credential else ("x-none", "")
-            reply = await asyncio.wait_for(request.to(gateway), ALWAYS)
+            reply = await asyncio.wait_for(request.to(gateway), TEST_TIMEOUT)
             assert 200 <= reply.status < 500, (target, reply)
             if len(request.pieces) < 2:
                 read.add(target)

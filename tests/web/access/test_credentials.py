@@ -24,18 +24,18 @@ class Clock:
         return self.now + 1e9
 
 
-class Letters:
+class CountingReader:
     """Reads known credentials; every read takes a fixed time.
 
     Args:
         scheme: See the protocol.
         clock: Advanced by each read.
-        believed: See the protocol.
+        max_cache_seconds: See the protocol.
         seconds: Duration of a read.
     """
 
-    def __init__(self, scheme: str, clock: Clock, *, believed: float = 60.0, seconds: float = 0.0) -> None:
-        self.scheme, self.believed = scheme, believed
+    def __init__(self, scheme: str, clock: Clock, *, max_cache_seconds: float = 60.0, seconds: float = 0.0) -> None:
+        self.scheme, self.max_cache_seconds = scheme, max_cache_seconds
         self.known: dict[str, Identity] = {}
         self.looks = 0
         self._clock, self._seconds = clock, seconds
@@ -60,27 +60,27 @@ def clock() -> Clock:
 def test_credentials_add_up(clock: Clock) -> None:
     """The caller has the names and grants of all its credentials, and counts for one tenant in whatever order."""
     grant = Grant("shop", frozenset({"read"}))
-    one, two = Letters("One", clock), Letters("Two", clock)
+    one, two = CountingReader("One", clock), CountingReader("Two", clock)
     one.known["x"], two.known["x y"] = somebody("app:b", grant), somebody("app:a", grant)
     authenticate = Authenticator([one, two], clock=clock, wall=clock.wall)
     expected = Caller(frozenset({"app:a", "app:b"}), (grant,), "app:a")
     assert authenticate("One x;Two x y") == authenticate(" Two  x y ; One x") == expected
-    assert authenticate.seen("One x;Two x y") == "app:a"
+    assert authenticate.stale_tenant("One x;Two x y") == "app:a"
 
 
 def test_what_no_reader_reads_is_nobody(clock: Clock) -> None:
     """Without a credential of a known scheme the caller is anonymous, and its header is not cached."""
-    reader = Letters("One", clock)
+    reader = CountingReader("One", clock)
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     for header in ("", "One", "One ", "one x", "OneTwo x", "Two x; Three", ";;"):
         assert authenticate(header) is ANYBODY
-        assert authenticate.seen(header) is None
+        assert authenticate.stale_tenant(header) is None
     assert reader.looks == 0
 
 
 def test_too_many_are_not_looked_at(clock: Clock) -> None:
     """A header with too many credentials is refused before any of them is read."""
-    reader = Letters("One", clock)
+    reader = CountingReader("One", clock)
     reader.known["x"] = somebody("app:a")
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     with pytest.raises(NotAuthenticated, match="17, at most 16"):
@@ -88,7 +88,7 @@ def test_too_many_are_not_looked_at(clock: Clock) -> None:
     assert reader.looks == 0
     assert authenticate(";".join(["One x"] * MAX_CREDENTIALS)).names == {"app:a"}
     for header in (";".join(["One x"] * (MAX_CREDENTIALS + 1)), "One x" + ";" * MAX_PARTS):
-        assert authenticate.seen(header) is None
+        assert authenticate.stale_tenant(header) is None
         with pytest.raises(NotAuthenticated, match="Too many"):
             authenticate(header)
     assert authenticate("One x" + ";" * (MAX_PARTS - 1)).names == {"app:a"}
@@ -96,13 +96,13 @@ def test_too_many_are_not_looked_at(clock: Clock) -> None:
 
 def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
     """A header may have 20 KiB, credentials of other schemes included; a longer one is refused with the reason."""
-    reader = Letters("One", clock)
+    reader = CountingReader("One", clock)
     reader.known["x"] = somebody("app:a")
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     longest = "One x; Other " + "y" * (MAX_HEADER - 13)
     assert authenticate(longest).names == {"app:a"}
-    assert authenticate.seen(longest) == "app:a"
-    assert authenticate.seen(longest + "y") is None
+    assert authenticate.stale_tenant(longest) == "app:a"
+    assert authenticate.stale_tenant(longest + "y") is None
     with pytest.raises(NotAuthenticated, match="too long: 20481 characters, at most 20480"):
         authenticate(longest + "y")
 
@@ -110,7 +110,7 @@ def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
 @pytest.mark.parametrize("x", ["x", "x" * 1000], ids=["short", "long"])
 def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
     """A caller's credentials are cached once however they are written, and evict no other caller's."""
-    one, two = Letters("One", clock), Letters("Two", clock)
+    one, two = CountingReader("One", clock), CountingReader("Two", clock)
     one.known |= {x: somebody("app:a"), "victim": somebody("app:v")}
     two.known["y"] = somebody("app:b")
     authenticate = Authenticator([one, two], clock=clock, wall=clock.wall, most=2)
@@ -119,49 +119,57 @@ def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
     for number in range(10):
         blanks = " " * number
         for header in (f"One {blanks}{x};X {number};Two y", f"{';' * number}Two y;One {x};One {x}", f"Two y;One {x}"):
-            assert authenticate(header) is authenticate.remembered(header) is authenticate.seen_caller(header) is caller
+            assert (
+                authenticate(header)
+                is authenticate.cached_caller(header)
+                is authenticate.stale_caller(header)
+                is caller
+            )
     assert (one.looks, two.looks) == (2, 1)
-    assert authenticate.remembered("One victim") is not None
+    assert authenticate.cached_caller("One victim") is not None
 
 
 @pytest.mark.parametrize("padding", ["", "; Other " + "x" * 1000], ids=["short", "long"])
 @pytest.mark.parametrize(
-    ("believed", "left", "seconds", "expected"),
+    ("max_cache_seconds", "left", "seconds", "expected"),
     [(60.0, None, 0.0, 60.0), (60.0, 7.0, 0.0, 7.0), (5.0, 7.0, 0.0, 5.0), (60.0, 7.0, 3.0, 7.0)],
 )
 def test_how_long_it_is_remembered(
-    clock: Clock, padding: str, believed: float, left: float | None, seconds: float, expected: float
+    clock: Clock, padding: str, max_cache_seconds: float, left: float | None, seconds: float, expected: float
 ) -> None:
     """No longer than the reader says, nor past the credential's end, which does not move while it is looked at."""
-    one, other = Letters("One", clock, believed=believed, seconds=seconds), Letters("Lasting", clock, believed=1e9)
+    one, other = (
+        CountingReader("One", clock, max_cache_seconds=max_cache_seconds, seconds=seconds),
+        CountingReader("Lasting", clock, max_cache_seconds=1e9),
+    )
     began = clock.now
     one.known["x"] = somebody("a", expires=None if left is None else clock.wall() + left)
     other.known["y"] = somebody("b")
     authenticate = Authenticator([one, other], clock=clock, wall=clock.wall)
     header = "One x; Lasting y" + padding
     caller = authenticate(header)
-    assert authenticate.remembered(header) is caller
+    assert authenticate.cached_caller(header) is caller
     clock.now = began + expected - 0.01
-    assert authenticate.remembered(header) is caller
+    assert authenticate.cached_caller(header) is caller
     clock.now = began + expected + 0.01
-    assert authenticate.remembered(header) is None
+    assert authenticate.cached_caller(header) is None
 
 
 def test_an_expired_credential_is_refused_and_forgotten(clock: Clock) -> None:
     """An expired credential is refused, whatever its reader says, and its header is dropped from the cache."""
-    reader = Letters("One", clock)
+    reader = CountingReader("One", clock)
     reader.known["x"] = somebody("a", expires=clock.wall() + 5)
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     authenticate("One x")
     clock.now += 5
     with pytest.raises(NotAuthenticated, match="expired"):
         authenticate("One x")
-    assert authenticate.seen("One x") is None
+    assert authenticate.stale_tenant("One x") is None
 
 
 def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:
     """When the cache is full, the caller with the most headers loses its oldest, whichever caller needs the room."""
-    one = Letters("One", clock)
+    one = CountingReader("One", clock)
     one.known |= {f"x{number}": somebody("greedy") for number in range(20)} | {name: somebody(name) for name in "abc"}
     authenticate = Authenticator([one], clock=clock, wall=clock.wall, most=4)
     authenticate("One a")
@@ -169,13 +177,13 @@ def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:
         authenticate(f"One x{number}")
     for name in "bc":
         authenticate(f"One {name}")
-    assert all(authenticate.remembered(f"One {name}") is not None for name in ("a", "b", "c", "x19"))
-    assert len(authenticate._known) == sum(map(len, authenticate._of_caller.values())) == 4
+    assert all(authenticate.cached_caller(f"One {name}") is not None for name in ("a", "b", "c", "x19"))
+    assert len(authenticate._cache) == sum(map(len, authenticate._keys_by_caller.values())) == 4
 
 
 def test_the_oldest_are_forgotten_first(clock: Clock) -> None:
     """A header that was just used again outlives older ones."""
-    reader = Letters("One", clock, believed=10)
+    reader = CountingReader("One", clock, max_cache_seconds=10)
     reader.known |= {name: somebody(name) for name in "abcd"}
     authenticate = Authenticator([reader], clock=clock, wall=clock.wall, most=3)
     for name in "abc":
@@ -183,4 +191,4 @@ def test_the_oldest_are_forgotten_first(clock: Clock) -> None:
     clock.now += 11
     for name in "ad":
         authenticate(f"One {name}")
-    assert [authenticate.seen(f"One {name}") for name in "abcd"] == ["a", None, "c", "d"]
+    assert [authenticate.stale_tenant(f"One {name}") for name in "abcd"] == ["a", None, "c", "d"]

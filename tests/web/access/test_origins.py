@@ -13,7 +13,7 @@ from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
 from tests.web.gateway_calls import Reply, Request, running
 
-HERE, THERE = "https://app.example.com", "https://evil.example.com"
+ORIGIN, THERE = "https://app.example.com", "https://evil.example.com"
 FOR_BROWSERS = {
     "access-control-allow-origin",
     "access-control-expose-headers",
@@ -31,11 +31,11 @@ def ask(app: App, *requests: Request) -> list[Reply]:
     async def work(gateway: Gateway) -> list[Reply]:
         return [await request.to(gateway) for request in requests]
 
-    replies: list[Reply] = running(app, origins={"queuey": (HERE,)})(work)
+    replies: list[Reply] = running(app, origins={"queuey": (ORIGIN,)})(work)
     return replies
 
 
-def preflight(path: str, origin: str = HERE, headers: str = "authorization") -> Request:
+def preflight(path: str, origin: str = ORIGIN, headers: str = "authorization") -> Request:
     named = [("origin", origin), ("access-control-request-method", "POST"), ("access-control-request-headers", headers)]
     request = Request("OPTIONS", path, headers=named)
     request.headers = request.headers[1:]
@@ -50,7 +50,7 @@ def test_each_route_has_preflights(app: App, route: str) -> None:
         app, preflight(path), preflight(path, THERE), preflight(path.replace("/queuey", "/guest", 1))
     )
     assert (allowed.status, allowed.body) == (204, b"")
-    assert allowed.headers["Access-Control-Allow-Origin"] == HERE
+    assert allowed.headers["Access-Control-Allow-Origin"] == ORIGIN
     assert allowed.headers["Vary"] == "Origin"
     assert "Last-Event-ID" in allowed.headers["Access-Control-Allow-Headers"]
     for reply in (refused, elsewhere):
@@ -64,17 +64,17 @@ def test_answers_may_be_read(owner: Caller, app: App) -> None:
     replies = ask(
         app,
         *(
-            Request("GET", path, headers=[("origin", HERE)])
+            Request("GET", path, headers=[("origin", ORIGIN)])
             for path in ("/v1/queuey/q", "/v1/queuey/none", "/v1/queuey/_stream")
         ),
-        Request("POST", "/v1/queuey/q", b"x", headers=[("origin", HERE)]),
+        Request("POST", "/v1/queuey/q", b"x", headers=[("origin", ORIGIN)]),
         Request("GET", "/v1/queuey/q", headers=[("origin", THERE)]),
         Request("GET", "/v1/queuey/q"),
-        Request("GET", "/v1/", headers=[("origin", HERE)]),
+        Request("GET", "/v1/", headers=[("origin", ORIGIN)]),
     )
     assert [reply.status for reply in replies] == [200, 404, 200, 201, 200, 200, 200]
     allowed = [reply.headers.get("Access-Control-Allow-Origin") for reply in replies]
-    assert allowed == [HERE] * 4 + [None] * 3
+    assert allowed == [ORIGIN] * 4 + [None] * 3
     assert [reply.headers.get("Vary") for reply in replies] == ["Origin"] * 6 + [None]
 
 
@@ -82,7 +82,7 @@ def test_every_header_of_an_answer_is_shown(owner: Caller, app: App) -> None:
     """Rates, refusals, warnings and what a message carries: a browser shows a page only headers that are listed."""
     owner.create("q")
     rates = RateLimits(Rates(application=1.0, application_burst=3), clock=lambda: 1000.0)
-    origin = ("origin", HERE)
+    origin = ("origin", ORIGIN)
     kept = [origin, ("x-header-colour", "red"), ("idempotency-key", "one")]
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -92,7 +92,7 @@ def test_every_header_of_an_answer_is_shown(owner: Caller, app: App) -> None:
         raw = [await Request("GET", path, query="raw=1", headers=[origin]).to(gateway) for _ in range(2)]
         return [stored, again, *raw]
 
-    replies = running(app, origins={"queuey": (HERE,)}, rates=rates)(work)
+    replies = running(app, origins={"queuey": (ORIGIN,)}, rates=rates)(work)
     assert [reply.status for reply in replies] == [201, 201, 200, 429]
     for reply in replies:
         listed = {name.strip().lower() for name in reply.headers["Access-Control-Expose-Headers"].split(",")}

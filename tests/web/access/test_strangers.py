@@ -18,7 +18,7 @@ from queuey.facades.settings import Facades, SqsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
-from queuey.web.admission.scheduling import Turn, stranger
+from queuey.web.admission.scheduling import Turn, stranger_tenant
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.console.conftest import examine
@@ -35,7 +35,7 @@ FORGED = 6
 ADDRESS = "198.51.100.7"
 
 
-class From(Request):
+class RequestFrom(Request):
     """A request from an address, without the usual key."""
 
     def __init__(self, *given: Any, address: str = ADDRESS, **also: Any) -> None:  # noqa: ANN401 - as the base has it
@@ -68,42 +68,44 @@ class Scene:
         self.sqs = Sqs(self.app, new_key(store, "queuey"), "/sqs")
         self.forger = Sqs(self.app, Credentials(self.sqs.key.access_key, "a guess"), "/sqs")
 
-    def owner(self) -> From:
-        return From("GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}")])
+    def owner(self) -> RequestFrom:
+        return RequestFrom("GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}")])
 
-    def signed(self, by: Sqs, body: bytes = b"{}") -> From:
+    def signed(self, by: Sqs, body: bytes = b"{}") -> RequestFrom:
         return _sent(by.signed(body, LISTING))
 
-    def link(self, by: Sqs, seconds: int = 60) -> From:
+    def link(self, by: Sqs, seconds: int = 60) -> RequestFrom:
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
             return SigV4QueryAuth(*known, expires=seconds)
 
         return _sent(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
 
-    def revoke(self) -> From:
+    def revoke(self) -> RequestFrom:
         """A request with a key that was valid and is now revoked; only its path is read."""
         if (key := bridge.run(self.store.applications.find_key(digest_of("lost")))) is not None:
             bridge.run(self.store.applications.revoke_key("queuey", key.id))
             self.later += 60.0
         return self.lost()
 
-    def lost(self) -> From:
+    def lost(self) -> RequestFrom:
         """A request for a missing resource with an invalid key."""
-        return From("GET", "/v1/queuey/q/a/b/c", headers=[("authorization", "Application lost")])
+        return RequestFrom("GET", "/v1/queuey/q/a/b/c", headers=[("authorization", "Application lost")])
 
-    def token(self, token: str) -> From:
-        return From("GET", "/v1/queuey/inbox", headers=[("authorization", f"Bearer {token}")])
+    def token(self, token: str) -> RequestFrom:
+        return RequestFrom("GET", "/v1/queuey/inbox", headers=[("authorization", f"Bearer {token}")])
 
-    def session(self) -> From:
-        return From("GET", "/console/a/queuey", headers=[("host", "localhost"), ("cookie", f"session={'a' * 43}")])
+    def session(self) -> RequestFrom:
+        return RequestFrom(
+            "GET", "/console/a/queuey", headers=[("host", "localhost"), ("cookie", f"session={'a' * 43}")]
+        )
 
 
-def _sent(request: AWSRequest) -> From:
+def _sent(request: AWSRequest) -> RequestFrom:
     parts = urlsplit(request.url)
     headers = [(name.lower(), str(value)) for name, value in request.headers.items()]
     if request.body and all(name != "content-length" for name, _ in headers):
         headers.append(("content-length", str(len(request.body))))
-    return From(request.method, parts.path, request.body or b"", headers=headers, query=parts.query)
+    return RequestFrom(request.method, parts.path, request.body or b"", headers=headers, query=parts.query)
 
 
 @pytest.fixture
@@ -113,9 +115,9 @@ def scene(store: Store) -> Iterator[Scene]:
         yield Scene(store, issuer, keys.url)
 
 
-CLAIMS: dict[str, Callable[[Scene], From]] = {
-    "unknown key": lambda scene: From("GET", "/v1/queuey", headers=[("authorization", "Application unknown")]),
-    "one of two keys": lambda scene: From(
+CLAIMS: dict[str, Callable[[Scene], RequestFrom]] = {
+    "unknown key": lambda scene: RequestFrom("GET", "/v1/queuey", headers=[("authorization", "Application unknown")]),
+    "one of two keys": lambda scene: RequestFrom(
         "GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}; Application unknown")]
     ),
     "revoked key": Scene.revoke,
@@ -135,7 +137,7 @@ def _forged_token(issuer: Issuer) -> str:
     return forger.token("ann")
 
 
-def _altered(request: From) -> From:
+def _altered(request: RequestFrom) -> RequestFrom:
     request.pieces = [b"[]"]
     return request
 
@@ -175,7 +177,7 @@ def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene
         request.hold = asyncio.Event()
         request.pieces = [body[:1000], body[1000:]]
         task = asyncio.create_task(request.to(gateway))
-        await until(lambda: gateway._memory.held(stranger(ADDRESS)) > 0)
+        await until(lambda: gateway._memory.held(stranger_tenant(ADDRESS)) > 0)
         assert gateway._memory.held("app:queuey") == 0
         request.hold.set()
         reply = await task
@@ -209,7 +211,7 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
         mine = scene.owner()
         mine.address = "203.0.113.9"
         waiting.append(asyncio.create_task(mine.to(gateway)))
-        threads, tenant = gateway._threads, stranger(mine.address)
+        threads, tenant = gateway._threads, stranger_tenant(mine.address)
         # The request waits, runs, or was already read by a spare thread.
         await until(lambda: tenant in threads._turns._jobs or threads._hand.held(tenant) > 0 or digest_of(KEY) in read)
         release.set()
@@ -237,6 +239,6 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
         gateway._scheduler.enter = note  # type: ignore[method-assign]
         await scene.signed(scene.forger).to(gateway)
         await scene.signed(scene.sqs).to(gateway)
-        assert entered == [stranger(ADDRESS), stranger(ADDRESS), "app:queuey"]
+        assert entered == [stranger_tenant(ADDRESS), stranger_tenant(ADDRESS), "app:queuey"]
 
     running(scene.app)(work)

@@ -21,7 +21,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, settle
-from tests.web.gateway_calls import ALWAYS, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
 
 Ask = Callable[..., Reply]
 BAD = [(body, field) for body, field in BAD_RECEIPTS if body.get("receipts") is not None]
@@ -31,7 +31,7 @@ QUERY = "limit=1&ttl=60&partitions="
 @pytest.fixture
 def limits() -> Limits:
     """Long polls that outlast a busy machine, and a low bound of bodies."""
-    return Limits(max_wait=ALWAYS, max_body=200_000)
+    return Limits(max_wait=TEST_TIMEOUT, max_body=200_000)
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def ask(owner: Caller) -> Ask:
 def settling() -> Iterator[list[int]]:
     """Numbers of receipts in each acknowledgement that reached the service."""
     counts: list[int] = []
-    real = PiggybackedAck.take
+    real = PiggybackedAck.wait
 
     async def counting(ack: PiggybackedAck, settles: Mapping[int, SettleRequest]) -> None:
         counts.append(sum(len(each.receipts) for each in settles.values()))
         await real(ack, settles)
 
-    with replace(PiggybackedAck.take, counting):
+    with replace(PiggybackedAck.wait, counting):
         yield counts
 
 
@@ -211,7 +211,7 @@ def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends:
     settling.clear()
 
     async def work(gateway: Gateway) -> Reply:
-        wait = 1 if ends == "time" else ALWAYS
+        wait = 1 if ends == "time" else TEST_TIMEOUT
         request = Request("POST", "/v1/queuey/q/claims", body, query=f"wait={wait}&ttl=60")
         task = asyncio.create_task(request.to(gateway))
         await until(lambda: gateway._polls.places.total != gateway._polls.places.free)

@@ -18,13 +18,13 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies, settle, statuses, statuses_of
-from tests.web.gateway_calls import ALWAYS, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
 
 
 @pytest.fixture
 def limits() -> Limits:
     """Long polls that outlast a busy machine."""
-    return Limits(max_wait=ALWAYS)
+    return Limits(max_wait=TEST_TIMEOUT)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_it_is_explained(owner: Caller, first: dict[str, Any]) -> None:
 
 def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, Any]) -> None:
     """A waiting claim gets no message posted after the pause, and one soon after the pause has ended."""
-    claim = Request("POST", "/v1/queuey/q/claims", b"", query=f"wait={ALWAYS}")
+    claim = Request("POST", "/v1/queuey/q/claims", b"", query=f"wait={TEST_TIMEOUT}")
 
     async def work(gateway: Gateway) -> Reply:
         task = asyncio.create_task(claim.to(gateway))

@@ -14,7 +14,7 @@ from queuey.web.parts import App
 from tests.web.access.test_named_queues import limited
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies
-from tests.web.gateway_calls import ALWAYS, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
 
 QUEUES = ["hi", "mid", "lo"]
 
@@ -22,7 +22,7 @@ QUEUES = ["hi", "mid", "lo"]
 @pytest.fixture
 def limits() -> Limits:
     """Long polls that outlast a busy machine."""
-    return Limits(max_wait=ALWAYS)
+    return Limits(max_wait=TEST_TIMEOUT)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_one_wait_is_for_all(app: App, owner: Caller, name: str) -> None:
     owner.post("lo", "before")
     receipt = ask(owner).messages[0]["receipt"]
     body = json.dumps({"queues": QUEUES, "acknowledge": {"lo": [receipt]}}).encode()
-    claim = Request("POST", "/v1/queuey/_claims", body, query=f"wait={ALWAYS}&ttl=60")
+    claim = Request("POST", "/v1/queuey/_claims", body, query=f"wait={TEST_TIMEOUT}&ttl=60")
 
     async def work(gateway: Gateway) -> Reply:
         task = asyncio.create_task(claim.to(gateway))

@@ -41,7 +41,7 @@ def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
     assert job["state_at"] <= job["expires"]
     assert "state" not in owner.get("q/jobs").json["jobs"][0]
     [reason] = [one for one in owner.get(f"q/explain/{claim['message_id']}").json["reasons"] if one["code"] == "state"]
-    assert reason["text"].endswith('its worker set the state {"done":3,"of":[10,"ü"]}')
+    assert reason["text"].endswith('its worker set the state: {"done":3,"of":[10,"ü"]}')
     put(owner, {claim["receipt"]: None})
     assert shown(owner) is None
 

@@ -29,7 +29,7 @@ def values_in(output: str) -> list[Any]:
     return values
 
 
-class Known:
+class AnsweredValues:
     """Maps values of shown answers to those of the real answers."""
 
     def __init__(self) -> None:

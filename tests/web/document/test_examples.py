@@ -20,7 +20,7 @@ from queuey.web.openapi import JSON, Example
 from queuey.web.parts import App
 from queuey.web.v1.spec import EXAMPLES, OPERATIONS, document
 from tests.web.caller import Caller, Reply
-from tests.web.document.alike import Known, is_like
+from tests.web.document.alike import AnsweredValues, is_like
 from tests.web.gateway_calls import KEY, stop_all
 
 OPERATIONS_BY_ID = {each.id: each for each in OPERATIONS}
@@ -32,7 +32,7 @@ class Player:
     def __init__(self, app: App) -> None:
         self._owner = Caller(app, f"Application {KEY}", base="/v1/queuey")
         self._operator = Caller(app, f"Application {KEY[::-1]}", base="/v1/queuey")
-        self._known = Known()
+        self._known = AnsweredValues()
 
     def play(self, example: Example) -> Reply:
         operation = OPERATIONS_BY_ID[example.operation]

@@ -23,7 +23,7 @@ from tests.contract.samples import eventually
 from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader, blocks
 from tests.servers.served import Served
-from tests.web.document.alike import Known, is_like, values_in
+from tests.web.document.alike import AnsweredValues, is_like, values_in
 
 PAGES = [f"docs/{name}" for name in ("api.md", "api-messages.md", "api-queues.md", "api-jobs.md", "api-groups.md")]
 """Pages in order: each goes on where the one before has ended."""
@@ -96,7 +96,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
     with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
         operator = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])[0]
     reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), OPERATOR=operator)
-    answers, ran = Known(), []
+    answers, ran = AnsweredValues(), []
     [(_, first), *others] = every("sh", "json")
     output = ""
     for page, block in others:

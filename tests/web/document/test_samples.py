@@ -27,13 +27,13 @@ from tests.in_process import InProcess
 from tests.javascript.test_node import NODE, needs_node
 from tests.pages import Block, Reader
 from tests.servers.served import Served
-from tests.web.document.alike import Known, is_like, values_in
+from tests.web.document.alike import AnsweredValues, is_like, values_in
 from tests.web.document.test_examples import OPERATIONS_BY_ID
 from tests.web.gateway_calls import KEY
 
 STREAMS = {"followQueues", "followManyQueues", "readMessages"}
 """Operations that follow queues; clients choose one of them."""
-FOLLOWING = {"followQueues", "followManyQueues", "joinGroup"}
+FOLLOW_OPERATIONS = {"followQueues", "followManyQueues", "joinGroup"}
 """Operations whose examples never end."""
 WITHOUT_PYTHON = {
     "describeCaller",
@@ -98,7 +98,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
     """Each command, typed after the first lines of the page, is answered as the page shows."""
     (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
     keys = {"listApplications": operator_key(served)}
-    answers = Known()
+    answers = AnsweredValues()
     for example in EXAMPLES:
         key = keys.get(example.operation, str(served.profile.key))
         reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), KEY=key)
@@ -136,7 +136,7 @@ def test_python(tmp_path: Path) -> None:
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     transport = Recording(make_app(store))
     names: dict[str, Any] = {"client": Client(ADDRESS, key=KEY, transport=transport)}
-    answers, missing = Known(), set()
+    answers, missing = AnsweredValues(), set()
 
     def stop(*_: object) -> None:
         raise Stopped
@@ -147,7 +147,7 @@ def test_python(tmp_path: Path) -> None:
             missing.add(example.operation)
             continue
         transport.exchanges.clear()
-        names["print"] = stop if example.operation in FOLLOWING else lambda *_: None
+        names["print"] = stop if example.operation in FOLLOW_OPERATIONS else lambda *_: None
         try:
             exec(compile(source, example.operation, "exec"), names)
         except Stopped:
@@ -203,12 +203,12 @@ def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
 def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -> None:
     """Each program calls the operation that it stands at; programs of claims use what was claimed before."""
     keys = {"listApplications": operator_key(served)}
-    answers, claimed = Known(), "[]"
+    answers, claimed = AnsweredValues(), "[]"
     for example in EXAMPLES:
         source = answers.translated(source_of(example, "JavaScript"))
         if "claimed[" in source:
             source = f"const claimed = {claimed};\n{source}"
-        if example.operation in FOLLOWING:
+        if example.operation in FOLLOW_OPERATIONS:
             source = f"setTimeout(() => process.exit(), 2000);\n{source}"
         exchanges = run_module(f"{{\n{source}\n}}", keys.get(example.operation, str(served.profile.key)))
         answer = answer_to(example, exchanges)

@@ -18,7 +18,7 @@ from queuey.web.credentials import Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, KEY, MOST, Request, held, running, until
+from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, held, running, until
 
 MESSAGES, SIZE = 20, 20_000
 """Number of messages of the long queue, and bytes of each."""
@@ -38,14 +38,14 @@ class OneUser:
     """An issuer's reader that has one user."""
 
     scheme = "Token"
-    believed = ALWAYS
+    max_cache_seconds = TEST_TIMEOUT
 
     def read(self, credential: str, now: float) -> Identity:
         grants = tuple(Grant("queuey", frozenset({"read"}), queue) for queue in ("long", "empty"))
         return Identity(frozenset({"queuey ann"}), grants, f"{USERS_OF}queuey")
 
 
-class Failing(Request):
+class FailingRequest(Request):
     """A request of a server that fails at one of its calls.
 
     Args:
@@ -77,7 +77,7 @@ class Failing(Request):
             if self._raises:
                 raise ServerFailed
             self.task.cancel()
-            await asyncio.sleep(ALWAYS)
+            await asyncio.sleep(TEST_TIMEOUT)
 
     async def end(self, gateway: Gateway, turns: int | None = None) -> None:
         """Has the gateway answer, and the server cancel it after some turns of the loop."""
@@ -87,7 +87,7 @@ class Failing(Request):
                 await asyncio.sleep(0)
             self.task.cancel()
         with suppress(ServerFailed, asyncio.CancelledError):
-            await asyncio.wait_for(self.task, ALWAYS)
+            await asyncio.wait_for(self.task, TEST_TIMEOUT)
 
 
 EVENTS, JSON = [("accept", "text/event-stream")], [("content-type", "application/json")]
@@ -127,7 +127,7 @@ def app(store: Store, limits: Limits) -> App:
     return app
 
 
-async def check(gateway: Gateway, request: Failing, turns: int | None = None) -> None:
+async def check(gateway: Gateway, request: FailingRequest, turns: int | None = None) -> None:
     """Lets a request end, and checks that the quotas are whole afterwards."""
     await request.end(gateway, turns)
     with suppress(TimeoutError):
@@ -148,10 +148,10 @@ def busy(app: App, work: Callable[[Gateway], Any]) -> None:
     running(app, waiters=6, memory=4 * MOST, max_body=MOST // 4, page_bytes=MOST // 2)(with_others)
 
 
-def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> Failing:
+def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> FailingRequest:
     _, call, options = KINDS[kind]
     call = (*call[:2], *(list(part) if isinstance(part, list) else part for part in call[2:]))
-    request = Failing(*call, fails_at=fails_at, raises=raises, **options)
+    request = FailingRequest(*call, fails_at=fails_at, raises=raises, **options)
     request.headers[0] = "authorization", key
     return request
 

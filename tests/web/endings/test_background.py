@@ -19,7 +19,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
 
 MESSAGES = 1500
 
@@ -37,9 +37,9 @@ def test_a_move_is_handed_back(app: App, owner: Caller, store: Store) -> None:
         moves = Request("POST", "/v1/queuey/_moves", both, headers=[("content-type", "application/json")])
         assert (await moves.to(gateway)).status == 202
         await until(lambda: service.moves.statistics()["moves_messages_total"] > 0)
-        await asyncio.wait_for(service.end(ALWAYS), ALWAYS)
+        await asyncio.wait_for(service.end(TEST_TIMEOUT), TEST_TIMEOUT)
 
-    with replace_in(module, module.REST, ALWAYS), replace_in(module, module.LONGEST_REST, ALWAYS):
+    with replace_in(module, module.REST_RATIO, TEST_TIMEOUT), replace_in(module, module.MAX_REST, TEST_TIMEOUT):
         running(app)(work)
     [record] = bridge.run(store.records.records(KIND, "queuey"))
     assert bridge.run(store.records.due_records(KIND, store.claim_logs.claim_time()))
@@ -66,7 +66,7 @@ def test_a_service_that_ends_soon_after_its_start(
         async def send(message: dict[str, Any]) -> None:
             logged.append(message["type"])
 
-        await asyncio.wait_for(Application()({"type": "lifespan"}, receive, send), ALWAYS)
+        await asyncio.wait_for(Application()({"type": "lifespan"}, receive, send), TEST_TIMEOUT)
         return logged
 
     with caplog.at_level(logging.WARNING):

@@ -14,7 +14,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, Reply, Request, running
+from tests.web.gateway_calls import TEST_TIMEOUT, Reply, Request, running
 
 T = TypeVar("T")
 MAX_JOBS = 15
@@ -92,6 +92,6 @@ def test_failed_halfway(
         try:
             return await work(gateway)
         finally:
-            await app.service.end(ALWAYS)
+            await app.service.end(TEST_TIMEOUT)
 
     assert "none" in running(app)(work_and_end)

@@ -35,11 +35,11 @@ SHORT_WAIT = 0.05
 """Seconds for which a poll of a burst waits."""
 
 
-class Gone(ConnectionError):
+class ClientDisconnected(ConnectionError):
     """The client has closed its connection."""
 
 
-class Fickle(Request):
+class UnreliableRequest(Request):
     """A request whose client or server may give up at some point.
 
     Args:
@@ -64,12 +64,12 @@ class Fickle(Request):
     async def send(self, message: dict[str, Any]) -> None:
         self._fails -= 1
         if self._fails < 0:
-            raise Gone
+            raise ClientDisconnected
         await asyncio.sleep(0)
         await super().send(message)
 
 
-def drawn(rng: random.Random) -> Fickle:
+def drawn(rng: random.Random) -> UnreliableRequest:
     """Draws a request of any kind, with a valid credential or not, and a client of any kind."""
     queue, waits = rng.choice(QUEUES), f"wait={SHORT_WAIT}"
     names = rng.sample(QUEUES, rng.randrange(1, len(QUEUES)))
@@ -94,15 +94,15 @@ def drawn(rng: random.Random) -> Fickle:
     ]
     call, options = rng.choice(kinds)
     key = rng.choice((KEY, KEY, GUEST_KEY, "0" * 64))
-    return Fickle(*call, key=key, fails=rng.choice((0, 1, 2, 1000)), leaves=rng.randrange(40), **options)
+    return UnreliableRequest(*call, key=key, fails=rng.choice((0, 1, 2, 1000)), leaves=rng.randrange(40), **options)
 
 
 async def storm(gateway: Gateway, seed: int) -> None:
     """Sends requests, some of which the server cancels; returns when all have ended."""
     rng = random.Random(seed)
 
-    async def send(request: Fickle) -> None:
-        with suppress(Gone):
+    async def send(request: UnreliableRequest) -> None:
+        with suppress(ClientDisconnected):
             await answer(gateway, request.scope, request.receive, request.send)
 
     tasks = []
@@ -128,7 +128,7 @@ def limits() -> Limits:
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
     """Small quotas, which get exhausted: few concurrent attempts, and a stream of few queues takes several places."""
-    with replace_in(long_polls, long_polls.MAX_TRIES, 2), replace_in(long_polls, long_polls.QUEUES_A_PLACE, 8):
+    with replace_in(long_polls, long_polls.MAX_ATTEMPTS, 2), replace_in(long_polls, long_polls.QUEUES_A_PLACE, 8):
         yield
 
 

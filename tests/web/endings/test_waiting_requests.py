@@ -17,10 +17,10 @@ from queuey.web.gateway.asgi import TICK, Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
-from tests.contract.samples import new
+from tests.contract.samples import new_message
 from tests.replacing import replace
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, blank_request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, blank_request, running, until
 from tests.web.reads.test_streams import Reader, reading
 
 TENANT = "app:queuey"
@@ -67,7 +67,7 @@ def test_an_idle_stream_makes_no_crowd(owner: Caller, run: Run) -> None:
 
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader()) as reader:
-            await until(lambda: bool(gateway._polls._waiting) and not gateway._polls.trying.held(TENANT))
+            await until(lambda: bool(gateway._polls._waiting) and not gateway._polls.attempt_quota.held(TENANT))
             with replace(Contention.enter, noting):
                 await until(lambda: reader.response.count(b"\n:\n") > 2)
 
@@ -83,9 +83,11 @@ def test_a_stream_holds_no_page_while_its_client_takes_an_event(owner: Caller, r
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader()) as reader:
             reader.takes.clear()
-            await store.messages.append(queue, [new("a")])
+            await store.messages.append(queue, [new_message("a")])
             await until(lambda: bool(gateway._contention._requests))
-            await until(lambda: not gateway._polls.trying.held(TENANT) and not gateway._threads._hand.held(TENANT))
+            await until(
+                lambda: not gateway._polls.attempt_quota.held(TENANT) and not gateway._threads._hand.held(TENANT)
+            )
             assert gateway._memory.free == gateway._memory.total
             reader.takes.set()
             await until(lambda: reader.bodies == ["a"])
@@ -128,7 +130,7 @@ def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> No
             return {"POST": View(self.use, asks=True)}
 
         async def use(self, _request: Asked, _match: Match) -> Response:
-            assert await self.core.in_thread(lambda: stuck.wait(ALWAYS))
+            assert await self.core.in_thread(lambda: stuck.wait(TEST_TIMEOUT))
             return text_response("done")
 
     async def work(gateway: Gateway) -> bytes:
@@ -163,7 +165,7 @@ def test_the_end_of_one_request_answers_no_other() -> None:
                     self.ends[0]("first", None)
                     done("second", None)
 
-            return text_response(await ended(begin, Deadline(ALWAYS)))
+            return text_response(await ended(begin, Deadline(TEST_TIMEOUT)))
 
     async def work(gateway: Gateway) -> list[bytes]:
         first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))

@@ -27,7 +27,7 @@ from queuey.web.responses import Response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import ALWAYS, MOST, Request, Run, Stub, running, until
+from tests.web.gateway_calls import MOST, TEST_TIMEOUT, Request, Run, Stub, running, until
 
 
 class Held:
@@ -39,7 +39,7 @@ class Held:
         self.begun = asyncio.Event()
 
     async def append(self, *_: object, **_options: object) -> None:
-        await ended(self._begin, Deadline(ALWAYS), tells=True)
+        await ended(self._begin, Deadline(TEST_TIMEOUT), tells=True)
 
     def _begin(self, done: Done) -> Callable[[], Outcome]:
         self.done.append(done)
@@ -312,10 +312,10 @@ def test_writes_that_do_not_end_are_given_up(
     assert (batch.status, batch.json["outcome"], batch.json["outcomes"]) == (503, outcome, [outcome] * 2)
 
 
-class Leaving(Request):
+class LeavingClient(Request):
     """A request that the server cancels, or whose client disconnects, after a number of calls of the server."""
 
-    def leave(self, calls: int, *, cancelled: bool) -> Leaving:
+    def leave(self, calls: int, *, cancelled: bool) -> LeavingClient:
         """Sets the number of calls, and whether the server cancels the request or reports a disconnect."""
         self.calls, self.cancelled = calls, cancelled
         return self
@@ -335,14 +335,16 @@ class Leaving(Request):
         self._is_gone()
 
 
-LEAVING: dict[str, Callable[[], Leaving]] = {
-    "post": lambda: Leaving(body=b"x" * 200),
-    "long post": lambda: Leaving(body=b"x" * 100_000),
-    "chunked post": lambda: Leaving(body=[b"x" * 40_000] * 3),
-    "read": lambda: Leaving("GET"),
-    "page": lambda: Leaving("GET", query="limit=1000&partitions=*"),
-    "read of several": lambda: Leaving(path="/v1/queuey/_read", body=b'{"queues":[{"queue_name":"q"}],"wait":0.1}'),
-    "long poll": lambda: Leaving("GET", query=f"after={ids.to_hex(ids.LAST)}&wait=0.1"),
+LEAVING: dict[str, Callable[[], LeavingClient]] = {
+    "post": lambda: LeavingClient(body=b"x" * 200),
+    "long post": lambda: LeavingClient(body=b"x" * 100_000),
+    "chunked post": lambda: LeavingClient(body=[b"x" * 40_000] * 3),
+    "read": lambda: LeavingClient("GET"),
+    "page": lambda: LeavingClient("GET", query="limit=1000&partitions=*"),
+    "read of several": lambda: LeavingClient(
+        path="/v1/queuey/_read", body=b'{"queues":[{"queue_name":"q"}],"wait":0.1}'
+    ),
+    "long poll": lambda: LeavingClient("GET", query=f"after={ids.to_hex(ids.LAST)}&wait=0.1"),
 }
 
 
@@ -351,7 +353,7 @@ LEAVING: dict[str, Callable[[], Leaving]] = {
 def test_nothing_stays_taken_for_clients_that_leave(
     run: Run,
     owner: Caller,
-    make: Callable[[], Leaving],
+    make: Callable[[], LeavingClient],
     cancelled: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """Whenever a request ends, its memory, threads, places and loop time are released."""
@@ -367,7 +369,7 @@ def test_nothing_stays_taken_for_clients_that_leave(
                 with contextlib.suppress(asyncio.CancelledError):
                     request = make().leave(calls, cancelled=cancelled)
                     await answer(gateway, request.scope, request.receive, request.send)
-        quotas = [gateway._memory, gateway._polls.places, gateway._polls.trying, gateway._threads._hand]
+        quotas = [gateway._memory, gateway._polls.places, gateway._polls.attempt_quota, gateway._threads._hand]
         quotas.append(gateway._scheduler._under_way)
         assert gateway._contention._requests == {"other": 1}
         async with asyncio.timeout(60):
@@ -428,7 +430,7 @@ def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
     class Counting(Stub):
         def answer(self, request: Asked, match: Match) -> Response:
             if request.query == "slow":
-                assert slow.wait(ALWAYS)
+                assert slow.wait(TEST_TIMEOUT)
                 return super().answer(request, match)
             busy[0] += 1
             most[0] = max(most[0], busy[0])

@@ -18,8 +18,8 @@ from queuey.web.requests import SHORT_BODY
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, Run, until
 
-TIMES = 40
-ROUNDS = 60
+REPETITIONS = 40
+MAX_ROUNDS = 60
 """Max rounds until one leaves no garbage."""
 CLAIMS = "/v1/queuey/q/claims"
 
@@ -135,7 +135,7 @@ def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) ->
         gc.collect()
         gc.disable()
         try:
-            for _ in range(TIMES):
+            for _ in range(REPETITIONS):
                 await work(gateway)
             return gc.collect()
         finally:
@@ -145,9 +145,9 @@ def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) ->
         for _ in range(3):
             await work(gateway)
         objects: list[int] = []
-        while len(objects) < ROUNDS and min(objects, default=TIMES) >= TIMES:
+        while len(objects) < MAX_ROUNDS and min(objects, default=REPETITIONS) >= REPETITIONS:
             objects.append(await garbage(gateway))
         return objects
 
     objects = run(rounds)
-    assert min(objects) < TIMES, objects
+    assert min(objects) < REPETITIONS, objects

@@ -13,15 +13,15 @@ from queuey.web.asgi import answer
 from queuey.web.gateway.asgi import Gateway
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, Request, Run, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, until
 
-WAITING = f"wait={ALWAYS}&ttl=600"
+WAITING = f"wait={TEST_TIMEOUT}&ttl=600"
 
 
 @pytest.fixture
 def limits() -> Limits:
     """Long polls that outlast a busy machine."""
-    return Limits(max_wait=ALWAYS)
+    return Limits(max_wait=TEST_TIMEOUT)
 
 
 class Claim(Request):
@@ -43,7 +43,7 @@ class Claim(Request):
 
     async def leave(self, task: asyncio.Task[None]) -> None:
         self._left.set()
-        async with asyncio.timeout(ALWAYS / 2):
+        async with asyncio.timeout(TEST_TIMEOUT / 2):
             await task
         assert b'"message_id"' not in self.response
 
@@ -69,7 +69,7 @@ class HeldAppends:
         return await self._store.claim_logs.append_entry(*args, **named)
 
     async def begun(self) -> None:
-        await asyncio.wait_for(self._begun.wait(), ALWAYS)
+        await asyncio.wait_for(self._begun.wait(), TEST_TIMEOUT)
 
     def go_on(self) -> None:
         """Lets all appends go on, and holds none any more."""
@@ -84,12 +84,12 @@ def test_before_its_first_turn(run: Run, owner: Caller) -> None:
 
     async def work(gateway: Gateway) -> int:
         polls = gateway._polls
-        polls.trying.change("other", polls.trying.total)
+        polls.attempt_quota.change("other", polls.attempt_quota.total)
         claim = Claim(WAITING)
         task = claim.begin(gateway)
-        await until(lambda: bool(polls.tries._turns))
+        await until(lambda: bool(polls.attempts._turns))
         await claim.leave(task)
-        polls.trying.change("other", -polls.trying.total)
+        polls.attempt_quota.change("other", -polls.attempt_quota.total)
         return await deliveries(gateway)
 
     assert run(work) == 1
@@ -151,7 +151,7 @@ def test_while_it_waits_in_line(run: Run, owner: Caller, line: str) -> None:
         claim = Claim()
         task = claim.begin(gateway)
         await until(lambda: len(gateway._scheduler._turns if line == "loop" else gateway._threads._turns) == 1)
-        [client] = gateway._clients._unheard
+        [client] = gateway._clients._unwatched
         claim._left.set()
         await until(lambda: client.has_left)
         quota.change(tenant, -weight)

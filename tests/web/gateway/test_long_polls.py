@@ -13,22 +13,22 @@ from queuey.service import Limits, Service
 from queuey.service.reading import Reader
 from queuey.storage import Messages, Store, bridge
 from queuey.web import make_app
-from queuey.web.admission.long_polls import MAX_TRIES
+from queuey.web.admission.long_polls import MAX_ATTEMPTS
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
-from tests.contract.samples import new
+from tests.contract.samples import new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import ALWAYS, Request, Run, not_short, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, not_short, running, until
 
 
 @pytest.fixture
 def limits() -> Limits:
     """Long polls that outlast a busy machine."""
-    return Limits(max_wait=ALWAYS)
+    return Limits(max_wait=TEST_TIMEOUT)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def run(app: App) -> Run:
     return running(app, waiters=5000)
 
 
-def poll(path: str = "/v1/queuey/q", query: str = f"wait={ALWAYS}", *, key: str = KEY) -> Request:
+def poll(path: str = "/v1/queuey/q", query: str = f"wait={TEST_TIMEOUT}", *, key: str = KEY) -> Request:
     request = Request("GET", path, query=query)
     request.headers = [("authorization", f"Application {key}")]
     return request
@@ -50,11 +50,11 @@ def begin(gateway: Gateway, request: Request) -> asyncio.Task[Reply]:
 async def waiting(gateway: Gateway, count: int) -> None:
     """Waits until this many polls wait and none of them is being retried."""
     polls = gateway._polls
-    await until(lambda: polls.places.total - polls.places.free == count and not polls.tries._turns)
-    await until(lambda: polls.trying.free == polls.trying.total)
+    await until(lambda: polls.places.total - polls.places.free == count and not polls.attempts._turns)
+    await until(lambda: polls.attempt_quota.free == polls.attempt_quota.total)
 
 
-class Leaving(Request):
+class LeavingClient(Request):
     """A long poll whose client can disconnect."""
 
     left: asyncio.Event
@@ -76,7 +76,7 @@ def test_thousands_wait_without_threads(app: App, run: Run, owner: Caller, betwe
     async def work(gateway: Gateway) -> list[Reply]:
         await Request("GET").to(gateway)  # the credential and the queue are cached
         threads = threading.active_count()
-        tasks = [begin(gateway, poll(query=f"wait={ALWAYS}&limit={1 + number % 7}")) for number in range(1000)]
+        tasks = [begin(gateway, poll(query=f"wait={TEST_TIMEOUT}&limit={1 + number % 7}")) for number in range(1000)]
         await waiting(gateway, 1000)
         assert len(service.reader.watchers._shared) == 1
         assert threading.active_count() <= threads + 1
@@ -135,14 +135,14 @@ def test_the_place_of_a_client_that_leaves_is_free(run: Run, owner: Caller, path
 
     async def work(gateway: Gateway) -> None:
         if path.endswith("_read"):
-            request = Leaving("POST", path, b'{"queues":[{"queue_name":"q"}],"wait":300}')
+            request = LeavingClient("POST", path, b'{"queues":[{"queue_name":"q"}],"wait":300}')
         else:
-            request = Leaving("GET", path, query=f"wait={ALWAYS}")
+            request = LeavingClient("GET", path, query=f"wait={TEST_TIMEOUT}")
         request.left = asyncio.Event()
         task = begin(gateway, request)
         await waiting(gateway, 1)
         request.left.set()
-        async with asyncio.timeout(ALWAYS / 2):
+        async with asyncio.timeout(TEST_TIMEOUT / 2):
             await task
         assert gateway._polls.places.free == gateway._polls.places.total
 
@@ -184,8 +184,8 @@ def test_several_partitions_and_queues(run: Run, owner: Caller, wide: bool) -> N
 
     async def work(gateway: Gateway) -> list[Reply]:
         tasks = [
-            begin(gateway, poll(query=f"wait={ALWAYS}&partitions=*")),
-            begin(gateway, poll(query=f"wait={ALWAYS}&partitions=2,3")),
+            begin(gateway, poll(query=f"wait={TEST_TIMEOUT}&partitions=*")),
+            begin(gateway, poll(query=f"wait={TEST_TIMEOUT}&partitions=2,3")),
         ]
         tasks.append(begin(gateway, Request("POST", "/v1/queuey/_read", body)))
         await waiting(gateway, 3)
@@ -209,7 +209,7 @@ def test_a_purge_and_a_deletion(run: Run, owner: Caller, other: Store) -> None:
         await other.catalogue.purge_queue(await other.catalogue.queue("queuey", "q", fresh=True))
         await Request(body=b"new").to(gateway)
         purged = await first
-        second = begin(gateway, poll(query=f"wait={ALWAYS}&after=" + purged.messages[0]["message_id"]))
+        second = begin(gateway, poll(query=f"wait={TEST_TIMEOUT}&after=" + purged.messages[0]["message_id"]))
         await waiting(gateway, 1)
         await Request("DELETE").to(gateway)
         return purged, await second
@@ -223,7 +223,7 @@ def test_a_purge_and_a_deletion(run: Run, owner: Caller, other: Store) -> None:
 def test_a_key_that_is_revoked(store: Store, owner: Caller, *, several: bool) -> None:
     """A poll with a revoked key gets 401 once the key is read again, and no message stored after that."""
     now = [0.0]
-    app = make_app(store, limits=Limits(max_wait=ALWAYS), clock=lambda: now[0])
+    app = make_app(store, limits=Limits(max_wait=TEST_TIMEOUT), clock=lambda: now[0])
     owner.create("q")
     key = bridge.run(store.applications.add_key("queuey", digest_of("ending")))
 
@@ -268,7 +268,7 @@ def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, s
     async def post(gateway: Gateway) -> None:
         for number in range(total):
             if rng.random() < 0.3:
-                await other.messages.append(queue, [new(str(number))])
+                await other.messages.append(queue, [new_message(str(number))])
             else:
                 assert (await Request(body=str(number).encode()).to(gateway)).status == 201
             await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
@@ -277,7 +277,7 @@ def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, s
         received: list[str] = []
         cursor = ""
         while len(received) < total:
-            reply = await poll(query=f"wait={ALWAYS}&limit={limit}&since={cursor}").to(gateway)
+            reply = await poll(query=f"wait={TEST_TIMEOUT}&limit={limit}&since={cursor}").to(gateway)
             received += reply.bodies
             cursor = reply.json["cursor"]
         return received
@@ -313,7 +313,10 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, b
         tasks = [begin(gateway, poll()) for _ in range(200)]
         await waiting(gateway, 200)
         await until(
-            lambda: not len(gateway._polls.tries._turns) and gateway._polls.trying.free == gateway._polls.trying.total
+            lambda: (
+                not len(gateway._polls.attempts._turns)
+                and gateway._polls.attempt_quota.free == gateway._polls.attempt_quota.total
+            )
         )
         await Request(body=b"news").to(gateway)
         return await asyncio.gather(*tasks)
@@ -321,10 +324,10 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, b
     with replace(Reader.read_short, not_short):
         replies = running(app, waiters=5000)(work)
     assert [reply.bodies for reply in replies] == [["news"]] * 200
-    assert most <= MAX_TRIES + 1  # and the post
+    assert most <= MAX_ATTEMPTS + 1  # and the post
 
 
-def claiming(query: str = f"wait={ALWAYS}&ttl=600") -> Request:
+def claiming(query: str = f"wait={TEST_TIMEOUT}&ttl=600") -> Request:
     return Request("POST", "/v1/queuey/q/claims", query=query)
 
 

@@ -20,7 +20,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import ALWAYS, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
 
 INFO = "/v1/queuey/q/info"
 MISSING = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
@@ -44,7 +44,7 @@ class Held:
 
     def _wait(self) -> None:
         self.begun += 1
-        assert self._let.acquire(timeout=ALWAYS)
+        assert self._let.acquire(timeout=TEST_TIMEOUT)
 
     def let(self, count: int) -> None:
         """Lets this many calls go on."""
@@ -63,7 +63,7 @@ class HeldPosts:
     async def _append(self, queue: Queue, items: Sequence[NewMessage], **options: Any) -> list[Position]:  # noqa: ANN401
         self.begun += 1
         positions = await self._store.messages.append(queue, items, **options)
-        await asyncio.wait_for(self._let.acquire(), ALWAYS)
+        await asyncio.wait_for(self._let.acquire(), TEST_TIMEOUT)
         return positions
 
     def let(self, count: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey.messages import FRAME, MOST_ESCAPED
+from queuey.messages import FRAME, MAX_ESCAPED_BYTES
 from queuey.service import Limits
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -20,7 +20,7 @@ from tests.web.caller import Caller
 from tests.web.gateway_calls import Request, running
 
 PAGE, BODY = 300_000, 16_384
-LONGEST = MOST_ESCAPED * BODY + FRAME
+LONGEST = MAX_ESCAPED_BYTES * BODY + FRAME
 CHARACTERS = st.sampled_from(["\x01", '"', "\\", "\n", "x", "ü", "\U0001f409", "\x7f", "\u2028"])
 LONG = st.builds(
     lambda character, share: character * (BODY * share // len(character.encode()) // 8), CHARACTERS, st.integers(1, 8)
@@ -35,7 +35,7 @@ def limits() -> Limits:
     return Limits(page_bytes=PAGE, max_body=BODY, max_batch_bytes=1 << 23)
 
 
-class Reserved:
+class ReservedBytesCheck:
     """Compares answers with the bytes that were reserved for them."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def test_answers_fit_into_what_is_reserved_for_them(
     items = [_item(body, number) for number, body in enumerate([*long, *["x"] * tiny])]
     posted = owner.batch("q", *items).messages
     ids = [f"{message['partition']}:{message['key']}" for message in posted[: len(long)]]
-    reserved = Reserved()
+    reserved = ReservedBytesCheck()
 
     async def ask(gateway: Gateway) -> None:
         for request in requests(ids):

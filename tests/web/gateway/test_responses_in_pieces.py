@@ -26,9 +26,9 @@ class Piecewise(Stub):
         return {"GET": View(self.begin)}
 
     async def begin(self, _request: Asked, _match: Match) -> Response:
-        return Response(200, b"", TEXT, pieces=self.go_on())
+        return Response(200, b"", TEXT, pieces=self.read_more())
 
-    async def go_on(self) -> AsyncGenerator[Body, None]:
+    async def read_more(self) -> AsyncGenerator[Body, None]:
         try:
             while (piece := await self.pieces.get()) is not None:
                 yield piece
@@ -36,7 +36,7 @@ class Piecewise(Stub):
             self.ended = True
 
 
-class Slow(Request):
+class SlowClient(Request):
     """A client that reads only when the test lets it."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def test_pieces_come_as_they_are_made() -> None:
     app = Piecewise()
 
     async def work(gateway: Gateway) -> None:
-        client = Slow()
+        client = SlowClient()
         task = asyncio.create_task(answer(gateway, client.scope, client.receive, client.send))
         for number in range(3):
             app.pieces.put_nowait(b"%d" % number)
@@ -74,7 +74,7 @@ def test_who_takes_nothing_is_given_up() -> None:
     app = Piecewise()
 
     async def work(gateway: Gateway) -> None:
-        client = Slow()
+        client = SlowClient()
         task = asyncio.create_task(answer(gateway, client.scope, client.receive, client.send))
         app.pieces.put_nowait(b"a")
         await until(lambda: client.response == b"a")

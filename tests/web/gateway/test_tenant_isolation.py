@@ -18,7 +18,7 @@ from queuey.web import make_app
 from queuey.web.asgi import answer
 from queuey.web.authorization import Authorization
 from queuey.web.credentials import Identity, digest_of
-from queuey.web.endpoint import Endpoint, Found, Match, View
+from queuey.web.endpoint import Endpoint, Match, ResourceMatch, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
@@ -27,7 +27,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, running, until
 
 
 def asked(
@@ -41,7 +41,7 @@ def asked(
     return request
 
 
-class Unread(Request):
+class UnreadableRequest(Request):
     """A request whose body must not be read."""
 
     async def receive(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_bodies_of_strangers_are_not_taken_in(
 ) -> None:
     """A caller without a valid key gets the usual refusal without its body being read."""
     owner.create("q")
-    request = Unread(method, path)
+    request = UnreadableRequest(method, path)
     request.headers = [("content-length", length)]
     if key is not None:
         request.headers.append(("authorization", f"Application {key}"))
@@ -171,7 +171,7 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
         def answer(self, request: Asked, match: Match) -> Response:
             if request.query == "greedy":
                 holding.append(1)
-                assert stuck.wait(ALWAYS)
+                assert stuck.wait(TEST_TIMEOUT)
             return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[int]:
@@ -194,8 +194,8 @@ def test_strangers_hold_up_no_monitor() -> None:
             super().__init__()
             self.monitor = Endpoint("monitor", self.metrics, self.views(), original=True, operation=True)
 
-        def find(self, path: bytes) -> Found:
-            return Found(path.decode(), self.monitor, {}) if path == b"/__heartbeat__" else super().find(path)
+        def find(self, path: bytes) -> ResourceMatch:
+            return ResourceMatch(path.decode(), self.monitor, {}) if path == b"/__heartbeat__" else super().find(path)
 
         def tenant(self, _request: Asked) -> str:
             return ""
@@ -203,7 +203,7 @@ def test_strangers_hold_up_no_monitor() -> None:
         def answer(self, request: Asked, match: Match) -> Response:
             if request.query == "slow" or request.method != "GET" or "content-length" in request.headers:
                 holding.append(1)
-                assert stuck.wait(ALWAYS)
+                assert stuck.wait(TEST_TIMEOUT)
             return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[int]:
@@ -230,13 +230,13 @@ def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
         def tenant(self, request: Asked) -> str | None:  # type: ignore[override]
             return "" if request.query else known[0] if known else None
 
-        def know(self, _request: Asked) -> None:
+        def preload_caller(self, _request: Asked) -> None:
             known.append("a")
 
         def answer(self, request: Asked, match: Match) -> Response:
             if request.query:
                 holding.append(1)
-                assert stuck.wait(ALWAYS)
+                assert stuck.wait(TEST_TIMEOUT)
             return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[int]:
@@ -280,11 +280,11 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
     stuck, reading = threading.Event(), list[str]()
 
     class Slow:
-        scheme, believed = "Slow", 60.0
+        scheme, max_cache_seconds = "Slow", 60.0
 
         def read(self, credential: str, _now: float) -> Identity:
             reading.append(credential)
-            assert stuck.wait(ALWAYS)
+            assert stuck.wait(TEST_TIMEOUT)
             raise InvalidToken("It is not valid.")
 
     application = make_app(store, readers=[Slow()])
@@ -339,7 +339,7 @@ def test_reasons_are_written_in_threads_that_are_shared_out(owner: Caller, betwe
     assert [name.startswith("queuey-request") for name in threads] == [True]
 
 
-class Working(Stub):
+class ThreadedApplication(Stub):
     """An application whose use case works in threads, itself and in a task that outlives the request.
 
     Attributes:
@@ -365,15 +365,15 @@ class Working(Stub):
 
     async def use(self, request: Asked, _match: Match) -> Response:
         await self.work(f"{request.query} at once")
-        self.tasks.append(self.core.spawn(self.go_on(request)))
+        self.tasks.append(self.core.spawn(self.read_more(request)))
         await asyncio.sleep(0.01)
         await self.work(f"{request.query} later")
         return text_response("done")
 
-    async def go_on(self, request: Asked) -> None:
+    async def read_more(self, request: Asked) -> None:
         await self.work("task")
         assert not request.blocked
-        await asyncio.wait_for(self.go.wait(), ALWAYS)
+        await asyncio.wait_for(self.go.wait(), TEST_TIMEOUT)
         await self.work("task")
         assert not request.blocked
 
@@ -386,7 +386,7 @@ class Working(Stub):
 
 def test_work_of_use_cases_in_threads_counts_for_the_tenant_of_their_request() -> None:
     """Whatever other requests run meanwhile. What a request leaves in the background is the service's own work."""
-    app = Working()
+    app = ThreadedApplication()
 
     async def work(gateway: Gateway) -> None:
         app.gateway = gateway
@@ -416,7 +416,7 @@ def test_reads_go_on_when_one_is_alone_again() -> None:
 
         def answer(self, request: Asked, match: Match) -> Response:
             if request.query == "a=slow":
-                assert stuck.wait(ALWAYS)
+                assert stuck.wait(TEST_TIMEOUT)
             return super().answer(request, match)
 
     async def work(gateway: Gateway) -> None:
@@ -443,7 +443,7 @@ def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -
 
         def answer(self, request: Asked, match: Match) -> Response:
             with contextlib.suppress(threading.BrokenBarrierError):
-                both.wait(ALWAYS if network else 0.2)
+                both.wait(TEST_TIMEOUT if network else 0.2)
             return super().answer(request, match)
 
     async def work(gateway: Gateway) -> None:
@@ -464,7 +464,7 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
 
         def answer(self, request: Asked, match: Match) -> Response:
             order.append(request.query)
-            assert begin.wait(ALWAYS)
+            assert begin.wait(TEST_TIMEOUT)
             return super().answer(request, match)
 
     async def work(gateway: Gateway) -> None:
@@ -472,7 +472,7 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
         pool = gateway._threads
         await until(lambda: len(pool._turns) + pool._hand.total - pool._hand.free == 100)
         # Its usage so far: a pause of a busy machine does not make the other's short requests count for more.
-        pool._turns.charge("greedy", ALWAYS)
+        pool._turns.charge("greedy", TEST_TIMEOUT)
         others = [asyncio.create_task(Request("PUT", "/v1/a", query="other").to(gateway)) for _ in range(5)]
         await until(lambda: len(pool._turns) + pool._hand.total - pool._hand.free == 105)
         # The first of them has a thread of its own, which a busy machine may wake late.
@@ -491,7 +491,7 @@ def test_requests_without_room_in_time_are_refused() -> None:
 
     class Shop(Stub):
         def answer(self, request: Asked, match: Match) -> Response:
-            assert stuck.wait(ALWAYS)
+            assert stuck.wait(TEST_TIMEOUT)
             return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[Reply]:

@@ -42,7 +42,7 @@ class Member:
         self.id = self.joined.json["member"]
         self.owned: dict[str, dict[str, int]] = {}
 
-    def beat(self, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401 - of the request
+    def send_heartbeat(self, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401 - of the request
         path = f"_groups/{self.group}/members/{self.id}"
         reply = (caller or self.caller).send_json("POST", path, {"owned": self.owned, **fields})
         for queue, taken in (reply.json.get("take", {}) if reply.status == 200 else {}).items():
@@ -69,7 +69,7 @@ def member(owner: Caller) -> Member:
     """A member that owns the only partition of the queue ``q``."""
     owner.create("q")
     member = Member(owner)
-    member.beat(wait=1)
+    member.send_heartbeat(wait=1)
     assert member.owned["q"].keys() == {"1"}
     return member
 
@@ -91,7 +91,7 @@ def test_commits_of_a_member(owner: Caller, member: Member) -> None:
     assert (late.status, *late.errors, late.json["not_owned"]) == (409, "NotOwner", [1])
     assert owner("DELETE", f"_groups/g/members/{member.id}").status == 200
     again = Member(owner)
-    taken = again.beat(wait=1).json["take"]["q"]["1"]
+    taken = again.send_heartbeat(wait=1).json["take"]["q"]["1"]
     assert (taken["offset"], taken["from"], taken["note"]) == (key, "given back", note)
     owner("DELETE", f"_groups/g/members/{again.id}")
     assert owner.send_json("PUT", "q/offsets/g", plain).status == 200
@@ -103,10 +103,10 @@ def test_commits_of_a_member(owner: Caller, member: Member) -> None:
 def test_another_credential_is_nobody(owner: Caller, member: Member, store: Store, guest: Caller) -> None:
     """The id alone is worth nothing: heartbeat, commit and leave are 404, and the member stays."""
     for other in (limited(owner, store), limited(owner, store, "read,claim", "q"), guest):
-        replies = (member.beat(other), other("DELETE", f"/v1/queuey/_groups/g/members/{member.id}"))
+        replies = (member.send_heartbeat(other), other("DELETE", f"/v1/queuey/_groups/g/members/{member.id}"))
         assert [(each.status, *each.errors) for each in replies] == [(404, "MemberGone")] * 2
         assert member.commit(caller=other).status == (403 if other is guest else 404)
-    assert member.beat().status == 200
+    assert member.send_heartbeat().status == 200
     assert member.commit().status == 200
 
 
@@ -119,8 +119,12 @@ def test_a_user_stays_a_member_with_another_token(store: Store, owner: Caller) -
     owner.create("q", principals="user:ann,user:bob")
     old, new, other = (Caller(app, f"Token {token}") for token in ("old", "new", "other"))
     ann = Member(old)
-    assert ann.beat(wait=1).json["take"]["q"].keys() == {"1"}
-    assert [ann.beat(new).status, ann.commit(caller=new).status, ann.beat(other).status] == [200, 200, 404]
+    assert ann.send_heartbeat(wait=1).json["take"]["q"].keys() == {"1"}
+    assert [ann.send_heartbeat(new).status, ann.commit(caller=new).status, ann.send_heartbeat(other).status] == [
+        200,
+        200,
+        404,
+    ]
 
 
 def test_rights_as_they_are_now(store: Store) -> None:
@@ -153,20 +157,20 @@ def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
     """The same key may take over an instance name, which ends its former member; another key gets 409."""
     owner.create("q")
     first = Member(owner, instance="w1")
-    first.beat(wait=1)
+    first.send_heartbeat(wait=1)
     other = limited(owner, store)
     refused = other.send_json("POST", "_groups/g/members", {"queues": ["q"], "instance": "w1"})
     assert (refused.status, *refused.errors) == (409, "InstanceTaken")
     second = Member(owner, instance="w1")
-    assert second.beat(wait=3).json["take"]["q"].keys() == {"1"}
-    assert [first.beat().status, first.commit().status] == [404, 404]
+    assert second.send_heartbeat(wait=3).json["take"]["q"].keys() == {"1"}
+    assert [first.send_heartbeat().status, first.commit().status] == [404, 404]
 
 
 def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Nor do logs, metrics and errors; a caller that sees another queue gets the others as a count."""
     owner.create("hidden")
     other = Member(owner, queues=["hidden"], instance="w2")
-    other.beat(wait=3)
+    other.send_heartbeat(wait=3)
     shown = owner.get("_groups/g", lag=1).json
     assert [(each["number"], each["instance"], each["state"]) for each in shown["members"]] == [
         (1, "", "present"),
@@ -182,9 +186,15 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
         raise ZeroDivisionError
 
     with caplog.at_level(logging.DEBUG), replace(GroupUseCases.heartbeat, fail):
-        crashed = member.beat()
+        crashed = member.send_heartbeat()
     secrets = [each.id.partition("-")[2] for each in (member, other)]
-    texts = [caplog.text, crashed.text, owner.get("_groups/g").text, owner.get("/metrics").text, member.beat().text]
+    texts = [
+        caplog.text,
+        crashed.text,
+        owner.get("_groups/g").text,
+        owner.get("/metrics").text,
+        member.send_heartbeat().text,
+    ]
     assert crashed.status == 500
     assert "v1.member" in texts[3]
     assert [secret for secret in secrets for text in texts if secret in text] == []
@@ -255,18 +265,18 @@ def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, 
     """A member that claims foreign partitions gets nothing there, and does not learn whether they exist."""
     owner.create("payroll")
     other = Member(owner, queues=["payroll"])
-    epoch = other.beat(wait=3).json["take"]["payroll"]["1"]["epoch"]
+    epoch = other.send_heartbeat(wait=3).json["take"]["payroll"]["1"]["epoch"]
     thief = Member(limited(owner, store, "read,claim", "q"))
     named = {name: {"1": epoch, "7": 1} for name in ("payroll", "invented")}
     beats: list[dict[str, Any]] = [{"owned": named}, {"given_back": named}, {"owned": named, "given_back": named}]
     for fields in beats:
-        answer = thief.beat(**fields).json
+        answer = thief.send_heartbeat(**fields).json
         assert (answer["take"], answer["give_back"]) == ({}, {})
         assert answer["lost"].get("payroll") == answer["lost"].get("invented")
     content = {"member": thief.id, "epoch": epoch, "commits": {"1": {"offset": ZERO}}}
     assert thief.caller.send_json("PUT", "payroll/offsets/g", content).status == 403
     assert owner.send_json("PUT", "payroll/offsets/g", content).status == 404
-    other.beat()
+    other.send_heartbeat()
     assert owner.get("_groups/g").json["queues"]["payroll"]["1"]["owner"] == 2
 
 
@@ -279,9 +289,9 @@ def test_bad_heartbeats_and_commits(owner: Caller, member: Member) -> None:
         ({"given_back": [1]}, "given_back"),
         ({"given_back": {"q": {str(number): 1 for number in range(10_001)}}}, "given_back"),
     ):
-        reply = member.beat(**fields)
+        reply = member.send_heartbeat(**fields)
         assert (reply.status, list(reply.errors)) == (400, [bad])
-    long = member.beat(owned={"x" * (1 << 20): {}})
+    long = member.send_heartbeat(owned={"x" * (1 << 20): {}})
     assert long.status == 413
     commits: list[tuple[dict[str, Any], set[str]]] = [
         ({"member": member.id, "partitions": {"1": {"offset": ZERO}}}, {"commits", "partitions"}),
@@ -307,16 +317,16 @@ def test_a_revoked_key_loses_its_partitions(store: Store) -> None:
     app = make_app(store, clock=lambda: now)
     Caller(app, "Application second").create("q")
     first, second = (Member(Caller(app, f"Application {name}"), session=300) for name in ("first", "second"))
-    first.beat(wait=1)
-    second.beat()
+    first.send_heartbeat(wait=1)
+    second.send_heartbeat()
     ended: list[Reply] = []
-    waiting = threading.Thread(target=lambda: ended.append(first.beat(wait=20)))
+    waiting = threading.Thread(target=lambda: ended.append(first.send_heartbeat(wait=20)))
     waiting.start()
     bridge.run(store.applications.revoke_key("queuey", keys[0].id))
     now = 6.0
     waiting.join(30)
     assert [each.status for each in ended] == [401]
-    taken = second.beat(wait=20).json["take"]["q"]["1"]
+    taken = second.send_heartbeat(wait=20).json["take"]["q"]["1"]
     assert taken["from"] == "lost"
 
 

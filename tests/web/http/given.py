@@ -14,7 +14,7 @@ from queuey.web.http.heads import Head
 from queuey.web.http.listening import Connections
 from queuey.web.responses import Response, text_response
 
-MOST = 1000
+MAX_CONNECTIONS = 1000
 """Max connections."""
 
 
@@ -99,7 +99,7 @@ def refusal(status: int, why: str) -> Response:
 def connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> Connections:
     """Returns connections that accept none by themselves."""
     with socket.socket() as listener:
-        accepted = Connections(loop, listener, MOST, answer, refusal)
+        accepted = Connections(loop, listener, MAX_CONNECTIONS, answer, refusal)
     accepted.date = b"date: x\r\n"
     return accepted
 
@@ -110,7 +110,7 @@ def start(every: Connections) -> None:
     every.start()
 
 
-class Given:
+class FakeConnection:
     def __init__(self, all_of_them: Connections) -> None:
         self.all = all_of_them
         self.transport = Transport()
@@ -157,7 +157,7 @@ async def outcome(pieces: Sequence[bytes], *, end: bool = False) -> Outcome:
         pieces: Pieces of the stream, in order.
         end: The client's side ends after them.
     """
-    connection = Given(connections(asyncio.get_running_loop()))
+    connection = FakeConnection(connections(asyncio.get_running_loop()))
     await settle()
     for piece in pieces:
         await connection.give(piece)

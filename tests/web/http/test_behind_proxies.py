@@ -63,7 +63,7 @@ backend service
 """
 QUIET = 0.5
 """Seconds of silence after which a proxy that itself waits for more is not expected to answer."""
-PATIENCE = 15.0
+ANSWER_TIMEOUT = 15.0
 """Max seconds to wait for an answer."""
 PROGRAMS = {"nginx": (NGINX, ["nginx", "-c"]), "haproxy": (HAPROXY, ["haproxy", "-db", "-f"])}
 
@@ -126,7 +126,7 @@ def _await(port: int) -> None:
     raise AssertionError("the proxy does not start")
 
 
-def _send(port: int, data: bytes, quiet: float = PATIENCE) -> bytes:
+def _send(port: int, data: bytes, quiet: float = ANSWER_TIMEOUT) -> bytes:
     """Sends a stream and a last request; returns everything received until a pause."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=quiet) as connection, suppress(OSError):
@@ -146,7 +146,7 @@ def test_no_request_is_hidden_in_another(front: tuple[Service, int]) -> None:
     wrong = {}
     for name, data in streams.items():
         # A proxy answers some by itself; the service answers only requests that the proxy has passed on.
-        for quiet in (QUIET, PATIENCE):  # On a busy machine an answer may take longer.
+        for quiet in (QUIET, ANSWER_TIMEOUT):  # On a busy machine an answer may take longer.
             before = len(service.seen)
             answers = _send(port, data, quiet).count(b"HTTP/1.")
             requests = service.seen[before:]

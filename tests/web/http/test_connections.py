@@ -17,13 +17,13 @@ import pytest
 import uvloop
 
 from queuey.web.http import heads, listening
-from queuey.web.http.connection import HALF_CLOSED, LEFT, MAX_DROPPED, MAX_RAW, Connection
+from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_DROPPED, MAX_RAW, Connection
 from queuey.web.http.heads import Head, read_head
 from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS, until_async
-from tests.web.http.given import Given, connections, echo, refusal, settle, start
+from tests.web.http.given import FakeConnection, connections, echo, refusal, settle, start
 
 TLS = Path(__file__).parents[2] / "acceptance" / "tls"
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -42,7 +42,7 @@ def test_idle_connections_are_closed() -> None:
     """Between requests the other end has a while; then the connection ends without a word."""
 
     async def work() -> None:
-        connection = Given(connections(asyncio.get_running_loop()))
+        connection = FakeConnection(connections(asyncio.get_running_loop()))
         await connection.give(GET)
         assert list(connection.all.waiting["idle"]) == [connection.connection]
         sent = connection.transport.sent
@@ -66,7 +66,7 @@ def test_silent_connections_are_closed(listener: socket.socket) -> None:
             writer.close()
         await every.stop()
 
-    with replace_in(listening, listening.SECONDS, {**listening.SECONDS, "idle": 0.01}):
+    with replace_in(listening, listening.TIMEOUTS, {**listening.TIMEOUTS, "idle": 0.01}):
         play(work)
 
 
@@ -74,7 +74,7 @@ def test_slow_heads_are_refused() -> None:
     """A head that has begun must end in time, or is refused."""
 
     async def work() -> None:
-        connection = Given(connections(asyncio.get_running_loop()))
+        connection = FakeConnection(connections(asyncio.get_running_loop()))
         await connection.give(GET[:10])
         assert list(connection.all.waiting["head"]) == [connection.connection]
         connection.connection.expire()
@@ -90,7 +90,7 @@ def test_lists_are_in_the_order_of_their_deadlines() -> None:
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop())
-        first, second = Given(every), Given(every)
+        first, second = FakeConnection(every), FakeConnection(every)
         await settle()
         await first.give(GET)
         assert list(every.waiting["idle"]) == [second.connection, first.connection]
@@ -115,7 +115,7 @@ def test_what_is_not_read_ends_the_connection() -> None:
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop(), refuse)
-        connection = Given(every)
+        connection = FakeConnection(every)
         post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
         await connection.give(post + b"abc" + post)
         assert connection.transport.sent.count(b"HTTP/1.1 401 ") == 2
@@ -139,7 +139,7 @@ def test_no_more_is_read_than_is_served() -> None:
             await asyncio.wait_for(go_on.wait(), 60)
             await echo(head, exchange)
 
-        connection = Given(connections(asyncio.get_running_loop(), wait))
+        connection = FakeConnection(connections(asyncio.get_running_loop(), wait))
         many = GET * (2 * MAX_RAW // len(GET))
         await connection.give(GET + many)
         assert connection.transport.is_paused
@@ -158,7 +158,7 @@ def test_other_connections_have_their_turn() -> None:
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop())
-        busy, other = Given(every), Given(every)
+        busy, other = FakeConnection(every), FakeConnection(every)
         await settle()
         data = GET * 2000
         every.buffer[: len(data)] = data
@@ -176,7 +176,7 @@ def test_slow_readers_hold_up_themselves() -> None:
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop())
-        connection = Given(every)
+        connection = FakeConnection(every)
         await settle()
         connection.connection.pause_writing()
         await connection.give(GET * 3)
@@ -203,7 +203,7 @@ def test_answers_without_an_end() -> None:
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop(), stream)
-        connection, old, broken = Given(every), Given(every), Given(every)
+        connection, old, broken = FakeConnection(every), FakeConnection(every), FakeConnection(every)
         await connection.give(GET)
         assert connection.transport.sent.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
         assert not connection.transport.is_ended
@@ -223,7 +223,7 @@ def test_headers_cannot_end_their_line() -> None:
         exchange.respond(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
 
     async def work() -> None:
-        connection = Given(connections(asyncio.get_running_loop(), inject))
+        connection = FakeConnection(connections(asyncio.get_running_loop(), inject))
         await connection.give(GET)
         assert connection.transport.sent == b""
         assert connection.transport.is_aborted
@@ -243,14 +243,14 @@ def test_leaving_is_told() -> None:
             events.append(await exchange.receive() if exchange.ended else None)
             disconnected.set()
 
-        connection = Given(connections(asyncio.get_running_loop(), listen))
+        connection = FakeConnection(connections(asyncio.get_running_loop(), listen))
         await connection.give(GET)
         await connection.end()
         connection.lose()
         await asyncio.wait_for(disconnected.wait(), 60)
 
     play(work)
-    assert events in ([HALF_CLOSED, HALF_CLOSED], [HALF_CLOSED, LEFT])
+    assert events in ([HALF_CLOSED, HALF_CLOSED], [HALF_CLOSED, DISCONNECTED])
 
 
 def test_the_same_head_is_read_once() -> None:
@@ -261,7 +261,7 @@ def test_the_same_head_is_read_once() -> None:
             read_head(GET + b"x")
     for number in range(3000):
         read_head(GET.replace(b"/a", b"/%d" % number))
-    assert len(heads._seen) <= 1000
+    assert len(heads._cached_heads) <= 1000
 
 
 @pytest.fixture
@@ -420,7 +420,7 @@ def test_a_new_certificate_is_taken_up(
         assert await _ask(port, context) == b"HTTP/1.1 200 OK"
         before = certificate.context
         chain.write_text("no certificate")
-        certificate.look()
+        certificate.reload_if_changed()
         assert certificate.context is before
         assert await _ask(port, context) == b"HTTP/1.1 200 OK"
         assert await _ask(port) != b"HTTP/1.1 200 OK"
@@ -450,4 +450,4 @@ def test_nothing_is_left_of_connections(listener: socket.socket) -> None:
     play(work)
     gc.collect()
     assert not [one for one in gc.get_objects() if issubclass(type(one), Connection)]
-    assert listening.SECONDS["idle"] > 60
+    assert listening.TIMEOUTS["idle"] > 60

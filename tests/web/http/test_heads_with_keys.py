@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.web.http import heads
-from queuey.web.http.heads import MOST_FIELDS, Head, Refused, read_head
+from queuey.web.http.heads import MAX_FIELDS, Head, Refused, read_head
 
 LINES = ("Host: x", "Content-Length: 3", "X-TTL: 60", "Connection: keep-alive")
 KEY = st.text('abc0-"=: \t\u00e9\x01', max_size=8)
@@ -43,19 +43,19 @@ def test_read_as_others(name: str, separator: str, key: str, at: int, behind: tu
     assert outcome(data, read_head) == outcome(data, heads._parse)
 
 
-@pytest.mark.parametrize("count", [MOST_FIELDS - 1, MOST_FIELDS])
+@pytest.mark.parametrize("count", [MAX_FIELDS - 1, MAX_FIELDS])
 def test_the_key_counts_as_a_field(count: int) -> None:
     """A head has as many fields with a key as without one."""
     lines = ["Host: x", *(f"X-{number}: a" for number in range(count - 1))]
     data = head(*lines, "Idempotency-Key: a")
     assert outcome(data, read_head) == outcome(data, heads._parse)
-    assert (outcome(data, read_head) == 431) == (count == MOST_FIELDS)
+    assert (outcome(data, read_head) == 431) == (count == MAX_FIELDS)
 
 
 def test_remembered_once() -> None:
     """Heads that differ only in their keys are parsed once, share the result, and take one place."""
-    heads._seen.clear()
+    heads._cached_heads.clear()
     parsed = [read_head(head(*LINES, f'idempotency-key: "{number}"')) for number in range(50)]
     assert [each.key for each in parsed] == [b'"%d"' % number for number in range(50)]
-    assert len(heads._seen) == 1
+    assert len(heads._cached_heads) == 1
     assert all(each.known is parsed[0].known for each in parsed)

@@ -11,7 +11,7 @@ from queuey.service.streams import Cursor
 from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
-from tests.contract.samples import new
+from tests.contract.samples import new_message
 from tests.web.caller import Caller
 from tests.web.gateway.test_long_polls import begin, poll, waiting
 from tests.web.gateway_calls import Run, running, until
@@ -73,7 +73,7 @@ def test_a_long_poll(owner: Caller, queue: str, run: Run, store: Store) -> None:
     async def work(gateway: Gateway) -> bytes:
         task = begin(gateway, poll(query=f"wait=20&early=1:{first}"))
         await waiting(gateway, 1)
-        await store.messages.append(row, [new("b")])
+        await store.messages.append(row, [new_message("b")])
         return (await task).body
 
     assert b'"body":"b","early":true' in run(work)
@@ -90,7 +90,7 @@ def test_a_stream(owner: Caller, queue: str, run: Run, store: Store, path: str) 
     async def work(gateway: Gateway) -> list[Event]:
         async with reading(gateway, Reader(path, "early=1")) as reader:
             await until(lambda: len(reader.bodies) == 1)
-            await store.messages.append(row, [new("b", partition=2)])
+            await store.messages.append(row, [new_message("b", partition=2)])
             await until(lambda: len(reader.bodies) == 2)
         events = [event for event in reader.events if event.data]
         async with reading(gateway, Reader(path, "early=1", last=events[-1].id)) as again:

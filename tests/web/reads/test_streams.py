@@ -28,7 +28,7 @@ from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
-from tests.contract.samples import new
+from tests.contract.samples import new_message
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
@@ -129,7 +129,7 @@ def test_messages_come_as_they_are_stored(owner: Caller, run: Run, store: Store)
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader()) as reader:
             await until(lambda: len(reader.bodies) == 3)
-            await store.messages.append(queue, [new("d"), new("e")])
+            await store.messages.append(queue, [new_message("d"), new_message("e")])
             await until(lambda: len(reader.bodies) == 5)
         assert reader.bodies == ["a", {"b": [1]}, "ü\n\r\n!", "d", "e"]
         assert dict(reader.answer_headers)["content-type"] == "text/event-stream; charset=utf-8"
@@ -177,7 +177,7 @@ def test_a_stream_of_what_comes_from_now_on(owner: Caller, run: Run, store: Stor
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader(query="since=now")) as reader:
             await until(lambda: len(reader.events) == 1)
-        await store.messages.append(queue, [new("between")])
+        await store.messages.append(queue, [new_message("between")])
         async with reading(gateway, Reader(query="since=now", last=reader.events[0].id)) as again:
             await until(lambda: again.bodies == ["between"])
 
@@ -192,19 +192,19 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader("_stream", "queues=a,b")) as reader:
             for name in "abc":
-                await store.messages.append(await store.catalogue.queue("queuey", name), [new(name)])
+                await store.messages.append(await store.catalogue.queue("queuey", name), [new_message(name)])
             await until(lambda: sorted(reader.bodies) == ["a", "b"])
             assert {event.data["queue_name"] for event in reader.events if event.data} == {"a", "b"}
             await store.catalogue.delete_queue(await store.catalogue.queue("queuey", "a"))
             await until(lambda: reader.kinds() == ["gone"])
             deleted = reader.events[-1]
             assert deleted.data["queue_name"] == "a"
-            await store.messages.append(await store.catalogue.queue("queuey", "b"), [new("more", partition=2)])
+            await store.messages.append(await store.catalogue.queue("queuey", "b"), [new_message("more", partition=2)])
             await until(lambda: reader.bodies[-1] == "more")
             [same] = gateway._polls._waiting.values()
             for poll in same.polls:
                 poll.wake()  # The rights of the reader may have changed.
-            await store.messages.append(await store.catalogue.queue("queuey", "b"), [new("last", partition=2)])
+            await store.messages.append(await store.catalogue.queue("queuey", "b"), [new_message("last", partition=2)])
             await until(lambda: reader.bodies[-1] == "last")
             assert reader.kinds() == ["gone"]
         async with reading(gateway, Reader("_stream", "queues=b", last=deleted.id)) as again:
@@ -265,8 +265,8 @@ def test_the_end_of_a_stream(
         expected = {"stops": "The service ends", "rights": "403", "deleted": "404"}[what]
         assert expected in json.dumps(reader.events[-1].data)
         polls = gateway._polls
-        assert (len(service.reader.watchers), polls.places.free, polls.trying.free, gateway._memory.free) == (
-            *(0, polls.places.total, polls.trying.total),
+        assert (len(service.reader.watchers), polls.places.free, polls.attempt_quota.free, gateway._memory.free) == (
+            *(0, polls.places.total, polls.attempt_quota.total),
             gateway._memory.total,
         )
 
@@ -281,7 +281,7 @@ def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Cal
         async with reading(gateway, Reader("_stream")) as reader:
 
             async def send(name: str) -> None:
-                await store.messages.append(await store.catalogue.queue("queuey", name), [new(name)])
+                await store.messages.append(await store.catalogue.queue("queuey", name), [new_message(name)])
 
             async def keep_busy() -> None:
                 while True:  # bounded: the test cancels it
@@ -331,7 +331,7 @@ def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, s
             await until(lambda: len(slow.events) == 1)
             slow.takes.clear()
             for number in range(20):
-                await store.messages.append(queue, [new(str(number))])
+                await store.messages.append(queue, [new_message(str(number))])
                 await until(lambda count=number + 1: len(other.bodies) == count)  # type: ignore[misc]
             await until(lambda: gateway._polls.places.total - gateway._polls.places.free == 1)
             assert not slow.answered
@@ -413,10 +413,10 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
         ):
             await until(lambda: three.answered)
             assert b"This user has 2 streams" in three.response
-            await store.messages.append(await store.catalogue.queue("queuey", "inbox-ann"), [new("for Ann")])
+            await store.messages.append(await store.catalogue.queue("queuey", "inbox-ann"), [new_message("for Ann")])
             await until(lambda: first.bodies == second.bodies == ["for Ann"])
             queue, _ = await store.catalogue.create_queue("queuey", "later", QueueSpec())
-            await store.messages.append(queue, [new("later")])
+            await store.messages.append(queue, [new_message("later")])
             await until(lambda: first.bodies == ["for Ann", "later"])
             assert other.bodies == []
         async with reading(gateway, ann("_stream")) as again:
@@ -440,8 +440,8 @@ def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Stor
             await until(lambda: reader.kinds() == ["expiring"])
             assert reader.events[-1].data == {"expires": ends}
             del tokens.known["ann"]
-            authenticate._known.clear()
-            authenticate._of_caller.clear()
+            authenticate._cache.clear()
+            authenticate._keys_by_caller.clear()
             await until(lambda: reader.answered)
         assert reader.kinds() == ["expiring", "bye"]
         assert reader.events[-1].data["status"] == 401

@@ -17,7 +17,7 @@ from queuey.web import make_app
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
-from tests.contract.samples import new
+from tests.contract.samples import new_message
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import running, until
@@ -133,7 +133,7 @@ def test_a_thousand_queues(owner: Caller, store: Store) -> None:
     names = [f"q{number}" for number in range(1000)]
     for name in names:
         queue, _ = bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
-    bridge.run(store.messages.append(queue, [new("last")]))
+    bridge.run(store.messages.append(queue, [new_message("last")]))
     assert unread(owner, *names) == [(0, False)] * 999 + [(1, False)]
     reply = owner.send_json("POST", "_unread", {"queues": [*names, "q"], "limit": 1001})
     assert (reply.status, sorted(reply.errors)) == (400, ["limit", "queues"])
@@ -149,7 +149,7 @@ def reads(reader: Reader) -> list[Event]:
 def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str) -> None:
     """First the unread counts, then each moved mark of this process, at once; only the reader's own, on request."""
     queue = bridge.run(store.catalogue.queue("queuey", owner.create("q")))
-    places = bridge.run(store.messages.append(queue, [new(text) for text in "abc"]))
+    places = bridge.run(store.messages.append(queue, [new_message(text) for text in "abc"]))
     service: Service = app.service
     access = service.enter(queue, lambda _: None)
 

@@ -14,10 +14,10 @@ import pytest
 from queuey.errors import InvalidToken, IssuerUnavailable, SettingsError
 from queuey.settings import UserIssuer
 from queuey.web.credentials.bearer import Bearer, KeySet
-from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_BYTES, RETRY_INTERVAL, Published
+from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_BYTES, RETRY_INTERVAL, IssuerDocument
 from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 
-SOON = 60.0
+THREAD_TIMEOUT = 60.0
 """Seconds within which a thread of the test gets its turn on a busy machine."""
 
 
@@ -49,13 +49,13 @@ def server(issuer: Issuer) -> Iterator[KeyServer]:
 
 
 @pytest.fixture
-def keys(issuer: Issuer, server: KeyServer, clock: Clock) -> Published[KeySet]:
+def keys(issuer: Issuer, server: KeyServer, clock: Clock) -> IssuerDocument[KeySet]:
     """The issuer's keys, not loaded yet."""
-    return Published(issuer.name, server.url, KeySet, clock=clock, wait=SOON, fetch=SOON)
+    return IssuerDocument(issuer.name, server.url, KeySet, clock=clock, wait=THREAD_TIMEOUT, fetch=THREAD_TIMEOUT)
 
 
 @pytest.fixture
-def reader(issuer: Issuer, server: KeyServer, keys: Published[KeySet]) -> Bearer:
+def reader(issuer: Issuer, server: KeyServer, keys: IssuerDocument[KeySet]) -> Bearer:
     trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=server.url)
     return Bearer([("shop", trusted)], {issuer.name: keys})
 
@@ -70,13 +70,13 @@ def read(reader: Bearer, token: str) -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
+    end = time.monotonic() + THREAD_TIMEOUT
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
 
 
-def settle(keys: Published[KeySet]) -> None:
+def settle(keys: IssuerDocument[KeySet]) -> None:
     until(lambda: not keys._loading)
 
 
@@ -93,7 +93,7 @@ def test_a_new_key_is_found_at_its_first_token(reader: Bearer, issuer: Issuer, s
 
 
 def test_a_key_that_was_taken_back_is_good_for_a_while(
-    reader: Bearer, issuer: Issuer, server: KeyServer, keys: Published[KeySet], clock: Clock
+    reader: Bearer, issuer: Issuer, server: KeyServer, keys: IssuerDocument[KeySet], clock: Clock
 ) -> None:
     """Without a token by a new key the set is loaded again when it is five minutes old, while the old one is used."""
     old = issuer.token("ann")
@@ -141,7 +141,7 @@ def test_an_issuer_that_does_not_end_its_answer(
     reader: Bearer,
     issuer: Issuer,
     server: KeyServer,
-    keys: Published[KeySet],
+    keys: IssuerDocument[KeySet],
     clock: Clock,
     behaviour: Behaviour,
 ) -> None:
@@ -158,7 +158,7 @@ def test_an_issuer_that_does_not_end_its_answer(
         assert not waiting.done()
         until(lambda: server.asked == 1)
         server.closing.set()
-        assert waiting.result(SOON) == "IssuerUnavailable"
+        assert waiting.result(THREAD_TIMEOUT) == "IssuerUnavailable"
     assert server.asked == 1
 
 
@@ -167,7 +167,7 @@ def test_an_answer_that_takes_too_long_is_given_up(
     reader: Bearer,
     issuer: Issuer,
     server: KeyServer,
-    keys: Published[KeySet],
+    keys: IssuerDocument[KeySet],
     clock: Clock,
     behaviour: Behaviour,
 ) -> None:
@@ -178,16 +178,16 @@ def test_an_answer_that_takes_too_long_is_given_up(
     assert "0.2 s" in keys._failure
     assert not keys._loading
     server.behaviour = "serve"
-    keys._fetch_seconds = SOON
+    keys._fetch_seconds = THREAD_TIMEOUT
     clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
 
 
 def test_a_request_does_not_wait_for_long(issuer: Issuer, server: KeyServer) -> None:
     """The request that waits is refused while the issuer is still being asked, and no later one waits for the same."""
-    keys = Published(issuer.name, server.url, KeySet, wait=0.01, fetch=SOON)
+    keys = IssuerDocument(issuer.name, server.url, KeySet, wait=0.01, fetch=THREAD_TIMEOUT)
     server.behaviour = "hang"
-    for seconds in (0.01, SOON):
+    for seconds in (0.01, THREAD_TIMEOUT):
         keys._wait_seconds = seconds
         with pytest.raises(IssuerUnavailable) as caught:
             keys.get()
@@ -196,7 +196,7 @@ def test_a_request_does_not_wait_for_long(issuer: Issuer, server: KeyServer) -> 
 
 
 def test_a_system_without_threads(
-    reader: Bearer, issuer: Issuer, keys: Published[KeySet], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    reader: Bearer, issuer: Issuer, keys: IssuerDocument[KeySet], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If no thread can be started the request is refused, and a later one loads the keys."""
 
@@ -212,7 +212,7 @@ def test_a_system_without_threads(
 
 
 def test_keys_stay_good_while_the_issuer_is_away(
-    reader: Bearer, issuer: Issuer, server: KeyServer, keys: Published[KeySet], clock: Clock
+    reader: Bearer, issuer: Issuer, server: KeyServer, keys: IssuerDocument[KeySet], clock: Clock
 ) -> None:
     """Keys that were loaded are used for an hour if they cannot be loaded again; a new key cannot be judged then."""
     assert read(reader, issuer.token("ann")) == "let in"
@@ -238,18 +238,21 @@ def test_one_issuer_is_no_trouble_for_users_of_another(issuer: Issuer, server: K
             UserIssuer(issuer=each.name, audience=AUDIENCE, keys=at.url)
             for each, at in ((issuer, server), (other, well))
         ]
-        keys = {each.issuer: Published(each.issuer, each.keys, KeySet, wait=SOON, fetch=SOON) for each in trusted}
+        keys = {
+            each.issuer: IssuerDocument(each.issuer, each.keys, KeySet, wait=THREAD_TIMEOUT, fetch=THREAD_TIMEOUT)
+            for each in trusted
+        }
         reader = Bearer([("shop", each) for each in trusted], keys)
         waiting = pool.submit(read, reader, issuer.token("ann"))
         until(lambda: keys[issuer.name]._waited)
         assert read(reader, other.token("ann")) == "let in"
         assert not waiting.done()
         server.closing.set()
-        assert waiting.result(SOON) == "IssuerUnavailable"
+        assert waiting.result(THREAD_TIMEOUT) == "IssuerUnavailable"
 
 
 def test_the_first_request_finds_the_keys(
-    keys: Published[KeySet], reader: Bearer, issuer: Issuer, server: KeyServer
+    keys: IssuerDocument[KeySet], reader: Bearer, issuer: Issuer, server: KeyServer
 ) -> None:
     """A service that starts begins to load the keys before anybody asks."""
     keys.start()
@@ -262,7 +265,7 @@ def test_a_file_of_keys(tmp_path: Path, issuer: Issuer, clock: Clock) -> None:
     """A file is read at the start, and again when a token names a key that it did not have."""
     file = tmp_path / "keys.json"
     file.write_bytes(issuer.published())
-    keys = Published(issuer.name, str(file), KeySet, clock=clock)
+    keys = IssuerDocument(issuer.name, str(file), KeySet, clock=clock)
     keys.start()
     reader = Bearer([("shop", UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=str(file)))], {issuer.name: keys})
     assert read(reader, issuer.token("ann")) == "let in"
@@ -279,7 +282,7 @@ SECRET = b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "a"}]}'
     ("content", "words"),
     [
         (b"", "Expecting value"),
-        (b"[]", "no object"),
+        (b"[]", "not an object"),
         (b"{}", "no list of at most 64 keys"),
         (b'{"keys": 1}', "no list of at most 64 keys"),
         (b'{"keys": []}', "no key that can be used"),
@@ -299,7 +302,7 @@ def test_a_file_that_cannot_be_used_stops_the_start(tmp_path: Path, content: byt
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(SettingsError, match=words) as caught:
-        Published("https://accounts.example.org", str(file), KeySet).start()
+        IssuerDocument("https://accounts.example.org", str(file), KeySet).start()
     assert "https://accounts.example.org" in str(caught.value)
     assert str(file) in str(caught.value)
 

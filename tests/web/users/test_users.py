@@ -407,20 +407,20 @@ def test_a_queue_can_name_a_user(owner: Caller, issuer: Issuer, app: App) -> Non
 
 
 def test_a_token_is_remembered_to_its_end(store: Store, trusted: UserIssuer, issuer: Issuer, keys: KeyServer) -> None:
-    """A token is remembered, not as it is, and not beyond its end or for longer than its reader is believed."""
+    """A token is cached by its hash, and not beyond its end or ``max_cache_seconds`` of its reader."""
     clock = {"now": 0.0}
     bridge.run(store.applications.create_application("queuey"))
     app = make_app(store, readers=patient_readers({"queuey": (trusted,)}), clock=lambda: clock["now"])
     authenticate = app.authenticate
-    for seconds, end in ((60, 60 + trusted.leeway), (6000, Bearer.believed)):
+    for seconds, end in ((60, 60 + trusted.leeway), (6000, Bearer.max_cache_seconds)):
         token = issuer.token("ann", exp=int(time.time()) + seconds)
         began = clock["now"]
         assert authenticate(f"Bearer {token}").tenant == "users of queuey"
         clock["now"] = began + end - 10
-        assert authenticate.remembered(f"Bearer {token}") is not None
+        assert authenticate.cached_caller(f"Bearer {token}") is not None
         clock["now"] = began + end
-        assert authenticate.remembered(f"Bearer {token}") is None
-        assert token not in repr(authenticate._known)
+        assert authenticate.cached_caller(f"Bearer {token}") is None
+        assert token not in repr(authenticate._cache)
 
 
 def test_without_users_a_token_is_nothing(owner: Caller, store: Store, issuer: Issuer) -> None:

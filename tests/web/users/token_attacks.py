@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.web.users.issuer import Issuer, encoded, known_key, resigned, unsigned
 
 FORM, TYPE, ALGORITHM = "is not a signed JWT", "is of another type", "is not signed with an algorithm"
-HEADER, ISSUER, AUDIENCE = "asks for something", "issuer is not trusted", "is for another audience"
+HEADER, ISSUER, AUDIENCE = "a field that is not supported", "issuer is not trusted", "is for another audience"
 TIMES, EXPIRED, EARLY = "does not say when it ends", "has expired", "is not valid yet"
 USER, KEY, SIGNATURE = "names no user", "with a key that its issuer does not have", "signature is not valid"
 

@@ -30,7 +30,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from qdo.keepalive.relay import Exchange
 from qdo.keepalive.vitals import Vitals, now
 
-BROKEN = 2 / 3
+BROKEN_RATIO = 2 / 3
 """Ratio to the session timeout: without an answer for this long, a connection is broken. The rest is for a new one."""
 
 
@@ -65,7 +65,7 @@ class SessionLease:
         if self._last is None:
             self._last = asked
 
-    def hear(self, asked: float) -> None:
+    def renew(self, asked: float) -> None:
         """Renews the lease after an answer, unless a helper process does.
 
         Args:
@@ -84,7 +84,7 @@ class SessionLease:
         return 0.0 if last_answered is None else self.now() - last_answered
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         return 0.0 if self.lapsed else self.timeout - self.silence
 
     @property
@@ -96,7 +96,7 @@ class SessionLease:
 
     @property
     def broken(self) -> bool:
-        return self.silence > self.timeout * BROKEN
+        return self.silence > self.timeout * BROKEN_RATIO
 
 
 class PendingAnswer:
@@ -213,7 +213,7 @@ class Wire:
         self._data, self._at = data, 0
         self._ended = not data
         if data:
-            self._overhear(data)
+            self._update_lease(data)
         return True
 
     def recv(self, most: int) -> bytes:
@@ -229,21 +229,24 @@ class Wire:
         self._at += len(data)
         return data
 
-    def _overhear(self, data: bytes) -> None:
+    def _update_lease(self, data: bytes) -> None:
         greeted = self.greeted()
         sent = self._exchange.received(data)
         if sent is None or not self._exchange.timeout:
             return
         if not greeted:
             self._lease.grant(self._exchange.timeout, sent)
-        self._lease.hear(sent)
+        self._lease.renew(sent)
 
 
-SHORTEST_TRY = 1.0
+MIN_ANSWER_TIMEOUT = 1.0
 """Min timeout for a server's first answer, in seconds."""
-TRIES = 9
-"""Ratio of the session timeout to the timeout for a first answer: three servers fit in the third left by ``BROKEN``."""
-CLOSING = 2.0
+ANSWER_TIMEOUT_RATIO = 9
+"""Ratio of the session timeout to the timeout for a first answer.
+
+Three servers fit in the third of the session timeout that ``BROKEN_RATIO`` leaves.
+"""
+CLOSE_TIMEOUT = 2.0
 """Timeout for the server's answer to the close of a session, in seconds."""
 
 READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
@@ -263,7 +266,7 @@ class Handler:
 
     Attributes:
         over: Whether the session has ended, so that no connection is made any more.
-        trouble: Why the last connection attempt failed.
+        last_error: Why the last connection attempt failed.
     """
 
     name = "one_session"
@@ -274,12 +277,12 @@ class Handler:
         self,
         lease: SessionLease,
         context: ssl.SSLContext | None,
-        closing: float = CLOSING,
+        closing: float = CLOSE_TIMEOUT,
         keep: Callable[[socket.socket, str], socket.socket] | None = None,
         hangs: Callable[[], bool] = lambda: False,
     ) -> None:
         self.over = False
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         self.running = False
         self._lease = lease
         self._context = context
@@ -299,7 +302,7 @@ class Handler:
 
     @property
     def patience(self) -> float:
-        return min(max(self._lease.timeout / TRIES, SHORTEST_TRY), self._lease.timeout)
+        return min(max(self._lease.timeout / ANSWER_TIMEOUT_RATIO, MIN_ANSWER_TIMEOUT), self._lease.timeout)
 
     def create_connection(
         self,
@@ -322,7 +325,7 @@ class Handler:
                 connection.close()
                 raise
         except OSError as error:
-            self.trouble = f"{address[0]}:{address[1]}: {error}"
+            self.last_error = f"{address[0]}:{address[1]}: {error}"
             raise
         return Wire(connection, self._lease)
 
@@ -341,14 +344,15 @@ class Handler:
             timeout = self.patience if timeout is None else min(timeout, self.patience)
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            self._check(wire)
+            self._check_timeouts(wire)
             descriptors = self._poll(readers, writers, until)
             readable = [r for r in readers if r.fileno() in descriptors and (r is not wire or wire.fill())]
             writable = [r for r in writers if r.fileno() in descriptors]
             if readable or writable or not descriptors:
                 return readable, writable, []
 
-    def _check(self, wire: Wire | None) -> None:
+    def _check_timeouts(self, wire: Wire | None) -> None:
+        """Raises TimeoutError if the close takes too long, the event loop hangs, or the server is silent."""
         if self._closing is not None and time.monotonic() > self._closing:
             raise TimeoutError("the server does not answer")
         if self._closing is None and self._hangs():

@@ -23,15 +23,15 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from qdo.coordination.tree import State
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
-from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler, SessionLease
+from qdo.coordination.zookeeper.driver.handler import CLOSE_TIMEOUT, Handler, SessionLease
 from qdo.coordination.zookeeper.driver.requests import ClientLink
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
 from qdo.keepalive.vitals import Vitals
 
-LONGEST_PAUSE = 0.5
+MAX_CONNECT_PAUSE = 0.5
 """Max pause between two connection attempts, in seconds; kazoo's default is up to an hour."""
-LOOKS = 4
+LEASE_CHECKS = 4
 """Number of checks of the lease per session timeout."""
 
 log = logging.getLogger("qdo.zookeeper")
@@ -56,7 +56,7 @@ class ZooKeeperLink(ClientLink):
         self._vitals = Vitals.begin(outlast) if outlast else None
         self._lease = SessionLease(access.session_timeout, vitals=self._vitals)
         self._handler = Handler(self._lease, context, keep=self._keep if outlast else None, hangs=self._hangs)
-        self._client = self._make()
+        self._client = self._make_client()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class ZooKeeperLink(ClientLink):
         vitals = self._vitals
         return vitals is not None and self.session != 0 and vitals.idle_seconds > max(vitals.limit, self._lease.timeout)
 
-    def _make(self) -> Any:  # noqa: ANN401 - kazoo has no types
+    def _make_client(self) -> Any:  # noqa: ANN401 - kazoo has no types
         access = self._access
         options: dict[str, Any] = {}
         if isinstance(access.login, SaslLogin):
@@ -87,7 +87,7 @@ class ZooKeeperLink(ClientLink):
             default_acl=CREATOR_ALL_ACL if access.closed else None,
             randomize_hosts=access.shuffle,
             connection_retry=KazooRetry(
-                max_tries=-1, delay=0.05, max_delay=min(LONGEST_PAUSE, access.session_timeout / 8)
+                max_tries=-1, delay=0.05, max_delay=min(MAX_CONNECT_PAUSE, access.session_timeout / 8)
             ),
             logger=log,
             **options,
@@ -113,10 +113,10 @@ class ZooKeeperLink(ClientLink):
         try:
             async with asyncio.timeout(self._access.connect_timeout):
                 await self._begun
-                await self._presented()
+                await self._wait_for_login()
         except TimeoutError as error:
             await self.close()
-            trouble = f": {self._handler.trouble}" if self._handler.trouble else ""
+            trouble = f": {self._handler.last_error}" if self._handler.last_error else ""
             raise CoordinationLost(f"ZooKeeper at {self._access.hosts} does not answer{trouble}") from error
         except SessionLost as error:
             await self.close()
@@ -125,11 +125,11 @@ class ZooKeeperLink(ClientLink):
             await self.close()
             raise
 
-    async def _presented(self) -> None:
+    async def _wait_for_login(self) -> None:
         """Waits for the first answer, because kazoo sends credentials after it reports the connection."""
         while True:
             try:
-                await self.look([self._access.chroot or "/"])
+                await self.stat([self._access.chroot or "/"])
                 break
             except CoordinationLost:
                 if self.state == "connected":
@@ -161,9 +161,10 @@ class ZooKeeperLink(ClientLink):
         if state == KazooState.LOST:
             self._handler.over = True
         refused = self._client.client_state == KeeperState.AUTH_FAILED
-        self._inbox.put(partial(self._turn, state, refused=refused))
+        self._inbox.put(partial(self._handle_state, state, refused=refused))
 
-    def _turn(self, state: str, *, refused: bool) -> None:
+    def _handle_state(self, state: str, *, refused: bool) -> None:
+        """Applies kazoo's state. Ends the link if the session is lost or its lease has lapsed."""
         if self._state == "lost":
             self._retire()
         elif state == KazooState.LOST:
@@ -178,6 +179,7 @@ class ZooKeeperLink(ClientLink):
             self._connect()
 
     def _connect(self) -> None:
+        """Reports the connection, or ends the link if it belongs to another session."""
         identity = self._client.client_id
         if identity is None:
             return  # disconnected again: kazoo reports that next
@@ -190,9 +192,9 @@ class ZooKeeperLink(ClientLink):
         if not self._begun.done():
             self._begun.set_result(None)
         self._become("connected")
-        self._look_again()
+        self._refresh_state()
 
-    def _look_again(self) -> None:
+    def _refresh_state(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._state == "lost":
@@ -202,8 +204,8 @@ class ZooKeeperLink(ClientLink):
             return
         if self._vitals is not None:
             self._vitals.beat()
-        wait = min(self._lease.timeout / LOOKS, self._lease.left + 0.001)
-        self._timer = self._loop.call_later(wait, self._look_again)
+        wait = min(self._lease.timeout / LEASE_CHECKS, self._lease.remaining + 0.001)
+        self._timer = self._loop.call_later(wait, self._refresh_state)
 
     def _finish(self, why: CoordinationError) -> None:
         if self._state == "lost":
@@ -227,7 +229,7 @@ class ZooKeeperLink(ClientLink):
     async def _until_stopped(self) -> None:
         if self._stopped is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._stopped), CLOSING + 1)
+                await asyncio.wait_for(asyncio.shield(self._stopped), CLOSE_TIMEOUT + 1)
 
     def _leave_at_exit(self) -> None:
         if os.getpid() == self._process:
@@ -295,7 +297,7 @@ class BorrowedLink(ClientLink):
         first = self._state == "new"
         if first:
             self._client.add_listener(self._listen)
-        self._look_again()
+        self._refresh_state()
         await self._settled.wait()
         if self._error is not None:
             raise self._error
@@ -315,18 +317,18 @@ class BorrowedLink(ClientLink):
 
     def _listen(self, state: str) -> None:
         """Called by kazoo in its thread, before kazoo does anything else."""
-        self._inbox.put(partial(self._turn, state, self.session))
+        self._inbox.put(partial(self._handle_state, state, self.session))
 
-    def _turn(self, state: str, session: int) -> None:
-        """Handles a new state of the client. ``session``: the link's session when kazoo reported it, or 0."""
+    def _handle_state(self, state: str, session: int) -> None:
+        """Applies the client's state. ``session`` is that of the link when kazoo reported it, or 0 before it began."""
         if state == KazooState.LOST and session:
             self.end(SessionLost(self.ENDED))
         elif state == KazooState.SUSPENDED and session and self._state != "lost":
             self._become("suspended")  # Watches are lost, even if the client is connected again by now.
         else:
-            self._look_again()
+            self._refresh_state()
 
-    def _look_again(self) -> None:
+    def _refresh_state(self) -> None:
         identity = self._client.client_id
         if self._state == "lost":
             return

@@ -53,9 +53,9 @@ class Inbox:
         if not self._called:
             self._called = True
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._empty)
+                self._loop.call_soon_threadsafe(self._handle_items)
 
-    def _empty(self) -> None:
+    def _handle_items(self) -> None:
         # Reset before the items are taken: a thread that adds one after the last was taken must schedule a new call.
         self._called = False
         items = []
@@ -67,7 +67,7 @@ class Inbox:
 
 Call: TypeAlias = Callable[[], PendingAnswer]
 
-MOST_FLYING = 100
+MAX_IN_FLIGHT = 100
 """Max requests in flight. Kazoo sends its thread a byte for each, and the socket blocks after about 270."""
 
 
@@ -76,7 +76,7 @@ class RequestBatch:
 
     def __init__(self, calls: Sequence[Call], future: asyncio.Future[None]) -> None:
         self.answers: list[Any] = [None] * len(calls)
-        self.left = len(calls)
+        self.remaining = len(calls)
         self.waiting = enumerate(calls)
         self.future = future
 
@@ -105,7 +105,7 @@ class ClientLink(Link):
         self._in_flight = 0
 
     @abc.abstractmethod
-    def _look_again(self) -> None:
+    def _refresh_state(self) -> None:
         """Reads the client's state and reports a change."""
 
     def _become(self, state: State) -> None:
@@ -129,7 +129,7 @@ class ClientLink(Link):
         answers = await self._ask([partial(self._client.get_async, path, watch=watcher) for path in paths])
         return [answer and NodeData(answer[0], *_facts(answer[1])) for answer in answers]
 
-    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
+    async def stat(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         watcher = self._watched if watch else None
         answers = await self._ask([partial(self._client.exists_async, path, watch=watcher) for path in paths])
         return [answer and NodeData(b"", *_facts(answer)) for answer in answers]
@@ -144,14 +144,14 @@ class ClientLink(Link):
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         every = list(changes)
-        answers = await self._ask([partial(send, self._client, change) for change in every])
-        return [_outcome(self._client, change, answer) for change, answer in zip(every, answers, strict=True)]
+        answers = await self._ask([partial(send_transaction, self._client, change) for change in every])
+        return [_make_outcome(self._client, change, answer) for change, answer in zip(every, answers, strict=True)]
 
     async def sync(self, path: str) -> None:
         await self._ask([partial(self._client.sync_async, path)])
 
     async def _ask(self, calls: Sequence[Call]) -> list[Any]:
-        """Sends requests, at most ``MOST_FLYING`` at once; returns all answers, None for missing nodes."""
+        """Sends requests, at most ``MAX_IN_FLIGHT`` at once; returns all answers, None for missing nodes."""
         self._require()
         if not calls:
             return []
@@ -163,38 +163,39 @@ class ClientLink(Link):
             await batch.future
         finally:
             self._batches.discard(batch)
-        return _judged(batch.answers)
+        return _judge_all(batch.answers)
 
     def _require(self) -> None:
+        """Raises an error unless the link is connected, in the process that opened it."""
         if os.getpid() != self._process:
             raise CoordinationError("a connection cannot be used in a process forked after it was opened")
         state = self.state
         if state == "lost":
-            self._loop.call_soon(self._look_again)
+            self._loop.call_soon(self._refresh_state)
             raise self._error or SessionLost(self.ENDED)
         if state != "connected":
             raise CoordinationLost("ZooKeeper cannot be reached now")
 
     def _fill(self) -> None:
         """Sends queued requests, one of each caller in turn, so that a commit does not wait for 1,000 claims."""
-        while self._in_flight < MOST_FLYING and self._waiting:
+        while self._in_flight < MAX_IN_FLIGHT and self._waiting:
             batch = self._waiting.popleft()
             following = None if batch.future.done() else next(batch.waiting, None)
             if following is not None:
                 index, call = following
                 self._waiting.append(batch)
                 self._in_flight += 1
-                call().rawlink(partial(self._note, batch, index))
+                call().rawlink(partial(self._enqueue_answer, batch, index))
 
-    def _note(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
+    def _enqueue_answer(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
         # Runs in kazoo's thread.
-        self._inbox.put(partial(self._claim, batch, index, answer))
+        self._inbox.put(partial(self._record_answer, batch, index, answer))
 
-    def _claim(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
+    def _record_answer(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
         self._in_flight -= 1
         batch.answers[index] = answer.value if answer.exception is None else answer.exception
-        batch.left -= 1
-        if not batch.left and not batch.future.done():
+        batch.remaining -= 1
+        if not batch.remaining and not batch.future.done():
             batch.future.set_result(None)
 
     def _watched(self, event: WatchedEvent) -> None:
@@ -216,7 +217,7 @@ class ClientLink(Link):
             batch.fail(error)
 
 
-def _judged(answers: Iterable[Any]) -> list[Any]:
+def _judge_all(answers: Iterable[Any]) -> list[Any]:
     judged = [judge(answer) for answer in answers]
     if errors := [a for a in judged if isinstance(a, Exception)]:
         raise translate(errors, len(judged) - len(errors)) from errors[0]
@@ -227,7 +228,7 @@ def _facts(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
     return stat.version, stat.mzxid, stat.ephemeralOwner
 
 
-def _outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
+def _make_outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
     if isinstance(answer, Rejection):
         return answer
     versions = tuple([getattr(result, "version", 0) for result in answer])
@@ -254,11 +255,11 @@ FORBIDDEN = (
 )
 ENDED = (exceptions.SessionExpiredError,)
 """Errors of an expired session, or of a closed client. The request was not executed."""
-UNTOLD = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+SECONDARY_ERRORS = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 """Errors of the other operations of a transaction, which did not make it fail."""
 
 
-def send(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
+def send_transaction(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
     transaction = client.transaction()
     for operation in change:
         match operation:
@@ -281,13 +282,14 @@ def judge(answer: Any) -> Any:  # noqa: ANN401 - depends on the request
     if isinstance(answer, exceptions.NoNodeError):
         return None
     if isinstance(answer, list) and any(isinstance(a, Exception) for a in answer):
-        return _refusal(answer)
+        return _find_refusal(answer)
     return answer
 
 
-def _refusal(errors: Sequence[object]) -> Rejection | Exception:
+def _find_refusal(errors: Sequence[object]) -> Rejection | Exception:
+    """Returns the error that made a transaction fail: a Rejection if the tree's state caused it."""
     for index, error in enumerate(errors):
-        if isinstance(error, Exception) and not isinstance(error, UNTOLD):
+        if isinstance(error, Exception) and not isinstance(error, SECONDARY_ERRORS):
             why = REFUSED.get(type(error))
             return error if why is None else Rejection(why, index)
     return CoordinationLost("a transaction failed, and the server gave no reason")

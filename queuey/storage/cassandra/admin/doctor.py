@@ -36,21 +36,21 @@ def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding
     """Checks everything that the guarantees of a Cassandra store depend on. Changes nothing, never raises."""
     try:
         with connected(target, options, CONNECT_WITHIN, keyspace=False) as driver:
-            return [*_cluster(driver, target, options), *_keyspace(driver, target, options)]
+            return [*_check_cluster(driver, target, options), *_check_keyspace(driver, target, options)]
     except StoreUnavailable as error:
         advice = "Check the addresses in the setting store, the nodes, and the cassandra_ settings."
         return [Finding("nodes", "fail", str(error), advice)]
 
 
-def _cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
+def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
     yield doctor_rules.nodes(driver.hosts())
     yield doctor_rules.access(target, options)
-    yield from _guarded(driver, "version", lambda: [_versions(driver)])
-    yield from _guarded(driver, "clocks", lambda: [_clocks(driver, target, options)])
-    yield from _guarded(driver, "acknowledged", lambda: _settings(driver))
+    yield from _run_guarded(driver, "version", lambda: [_check_versions(driver)])
+    yield from _run_guarded(driver, "clocks", lambda: [_check_clocks(driver, target, options)])
+    yield from _run_guarded(driver, "acknowledged", lambda: _check_settings(driver))
 
 
-def _keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
+def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"
@@ -60,31 +60,32 @@ def _keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOption
     copies = driver.replication()
     yield from doctor_rules.replication(copies, hosts)
     yield from doctor_rules.levels(options, copies)
-    yield from _guarded(driver, "schema", lambda: [_schema(target, options, make)])
-    yield from _guarded(driver, "gc_grace", lambda: [_grace(driver, target)])
-    yield from _guarded(driver, "read_repair", lambda: [_read_repair(driver, target)])
-    yield from _guarded(driver, "timing", lambda: [_timing(target, options)])
+    yield from _run_guarded(driver, "schema", lambda: [_check_schema(target, options, make)])
+    yield from _run_guarded(driver, "gc_grace", lambda: [_check_grace(driver, target)])
+    yield from _run_guarded(driver, "read_repair", lambda: [_check_read_repair(driver, target)])
+    yield from _run_guarded(driver, "timing", lambda: [_check_timing(target, options)])
 
 
-def _guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
+def _run_guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
+    """Returns a check's findings, or a failed one if Cassandra does not answer it."""
     try:
         return look()
     except StoreUnavailable as error:
         return [doctor_rules.unanswered(check, str(error), driver.hosts())]
 
 
-def _settings(driver: Driver) -> list[Finding]:
-    nodes = node_settings.nodes_of(driver)
+def _check_settings(driver: Driver) -> list[Finding]:
+    nodes = node_settings.read_nodes(driver)
     return [doctor_rules.acknowledged(nodes), doctor_rules.paxos(nodes)]
 
 
-def _versions(driver: Driver) -> Finding:
+def _check_versions(driver: Driver) -> Finding:
     by_address: dict[str, str] = {}
-    _each(driver, _VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
+    _ask_each(driver, _VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
     return doctor_rules.versions(by_address)
 
 
-def _clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
+def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
     ahead: dict[str, float] = {}
     driver.run(NOW, consistency="ONE")  # Prepares the statement, so that each request below is a single exchange.
     began = time.time()
@@ -93,11 +94,12 @@ def _clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions)
         theirs: UUID = rows[0][0]
         ahead[address] = (began + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
 
-    _each(driver, NOW, note)
-    return doctor_rules.clocks(ahead, _difference(driver, target, options))
+    _ask_each(driver, NOW, note)
+    return doctor_rules.clocks(ahead, _find_difference(driver, target, options))
 
 
-def _difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
+def _find_difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
+    """Returns the S in use: the keyspace's, or the setting if the keyspace cannot be read."""
     if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:
@@ -105,13 +107,14 @@ def _difference(driver: Driver, target: DataCentreTarget, options: CassandraOpti
     return options.clock_difference
 
 
-def _each(driver: Driver, statement: Statement, note: Callable[[str, Rows], None]) -> None:
+def _ask_each(driver: Driver, statement: Statement, note: Callable[[str, Rows], None]) -> None:
+    """Asks every node that is up; ``note`` gets address and rows. Raises if one of them fails."""
     failed = node_settings.ask_each(driver, statement, note)
     if failed:
         raise StoreUnavailable("; ".join(f"{address}: {reason}" for address, reason in sorted(failed.items())))
 
 
-def _schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> Finding:
+def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> Finding:
     with connected(target, options, CONNECT_WITHIN) as driver:
         problem = migrations.schema_problem(driver)
         if problem is not None:
@@ -122,16 +125,16 @@ def _schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> F
     return Finding("schema", "ok", f"keyspace {target.keyspace} is up to date, and the nodes agree on it")
 
 
-def _grace(driver: Driver, target: DataCentreTarget) -> Finding:
+def _check_grace(driver: Driver, target: DataCentreTarget) -> Finding:
     tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
-    return doctor_rules.grace(tables, max(node.hints for node in node_settings.nodes_of(driver)))
+    return doctor_rules.grace(tables, max(node.hints for node in node_settings.read_nodes(driver)))
 
 
-def _read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
+def _check_read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
     return doctor_rules.read_repair(dict(driver.run(_READ_REPAIR, (target.keyspace,), consistency="ONE")))
 
 
-def _timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
+def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     with connected(target, options, CONNECT_WITHIN) as driver:
         if migrations.schema_problem(driver) is not None:
             return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")

@@ -47,16 +47,18 @@ def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
 
 
 def versions(found: Mapping[str, str]) -> Finding:
+    """Warns of nodes with different versions, and of versions before ``OLDEST``."""
     distinct = sorted(set(found.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
         return Finding("version", "warn", text, "Finish the upgrade; do not change the schema before.")
-    if any(_number(version) < OLDEST for version in distinct):
+    if any(_parse_version(version) < OLDEST for version in distinct):
         return Finding("version", "warn", text, "Only 4.1 and later are tested; upgrade.")
     return Finding("version", "ok", text)
 
 
 def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
+    """Warns unless connections need a password and are encrypted, or stay on this machine."""
     gaps = []
     if options.user is None:
         gaps.append("without a password")
@@ -97,12 +99,13 @@ def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
 
 def levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
     return [
-        *(_level(name, level, copies) for name, level in options.levels.items()),
-        _catalogue(options.catalogue_write, options.catalogue_read, copies),
+        *(_judge_level(name, level, copies) for name, level in options.levels.items()),
+        _judge_catalogue(options.catalogue_write, options.catalogue_read, copies),
     ]
 
 
 def acknowledged(found: list[Node]) -> Finding:
+    """Warns unless every node syncs messages to its disk before it acknowledges them."""
     meaning = describe_sync(found)
     if meaning.level == "fsync":
         return Finding("acknowledged", "ok", meaning.text)
@@ -132,6 +135,7 @@ SPARE = 1.25
 
 
 def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
+    """Warns of an unfinished change and of measurements above the limits; states the shortest D that they allow."""
     level = stored.kept.levels["strong"]
     if not stored.settled:
         advice = "Repeat the command that was stopped, or name all values: see queuey timing --help."
@@ -191,7 +195,8 @@ def read_repair(options: Mapping[str, str]) -> Finding:
     return Finding("read_repair", "ok", f"BLOCKING for {', '.join(REPAIRED)}")
 
 
-def _level(name: str, level: Level, copies: Copies) -> Finding:
+def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
+    """Fails if reads may miss acknowledged writes. Levels without guarantees are ok."""
     auto = usual(copies)
     write, read = level.write or auto, level.read or auto
     text = f"{name}: written at {write}, read at {read}"
@@ -207,7 +212,7 @@ def _level(name: str, level: Level, copies: Copies) -> Finding:
     return Finding("levels", "ok", text)
 
 
-def _catalogue(write: str, read: str, copies: Copies) -> Finding:
+def _judge_catalogue(write: str, read: str, copies: Copies) -> Finding:
     meets = meeting(write, read, copies)
     text = f"catalogue: written at {write}, read at {read}: {_MEETS[meets]}"
     if meets == "everywhere":
@@ -216,6 +221,6 @@ def _catalogue(write: str, read: str, copies: Copies) -> Finding:
     return Finding("levels", "fail" if meets == "never" else "warn", text, advice)
 
 
-def _number(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     parts = version.split("-", 1)[0].split(".")
     return tuple(int(part) for part in parts[:2] if part.isdecimal())

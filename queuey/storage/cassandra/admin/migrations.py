@@ -129,7 +129,7 @@ def schema_problem(driver: Driver) -> str | None:
     """Returns why this program cannot use the keyspace, None if it can."""
     keyspace = driver.target.keyspace
     try:
-        missing = pending(cql_files.known(), _recorded(driver))
+        missing = pending(cql_files.known(), _read_recorded(driver))
     except StoreIncompatible as error:
         return f"keyspace {keyspace} cannot be used: {error}"
     if not missing:
@@ -171,7 +171,7 @@ def migrate(
     with reach(keyspace=False) as driver:
         present = _replication(driver)
         if present is None:
-            created = _checked(driver, requested)
+            created = _check_replication(driver, requested)
             if dry_run:
                 return Report(target.keyspace, created, running.known)
             _make_keyspace(driver, options, created)
@@ -185,23 +185,24 @@ def migrate(
                 )
     with reach() as driver:
         if dry_run:
-            return Report(target.keyspace, created, tuple(pending(running.known, _recorded(driver))))
+            return Report(target.keyspace, created, tuple(pending(running.known, _read_recorded(driver))))
         return Report(target.keyspace, created, *_make_all(driver, options, tell, running))
 
 
 def _make_all(
     driver: Driver, options: CassandraOptions, tell: Tell, running: Running
 ) -> tuple[tuple[SchemaMigration, ...], Timing | None]:
+    """Applies the missing migrations under a lock, and writes the first timing. Returns both."""
     first, *_ = known = running.known
     # This creates the table that holds the lock, unless it exists. A read instead could find a table that another run
     # is just creating, and that cannot be used yet.
     for statement in first.statements:
         _change_schema(driver, options, statement)
-    if not pending(known, _recorded(driver)):
+    if not pending(known, _read_recorded(driver)):
         return (), stored_timing.first(driver, options, tell)
     lock = _Lock(driver, options, tell, running)
     with lock:
-        missing = pending(known, _recorded(driver))
+        missing = pending(known, _read_recorded(driver))
         for migration in missing:
             for statement in migration.statements:
                 lock.renew()
@@ -223,6 +224,7 @@ class _Lock:
         self._owner = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
 
     def __enter__(self) -> None:
+        """Waits for the lock and reports its holder once. Raises if it takes longer than a lock can live."""
         until = time.monotonic() + self._running.lock_ttl + AGREEMENT_TIMEOUT
         is_reported = False
         while (holder := self._acquire(None)) != self._owner:
@@ -260,7 +262,8 @@ def _replication(driver: Driver) -> dict[str, str] | None:
     return replication
 
 
-def _checked(driver: Driver, wanted: dict[str, str] | None) -> dict[str, str]:
+def _check_replication(driver: Driver, wanted: dict[str, str] | None) -> dict[str, str]:
+    """Returns the replication for a new keyspace. Raises SettingsError if none was named or the nodes are too few."""
     hosts = driver.hosts()
     centres = {name: sum(host.dc == name for host in hosts) for name in sorted({host.dc for host in hosts})}
     nodes = ", ".join(f"{name} ({count} nodes)" if count > 1 else f"{name} (1 node)" for name, count in centres.items())
@@ -284,7 +287,7 @@ def _make_keyspace(driver: Driver, options: CassandraOptions, replication: Mappi
     _change_schema(driver, options, f'CREATE KEYSPACE IF NOT EXISTS "{name}" WITH replication = {{{pairs}}}')
 
 
-def _recorded(driver: Driver) -> list[AppliedMigration]:
+def _read_recorded(driver: Driver) -> list[AppliedMigration]:
     if not driver.run(_TABLE, (driver.target.keyspace,), consistency="ONE"):
         return []
     return [AppliedMigration(*row) for row in driver.run(_RECORDED) if row[0] is not None]

@@ -67,9 +67,14 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
     return failed
 
 
-def nodes_of(driver: Driver) -> list[Node]:
+def read_nodes(driver: Driver) -> list[Node]:
+    """Returns the settings of the nodes that answered, sorted by address.
+
+    Raises:
+        StoreUnavailable: No node answered.
+    """
     by_address: dict[str, Node] = {}
-    failed = ask_each(driver, _SETTINGS, lambda address, rows: by_address.update({address: _node(address, rows)}))
+    failed = ask_each(driver, _SETTINGS, lambda address, rows: by_address.update({address: _make_node(address, rows)}))
     if not by_address:
         reasons = "; ".join(sorted(set(failed.values()))) or "no node is up"
         raise StoreUnavailable(f"no Cassandra node answered about its settings: {reasons}")
@@ -77,8 +82,8 @@ def nodes_of(driver: Driver) -> list[Node]:
 
 
 def acknowledgement_of(driver: Driver) -> Acknowledgement:
-    """Asks all nodes for their ``commitlog_sync``. Cache the answer."""
-    return describe_sync(nodes_of(driver))
+    """Asks the nodes that are up for their ``commitlog_sync``. Cache the answer."""
+    return describe_sync(read_nodes(driver))
 
 
 def describe_sync(nodes: list[Node]) -> Acknowledgement:
@@ -96,7 +101,7 @@ def describe_sync(nodes: list[Node]) -> Acknowledgement:
     )
 
 
-def _node(address: str, rows: Rows) -> Node:
+def _make_node(address: str, rows: Rows) -> Node:
     values: dict[str, str | None] = dict(rows)
     return Node(
         address,

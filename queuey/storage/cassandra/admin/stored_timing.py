@@ -53,7 +53,7 @@ def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | Non
     [(present,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if present is not None:
         return None
-    timing = stated_in(SOON if _centres(driver) == 1 else PATIENT, options.stated)
+    timing = stated_in(SOON if _count_centres(driver) == 1 else PATIENT, options.stated)
     if not _swap(driver, options, settled(timing, secrets.token_hex(8)), None):
         return None
     tell(f"times: {shown(timing)}")
@@ -66,7 +66,7 @@ def standing(driver: Driver, options: CassandraOptions) -> Standing:
         raise SettingsError("The keyspace has no timing; run `queuey migrate`.")
     rows = driver.run(_TAILS, consistency=options.catalogue_read)
     measured = {process: msgspec.json.decode(tails, type=Measured) for process, tails in rows if tails}
-    return Standing(decode(text), measured, _centres(driver))
+    return Standing(decode(text), measured, _count_centres(driver))
 
 
 def change(
@@ -101,7 +101,7 @@ def shown(timing: Timing) -> str:
     return "; ".join([f"S {timing.clock_difference:g} s", f"C {timing.row_age:g} s", *levels])
 
 
-def _centres(driver: Driver) -> int:
+def _count_centres(driver: Driver) -> int:
     copies = driver.replication()
     return len({host.dc for host in driver.hosts()}) if "" in copies else len(copies)
 

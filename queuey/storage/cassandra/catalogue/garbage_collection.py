@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SHARDS = 16
 _PAGE = 100
 
-_DIG = Statement(
+_ADD = Statement(
     "INSERT INTO pending_deletes (shard, deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -40,7 +40,7 @@ _OLDEST = Statement(
     "SELECT deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name FROM pending_deletes "
     "WHERE shard = ? AND deleted_at > ? AND deleted_at < ? LIMIT ?"
 )
-_LEVEL = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
+_DELETE = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
 _IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
 _BUCKETS = Statement("SELECT width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ?")
 _REMOVE = tuple(
@@ -78,14 +78,14 @@ class PendingDeletes:
         self._driver = driver
         self._options = options
 
-    async def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
+    async def add(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
         """Records a pending delete, before a purge or delete makes messages unreachable."""
         queue, uid = row.queue, row.queue.uid if deleted else None
         values_of_queue = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
         pending = PendingDelete((now, ids.random_low()), *values_of_queue, queue.application, queue.name)
         _, *columns = msgspec.structs.astuple(pending)
         values = pending.qid % SHARDS, uuid_of(pending.buried), *columns
-        await self._driver.ask(Request(_DIG, values, self._options.catalogue_write))
+        await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
         return pending
 
     async def older(
@@ -99,9 +99,9 @@ class PendingDeletes:
         page = [PendingDelete(*row) for row in rows if row[1] is not None]
         return page, rows[-1][0] if len(rows) == _PAGE else None
 
-    async def level(self, pending: PendingDelete) -> None:
+    async def remove(self, pending: PendingDelete) -> None:
         values = pending.qid % SHARDS, uuid_of(pending.buried)
-        await self._driver.ask(Request(_LEVEL, values, self._options.catalogue_write))
+        await self._driver.ask(Request(_DELETE, values, self._options.catalogue_write))
 
 
 class GarbageCollector:
@@ -171,6 +171,7 @@ class GarbageCollector:
             self._driver.loop.later(self._options.reap_interval, self._begin)
 
     async def _empty(self, pending: PendingDelete) -> None:
+        """Removes what no queue uses any more, then the pending delete itself, so that a failure is repeated."""
         uid, qid = await self._in_use(pending)
         if qid != pending.qid:
             for partition in range(1, pending.partitions + 1):
@@ -180,7 +181,7 @@ class GarbageCollector:
         if pending.uid is not None and uid != pending.uid:
             await self._forget_offsets(pending.uid)
             await self._index.remove(pending.application, pending.name, pending.uid)  # Unless the delete has done so.
-        await self._pending_deletes.level(pending)
+        await self._pending_deletes.remove(pending)
 
     async def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
         """Returns uid and qid of the queue of that name.

@@ -38,9 +38,9 @@ COLUMNS = ", ".join(_FIELDS)
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
 LONGEST_NAME = 10_000
 """Max characters of a queue name to look up. Cassandra limits keys to 64 KiB; no queue has a name that long."""
-YOUNG = 0.75
+MAX_READ_FRACTION = 0.75
 """Ratio to C of the max time to read a row for a write. The rest of C is for generating and sending ids."""
-SLOW = 5.0
+READ_TIMEOUT = 5.0
 """Timeout of rereading a row for a writer, in seconds."""
 FIRST_PAUSE = 0.05
 """Interval after the first of these reads, in seconds. Each further one is twice as long."""
@@ -147,28 +147,29 @@ class QueueCache:
         return row
 
     async def read(self, application: str, name: str) -> Row:
+        """Reads a row from Cassandra and keeps it. Raises QueueNotFound, also for names that no queue can have."""
         self._check_open()
         if len(name) > LONGEST_NAME:
             raise QueueNotFound(name)
         began = self._clock.boottime()
         rows = await self._driver.ask(Request(FIND, (application, name), self._options.catalogue_read))
-        return self._take((application, name), rows, began)
+        return self._keep_found((application, name), rows, began)
 
     async def young(self, application: str, name: str) -> Row:
         """Reads a row that is young enough for a write. Retries after pauses while the read takes too long.
 
         The age counts from the beginning of the read, because the row may be as it was then.
         """
-        until, pause = self._clock.boottime() + SLOW, FIRST_PAUSE
+        until, pause = self._clock.boottime() + READ_TIMEOUT, FIRST_PAUSE
         while True:
             row = await self.read(application, name)
             now = self._clock.boottime()
-            if now - row.read_at <= self._timing.kept.row_age * YOUNG:
+            if now - row.read_at <= self._timing.kept.row_age * MAX_READ_FRACTION:
                 return row
             if now > until:
                 raise StoreUnavailable(
                     f"Reading the row of queue {name!r} took {now - row.read_at:.2f} s. A write needs a row at most "
-                    f"{self._timing.kept.row_age * YOUNG:g} s old; Cassandra is too slow"
+                    f"{self._timing.kept.row_age * MAX_READ_FRACTION:g} s old; Cassandra is too slow"
                 )
             await self._driver.loop.sleep(pause)
             pause *= 2
@@ -185,7 +186,7 @@ class QueueCache:
         key, began = (queue.application, queue.name), self._clock.boottime()
         [rows] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
         try:
-            row = self._take(key, rows, began)
+            row = self._keep_found(key, rows, began)
         except QueueNotFound as error:
             raise QueueChanged(queue.name) from error
         # Versions are random, so a row of another version may be older or newer than the caller's.
@@ -249,7 +250,8 @@ class QueueCache:
         if self._is_closed:
             raise StoreClosed("the store is closed")
 
-    def _take(self, key: tuple[str, str], found: Sequence[Any], began: float) -> Row:
+    def _keep_found(self, key: tuple[str, str], found: Sequence[Any], began: float) -> Row:
+        """Keeps a row that was read at ``began``; without one, forgets an older row and raises QueueNotFound."""
         if not found:
             self._drop(key, began)
             raise QueueNotFound(key[1])

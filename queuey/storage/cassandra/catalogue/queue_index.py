@@ -91,6 +91,7 @@ class Scan:
         self._heap: list[tuple[IndexEntry, int]] = []
 
     async def take(self, wanted: int) -> list[IndexEntry]:
+        """Returns the next entries in order: ``wanted`` of them, or fewer at the end."""
         entries: list[IndexEntry] = []
         while len(entries) < wanted:
             await self._fill(share_of(wanted - len(entries)))

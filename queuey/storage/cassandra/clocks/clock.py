@@ -231,6 +231,7 @@ class Stamps:
         return AHEAD + round(2 * max(1.0, self._difference()) * TICKS_PER_SECOND)
 
     def above(self, ticks: int) -> int:
+        """Returns a timestamp that takes effect for an id, and is above all timestamps returned before."""
         stamp = self.at(self._clock.now(), ticks)
         with self._lock:
             self._last = max(self._last + 1, stamp)

@@ -115,6 +115,7 @@ class Interval(NamedTuple):
 
 
 def measured(sent: int, received: int, theirs: int) -> Interval:
+    """Returns the bounds of our time minus theirs, from a question sent and answered at these times since boot."""
     return Interval(sent - theirs - RESOLUTION, received - theirs + RESOLUTION, sent)
 
 
@@ -168,7 +169,7 @@ class ClockCheck:
         self.jumped: Callable[[], None] = lambda: None
         """Called when values that were timed before may be older than they seem."""
 
-    def note(self, answers: Mapping[str, Interval], began: float | None = None, there: int = 1) -> None:
+    def apply_round(self, answers: Mapping[str, Interval], began: float | None = None, there: int = 1) -> None:
         """Applies a round of answers by coordinator; ``there``: number of coordinators.
 
         Concludes nothing unless half of them answered: one may run on this very machine.
@@ -176,19 +177,20 @@ class ClockCheck:
         if not answers:
             return
         before = self.wrong_until
-        self._note(answers, began, there)
+        self._apply_round(answers, began, there)
         if self.wrong_until != before:
             self.jumped()
 
-    def _note(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
+    def _apply_round(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
         with self._lock:
-            known_before = self._learn(answers)
+            known_before = self._add_answers(answers)
             if 2 * len(answers) >= there:
                 self._rank(answers, there)
                 self._conclude(answers, began, known_before)
-            self._judge()
+            self._set_sound_until()
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
+        """Decides from a round whether the clock was right, which earlier ids may be late, and whether to refuse."""
         median = median_of(answers.values(), self._clock.since_boot())
         if self._is_off():
             self.wrong_until, self._offset_before = self._clock.boottime(), math.inf
@@ -228,7 +230,7 @@ class ClockCheck:
         exact = self.error <= ERROR * self._difference()
         return self.offset_bound > self.limit and (exact or offset_at_least > self.limit)
 
-    def _judge(self) -> None:
+    def _set_sound_until(self) -> None:
         """Computes how long the known intervals are good for: until they are old, or too inexact for the limit."""
         self._judged_by = self._difference()
         if self._checked is None or self._refusing:
@@ -261,7 +263,7 @@ class ClockCheck:
         difference = self._difference()
         if difference != self._judged_by:
             with self._lock:
-                self._judge()
+                self._set_sound_until()
         return (
             self._clock.since_boot() <= self._sound_until
             and self._began >= since
@@ -309,7 +311,7 @@ class ClockCheck:
     def limit(self) -> float:
         return REFUSE * self._difference()
 
-    def _learn(self, answers: Mapping[str, Interval]) -> dict[str, Interval]:
+    def _add_answers(self, answers: Mapping[str, Interval]) -> dict[str, Interval]:
         """Adds answers to the known intervals. Returns the intervals known before, or none if our clock has jumped."""
         now = self._clock.since_boot()
         before = {node: interval for node, interval in self._known.items() if now - interval.at <= GAP * 1e9}
@@ -329,6 +331,7 @@ class ClockCheck:
         return before
 
     def _rank(self, answers: Mapping[str, Interval], nodes: int) -> None:
+        """Chooses the coordinators of light checks: those that answered and whose clocks are right, fastest first."""
         median = statistics.median(interval.middle for interval in self._known.values())
         red = RED * self._difference() * 1e9
         self.off = tuple(
@@ -339,6 +342,7 @@ class ClockCheck:
         self.witnesses = min(WITNESSES, nodes)
 
     def _accept_wall(self) -> None:
+        """Adopts the wall clock if it is close to the nodes' median and that is known well enough."""
         offset, difference = self._clock.wall_offset(), self._difference()
         ahead = self.median + (offset - self._clock.offset) / 1e9
         self.wall_off = abs(ahead) > RED * difference

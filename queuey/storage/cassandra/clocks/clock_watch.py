@@ -34,13 +34,13 @@ from queuey.storage.cassandra.driver.store_loop import called
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-AGAIN = 0.05
-LONGEST = 1.0
+RETRY_INTERVAL = 0.05
+MAX_CONFIRM_TIME = 1.0
 """Max attempts at a check before an acknowledgement, seconds between them, and seconds after which no attempt
 begins."""
-LATE = 1.0
+CALLBACK_DELAY = 1.0
 """Max seconds that the driver takes to report that a node did not answer."""
-REST = 0.1
+STRAGGLER_TIMEOUT = 0.1
 """Timeout in seconds of a round for the remaining nodes, once more than half have answered."""
 
 
@@ -89,11 +89,12 @@ class LightChecks:
         """Callbacks of the check that begins in the next turn."""
 
     def begin(self, told: Told) -> None:
+        """Adds a callback to the check of the loop's next turn; it gets None, or why writes are refused."""
         self._waiting.append(told)
         if len(self._waiting) == 1:
             self._driver.loop.soon(self._check)
 
-    def tell(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
+    def notify(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
         for callback in waiting:
             try:
                 callback(error)
@@ -107,6 +108,7 @@ class LightChecks:
             self._ask(check)
 
     def _ask(self, check: _Check) -> None:
+        """Asks the next coordinator of a check. If none is left, a round decides."""
         node = next(check.nodes, None)
         if node is None:
             self._end(check, good=False)
@@ -120,6 +122,7 @@ class LightChecks:
             done(None, StoreUnavailable(f"the clock could not be checked: {error}"))
 
     def _answered(self, check: _Check, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None) -> None:
+        """Judges a coordinator's answer; if it failed or timed out, asks another coordinator instead."""
         is_good = False
         try:
             if rows is None or error is not None:
@@ -138,9 +141,9 @@ class LightChecks:
             return
         check.left = check.left - 1 if good else 0
         if not good:
-            self._ask_all(partial(self.tell, check.waiting))
+            self._ask_all(partial(self.notify, check.waiting))
         elif not check.left:
-            self.tell(check.waiting, None)
+            self.notify(check.waiting, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -245,6 +248,7 @@ class ClockWatch:
         self._light.begin(done)
 
     def refusal(self) -> StoreUnavailable:
+        """Returns the error for a caller: the driver's problem if it has one, else what is wrong with the clock."""
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(
@@ -252,6 +256,7 @@ class ClockWatch:
         )
 
     def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
+        """Answers at once if a round that began after ``arrived`` was good, else begins a round."""
         if self._clock_check.sound(arrived):
             done(None)
         else:
@@ -261,12 +266,13 @@ class ClockWatch:
         """Continues after a round. Begins another one unless that was good or the attempts are used up."""
         if self._clock_check.sound(arrived):
             done(None)
-        elif not attempts or self._clock_check.refusing or self._clock.boottime() - arrived > LONGEST:
+        elif not attempts or self._clock_check.refusing or self._clock.boottime() - arrived > MAX_CONFIRM_TIME:
             done(self.refusal())
         else:
-            self._loop.later(AGAIN, partial(self._confirm_since, arrived, attempts, done))
+            self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
 
     def _ask_again(self) -> None:
+        """Begins a round unless one is under way, and sets the timer for the next."""
         # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
         self._loop.later(seconds, self._ask_again)
@@ -278,11 +284,13 @@ class ClockWatch:
             log.exception("Comparing the clock with the clocks of the Cassandra nodes failed.")
 
     def _check(self, done: Told) -> None:
+        """Adds a callback for the end of the next round, which begins now unless one is under way."""
         self._waiting.append(done)
         if self._round is None:
             self._begin_round()
 
     def _begin_round(self) -> None:
+        """Asks all coordinators that are up. The round ends with the last answer, or by its timer."""
         hosts = self._driver.hosts()
         nodes = [host.address for host in hosts if host.up]
         waiting, self._waiting = self._waiting, []
@@ -293,7 +301,7 @@ class ClockWatch:
                 request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
                 self._driver.send(request, partial(self._received, current, node, self._clock.since_boot()))
         # Without a callback if a node has stopped or the driver is closed.
-        self._loop.later(self.timeout + LATE if nodes else 0.0, partial(self._end, current))
+        self._loop.later(self.timeout + CALLBACK_DELAY if nodes else 0.0, partial(self._end, current))
 
     def _received(
         self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
@@ -306,13 +314,14 @@ class ClockWatch:
             self._loop.call(self._answered, current, node, answer)
 
     def _answered(self, current: _Round, node: str, answer: Interval | None) -> None:
+        """Counts an answer. Ends the round after the last one, or a little after more than half have answered."""
         current.missing = missing = current.missing - 1
         if answer is not None:
             current.answers[node] = answer
         if not missing:
             self._end(current)
         elif 2 * len(current.answers) > sum(host.up for host in current.hosts):
-            self._loop.later(REST, lambda: self._end(current) if current.missing == missing else None)
+            self._loop.later(STRAGGLER_TIMEOUT, lambda: self._end(current) if current.missing == missing else None)
 
     def _end(self, current: _Round) -> None:
         """Applies a round. Data centres without any answer do not count: they may be cut off."""
@@ -321,8 +330,10 @@ class ClockWatch:
         self._round = None
         centres = {host.dc for host in current.hosts if host.address in current.answers}
         try:
-            self._clock_check.note(current.answers, current.began, sum(host.dc in centres for host in current.hosts))
+            self._clock_check.apply_round(
+                current.answers, current.began, sum(host.dc in centres for host in current.hosts)
+            )
         finally:
-            self._light.tell(current.waiting, None)
+            self._light.notify(current.waiting, None)
             if self._waiting and self._round is None:
                 self._begin_round()

@@ -60,7 +60,7 @@ class TimingInForce:
         if not self._options.follow:
             return None
         began = self._clock.boottime()
-        return self._take(await driver.ask(Request(READ, (), self._options.catalogue_read)), began)
+        return self._adopt(await driver.ask(Request(READ, (), self._options.catalogue_read)), began)
 
     def refresh(self, driver: Driver) -> None:
         """Begins to read the stored timing again if that is due. Never blocks."""
@@ -71,11 +71,12 @@ class TimingInForce:
 
         def done(rows: Rows | None, error: Exception | None) -> None:
             if error is None:
-                self._take(rows or [], now)
+                self._adopt(rows or [], now)
 
         driver.send(Request(READ, (), self._options.catalogue_read), done)
 
-    def _take(self, rows: Rows, began: float) -> str | None:
+    def _adopt(self, rows: Rows, began: float) -> str | None:
+        """Adopts the stored timing unless a later read was applied. Returns why it cannot be used, None if it can."""
         if began < self._read_at:
             return self._problem
         try:
@@ -110,7 +111,7 @@ BUCKETS = 140
 """Number of histogram buckets, each a tenth wider than the one before, from 0.1 ms to a minute."""
 SPAN = 300.0
 """Interval after which counts start again, in seconds. The counts of the previous interval are included."""
-TOLD_EVERY = 30.0
+PUBLISH_INTERVAL = 30.0
 """Interval between the rows that publish measurements, in seconds."""
 
 _LOG = math.log(STEP)
@@ -147,7 +148,7 @@ class Measured(msgspec.Struct, frozen=True):
     change: str = ""
 
 
-class Counted:
+class DurationHistogram:
     """A histogram of durations. Threads may race, which at worst loses a count."""
 
     __slots__ = ("_before", "_clock", "_longest", "_now", "_since")
@@ -159,18 +160,19 @@ class Counted:
         self._longest = [0.0, 0.0]
         self._since = clock.boottime()
 
-    def note(self, seconds: float) -> None:
-        self._turn()
+    def record(self, seconds: float) -> None:
+        self._rotate()
         self._now[min(BUCKETS - 1, max(0, math.ceil(math.log(max(seconds, SHORTEST) / SHORTEST) / _LOG)))] += 1
         self._longest[0] = max(self._longest[0], seconds)
 
     def tail(self) -> Tail:
-        self._turn()
+        """Returns the quantiles of the durations of the last one to two SPANs."""
+        self._rotate()
         counts = [now + before for now, before in zip(self._now, self._before, strict=True)]
         total, longest = sum(counts), max(self._longest)
         return Tail(total, _quantile(counts, total, 0.99, longest), _quantile(counts, total, 0.999, longest), longest)
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         if (now := self._clock.boottime()) - self._since > SPAN:
             stale = now - self._since > 2 * SPAN
             self._before = [0] * BUCKETS if stale else self._now
@@ -180,6 +182,7 @@ class Counted:
 
 
 def _quantile(counts: list[int], total: int, part: float, longest: float) -> float:
+    """Returns the upper bound of the histogram step that has the quantile, at most the longest duration."""
     remaining = math.ceil(total * part)
     for number, count in enumerate(counts):
         remaining -= count
@@ -192,17 +195,18 @@ class Tails:
     """The measurements of a process, which it publishes in its row of ``heartbeats``."""
 
     def __init__(self, clock: Clock, error: Callable[[], float]) -> None:
-        self.write = Counted(clock)
-        self.undo = Counted(clock)
+        self.write = DurationHistogram(clock)
+        self.undo = DurationHistogram(clock)
         self._clock = clock
         self._error = error
         self._told_at = -math.inf
         self._lock = threading.Lock()
 
-    def tell(self, driver: Driver, process: str, consistency: str, change: str) -> None:
+    def publish(self, driver: Driver, process: str, consistency: str, change: str) -> None:
+        """Writes this process's measurements for other processes, at most every PUBLISH_INTERVAL. Does not wait."""
         now = self._clock.boottime()
         with self._lock:
-            if now - self._told_at < TOLD_EVERY:
+            if now - self._told_at < PUBLISH_INTERVAL:
                 return
             self._told_at = now
         driver.send(Request(TELL_TAILS, (process, self.text(change)), consistency), lambda _rows, _error: None)

@@ -39,7 +39,7 @@ from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
     RETRY_EVERY,
     Host,
-    Watchman,
+    HostLogger,
     addresses_of,
     copies_of,
     new_cluster,
@@ -48,7 +48,7 @@ from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
 log = logging.getLogger(__name__)
 
-MOST = 128
+MAX_IN_FLIGHT = 128
 """Max requests of one call in flight, so that a call with very many does not hold up other calls."""
 
 _FAILURES = (*DRIVER_ERRORS, StoreUnavailable)
@@ -145,6 +145,7 @@ class Driver:
         return None if self._usable else self._problem
 
     def _connect(self) -> None:
+        """Runs in the driver's thread until ``close``: at intervals, reconnects, verifies, and updates the client."""
         while not self._closed.is_set():
             has_moved = self._session is None or self._has_moved()
             problem = self._attempt(open_anew=has_moved) if has_moved or not self._usable else None
@@ -165,6 +166,7 @@ class Driver:
         return addresses_of(self.target) not in {self._addresses, frozenset()}
 
     def _attempt(self, *, open_anew: bool) -> str | None:
+        """Connects if ``open_anew``, then verifies the keyspace. Returns the problem; without one, allows requests."""
         # Only requests of the verification may be sent yet: a program too old for the schema must not write.
         self._usable = False
         try:
@@ -189,16 +191,17 @@ class Driver:
         return problem
 
     def _open(self) -> None:
+        """Connects to the cluster, and only then replaces the former connection. An error leaves that in place."""
         addresses = addresses_of(self.target)
         cluster = new_cluster(self.target, self._options)
-        cluster.register_listener(Watchman())
+        cluster.register_listener(HostLogger())
         try:
             session = self._start(cluster)
         except BaseException:
             cluster.shutdown()
             raise
         session.use_client_timestamp = False
-        self._end()
+        self._close_cluster()
         self._cluster, self._session, self._addresses = cluster, session, addresses
         self._update_client()
 
@@ -214,7 +217,7 @@ class Driver:
         if self._client is not None:
             self.loop.call(self._follow)
 
-    def _end(self) -> None:
+    def _close_cluster(self) -> None:
         cluster, self._cluster, self._session = self._cluster, None, None
         self._prepared.clear()
         if cluster is not None:
@@ -243,12 +246,13 @@ class Driver:
         self._problem = "the store is closed"
         self._thread.join(CONNECT_TIMEOUT * 2)
         self._preparer.shutdown(wait=False)
-        self._end()
+        self._close_cluster()
         self.loop.close()
 
     # The cluster's state
 
     def hosts(self) -> list[Host]:
+        """Returns all nodes, or none before the first connection. Prefers the client's view of which are up."""
         cluster, client = self._cluster, self._client
         if cluster is None:
             return []
@@ -325,6 +329,7 @@ class Driver:
             done(None, _failure(error, reads=request.statement.reads))
 
     def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+        """Calls ``send`` as part of ``call``, whatever call this thread is making."""
         with self._deadline.running(call):
             send(*arguments, **named)
 
@@ -334,7 +339,7 @@ class Driver:
         rows: Rows | None = await called(partial(self.send, request))
         return rows or []
 
-    async def ask_all(self, requests: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
+    async def ask_all(self, requests: Sequence[Request | Encoded], *, most: int = MAX_IN_FLIGHT) -> list[Rows]:
         """Sends requests concurrently, ``most`` at a time; returns the rows of each.
 
         Raises:
@@ -353,6 +358,7 @@ class Driver:
         return answers
 
     def _send_all(self, requests: Sequence[Request | Encoded], done: Callable[[Any, Any], object]) -> None:
+        """Sends requests at once; ``done`` gets a list of (rows, error) in their order, after the last answer."""
         ends: list[Any] = [None] * len(requests)
         missing = itertools.count(len(requests) - 1, -1)
 
@@ -368,6 +374,7 @@ class Driver:
         return self.calls.run(self.ask(Request(statement, values, consistency, **how)))
 
     def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
+        """Sends encoded rows over the client; without a usable connection, over the driver unless a host is named."""
         prepared = self._prepare(session, request.statement)
         self.requests += 1
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
@@ -401,6 +408,8 @@ class Driver:
         )
 
     def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
+        """Sends a batch over the client; the driver takes over only if no node can have begun it."""
+
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             self._send(statement, left, tell, reads=False, attempts=attempts)
 
@@ -419,11 +428,12 @@ class Driver:
         )
 
     def _send_over_client(self, request: FastRequest) -> None:
+        """Passes a request to the client, in the loop's thread. Without a client there, answers it with an error."""
         client = self._client
         if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
             client.send(request)
         elif self.loop.is_here or self._closed.is_set():
-            request.tell(None, self._refusal())
+            request.finish(None, self._refusal())
         else:
             self.loop.soon(self._send_over_client, request)
 
@@ -447,7 +457,7 @@ class Driver:
                 refuse = lambda error: done(None, _failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
                 _in_thread(partial(send, attempts=attempts), refuse)
                 return
-            future = session.execute_async(statement, timeout=timeout, host=self._host(host), paging_state=page)
+            future = session.execute_async(statement, timeout=timeout, host=self._find_host(host), paging_state=page)
         except _FAILURES as error:
             done(None, _failure(error, reads=reads, attempts=attempts))
             return
@@ -457,7 +467,7 @@ class Driver:
         waiting = [future]
 
         def answered(rows: Rows | None) -> None:
-            if (ended := _taken(waiting)) is None:
+            if (ended := _take_future(waiting)) is None:
                 return
             next_page = ended._paging_state  # noqa: SLF001 - the driver has no name for it
             so_far = rows if before is None else before + list(rows or [])
@@ -467,19 +477,20 @@ class Driver:
             send(before=list(so_far or []), page=next_page)
 
         def failed(error: BaseException) -> None:
-            if _taken(waiting) is not None:
+            if _take_future(waiting) is not None:
                 done(None, translate(error, reads=reads, attempts=attempts + len(hosts)))
 
         future.add_callbacks(answered, failed)
 
     def _patience(self, timeout: float | None, *, reads: bool) -> float:
-        """Returns the timeout of a request sent now, in seconds, limited by the call's remaining time."""
+        """Returns a request's timeout in seconds within the call's remaining time. Marks a write's call as sent."""
         seconds = self._deadline.left(self._options.timeout if timeout is None else timeout)
         if not reads:
             self._deadline.sent()
         return seconds
 
     def _open_session(self) -> Session:
+        """Returns the session. Raises unless it is verified, or this thread is verifying it."""
         session = self._session
         if session is None or not (self._usable or self._deadline.call is self._verifying):
             raise self._refusal()
@@ -491,6 +502,7 @@ class Driver:
         return StoreUnavailable(self._problem)
 
     def _prepare(self, session: Session, statement: Statement) -> PreparedStatement:
+        """Returns a prepared statement. An event loop's thread gets _NotPreparedError if that would take a request."""
         prepared = self._prepared.get(statement)
         if prepared is None:
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
@@ -509,7 +521,7 @@ class Driver:
         statements = list(self._prepared.values())
         return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
 
-    def _host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
+    def _find_host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
         if address is None:
             return None
         cluster = self._cluster
@@ -544,7 +556,8 @@ def _failure(error: Exception, *, reads: bool, attempts: int = 0) -> StoreUnavai
     return error if reads or not attempts else InDoubt(str(error))
 
 
-def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:
+def _take_future(waiting: list[ResponseFuture]) -> ResponseFuture | None:
+    """Removes and returns the future, or None if another callback has taken it: only the first attempt counts."""
     try:
         return waiting.pop()
     except IndexError:

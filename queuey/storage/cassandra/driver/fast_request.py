@@ -38,12 +38,12 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.requests import Decode, Done, Rows
 
-LOOK_EVERY = 0.02
+CHECK_INTERVAL = 0.02
 """Interval between checks for requests that have timed out, in seconds."""
-SPARED, MOST_SPARE = 0.1, 20.0
+SPARED, MAX_SPARE = 0.1, 20.0
 """Second attempts earned per request, and max second attempts saved up. They are spent on nodes that still answer other
 requests."""
-MOST_WAITING = 64 << 20
+MAX_WAITING_BYTES = 64 << 20
 """Max bytes that wait for one connection; further requests are refused."""
 
 _NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
@@ -93,75 +93,77 @@ class FastRequest:
     clock: Callable[[], float] = time.monotonic
     nodes: Iterator[Any] = field(init=False)
     asked: int = 0
-    flying: int = 0
+    in_flight: int = 0
     host: Any = None
-    turned: bool = False
+    has_fallen_back: bool = False
     began: float = 0.0
     answered_at: float = 0.0
     is_answered: bool = False
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
+        """Ends the request, or sends it through the driver if the node cannot have begun it."""
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.succeed(answer)
         elif isinstance(answer, _NOT_BEGUN):
-            self.turn()
+            self.fall_back()
         elif not isinstance(answer, ErrorMessage):
-            self.lose(answer)
+            self.fail_in_doubt(answer)
         elif isinstance(answer, _PERHAPS_DONE):
-            self.lose(answer.to_exception())
+            self.fail_in_doubt(answer.to_exception())
         else:
-            self.refuse(answer.to_exception())
+            self.fail(answer.to_exception())
 
     def begin_attempt(self, host: Any) -> None:  # noqa: ANN401 - a connection
         self.host = host
         self.asked += 1
-        self.flying += 1
+        self.in_flight += 1
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
+        """Answers with decoded rows, or for a write with the time of the answer. An unreadable result is in doubt."""
         if not isinstance(answer, bytes):
-            self.tell(answer.parsed_rows or [], None)
+            self.finish(answer.parsed_rows or [], None)
             return
         try:
             rows = [(self.answered_at,)] if self.decode is None else self.decode(answer)
         except Exception as error:  # noqa: BLE001 - the result has an unexpected shape
-            self.lose(error)
+            self.fail_in_doubt(error)
         else:
-            self.tell(rows, None)
+            self.finish(rows, None)
 
-    def refuse(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Answers with the error of an attempt, unless another attempt may still succeed."""
-        self.flying -= 1
-        if not self.flying and not self.turned:
-            self.tell(None, translate(error, reads=self.reads, attempts=self.asked))
+        self.in_flight -= 1
+        if not self.in_flight and not self.has_fallen_back:
+            self.finish(None, translate(error, reads=self.reads, attempts=self.asked))
 
-    def lose(self, error: BaseException) -> None:
+    def fail_in_doubt(self, error: BaseException) -> None:
         """Sends an idempotent request through the driver; answers any other one as in doubt."""
         if self.idempotent:
-            self.turn()
+            self.fall_back()
         else:
-            self.refuse(error)
+            self.fail(error)
 
-    def turn(self) -> None:
+    def fall_back(self) -> None:
         """Sends the request through the driver in the remaining time, once, unless it is answered."""
-        if not self.turned and not self.is_answered:
-            self.turned = True
+        if not self.has_fallen_back and not self.is_answered:
+            self.has_fallen_back = True
             remaining = self.timeout - (self.clock() - self.began)
-            self.driver_fallback(self._tell_from_driver, self.asked, max(LOOK_EVERY, remaining))
+            self.driver_fallback(self._finish_from_driver, self.asked, max(CHECK_INTERVAL, remaining))
 
-    def tell(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
+    def finish(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if not self.is_answered:
             self.is_answered = True
             self.done(rows, error)
 
-    def _tell_from_driver(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
+    def _finish_from_driver(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         try:
-            self.into_loop(self.tell, rows, error)
+            self.into_loop(self.finish, rows, error)
         except StoreClosed:
-            self.tell(rows, error)
+            self.finish(rows, error)
 
 
 class InFlight:
-    """Requests that wait for an answer. One check every LOOK_EVERY seconds handles all of them.
+    """Requests that wait for an answer. One check every CHECK_INTERVAL seconds handles all of them.
 
     Args:
         ask: Sends a request to its next node; returns False if no node accepts it.
@@ -175,26 +177,27 @@ class InFlight:
     ) -> None:
         self._ask = ask
         self._last_answer = last_answer
-        self._patience = round(patience / LOOK_EVERY)
+        self._patience = round(patience / CHECK_INTERVAL)
         self._sent: defaultdict[int, deque[FastRequest]] = defaultdict(deque)
         """By number of checks before a second node is asked; there are few different numbers."""
         self._late: deque[FastRequest] = deque()
-        self._spare = MOST_SPARE
+        self._spare = MAX_SPARE
         """Second attempts that may be sent now although the first node answers other requests."""
 
     def __bool__(self) -> bool:
         return bool(self._late) or any(self._sent.values())
 
     def add(self, request: FastRequest) -> None:
-        self._spare = min(MOST_SPARE, self._spare + SPARED)
-        waits = min(self._patience, int(request.timeout / 4 / LOOK_EVERY))
+        """Begins to watch a request: an idempotent one may also go to a second node before it times out."""
+        self._spare = min(MAX_SPARE, self._spare + SPARED)
+        waits = min(self._patience, int(request.timeout / 4 / CHECK_INTERVAL))
         queue = self._sent[waits] if request.idempotent and waits else self._late
         queue.append(request)
 
     def check(self, now: float) -> None:
         """Sends requests that have waited long to a second node as well, and fails those that have timed out."""
         for waits, sent in list(self._sent.items()):
-            while sent and (sent[0].is_answered or sent[0].began < now - waits * LOOK_EVERY):
+            while sent and (sent[0].is_answered or sent[0].began < now - waits * CHECK_INTERVAL):
                 request = sent.popleft()
                 if not request.is_answered:
                     self._late.append(request)
@@ -208,7 +211,7 @@ class InFlight:
                 self._late.append(request)
             else:
                 error = OperationTimedOut("no answer in time")
-                request.tell(None, translate(error, reads=request.reads, attempts=request.asked))
+                request.finish(None, translate(error, reads=request.reads, attempts=request.asked))
 
     def _may_ask_another(self, request: FastRequest) -> bool:
         """Returns whether to send a request to a second node: always if the first node answers nothing at all."""

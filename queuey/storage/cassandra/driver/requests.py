@@ -118,6 +118,7 @@ class Encoded(NamedTuple):
 
 
 def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
+    """Returns the driver's statement for a request: a batch if it has ``further`` statements."""
     consistency = LEVELS[request.consistency]
     if request.further:
         driver_statement = BatchStatement(batch_type=_UNLOGGED, consistency_level=consistency)

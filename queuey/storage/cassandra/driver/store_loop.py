@@ -139,14 +139,16 @@ class StoreLoop:
 
     def _set_timer(self, number: int) -> None:
         due, _ = self._timers[number]
-        asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._ring, number)
+        asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._run_timer, number)
 
-    def _ring(self, number: int) -> None:
+    def _run_timer(self, number: int) -> None:
+        """Makes a timer's call, once. Does nothing in a loop that was replaced."""
         if self.is_here and number in self._timers:
             _, call = self._timers.pop(number)
             _make(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Enters a loop in its thread and sets all pending timers there, unless the loop was replaced before."""
         if loop is not self._loop or self._is_closed:
             return  # Another loop has replaced this one before it ran.
         self._leave[loop] = self._enter(loop)
@@ -173,6 +175,7 @@ class StoreLoop:
             self._make_calls_now()
 
     def _wake(self) -> None:
+        """Has pending calls made in the loop's next turn. Starts a loop of the store's own if necessary."""
         if self.is_here:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._make_calls)
@@ -196,6 +199,7 @@ class StoreLoop:
         self._make_calls_now()
 
     def _make_calls_now(self) -> None:
+        """Makes the calls pending at this moment; those added meanwhile wait for the next turn."""
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
             _make(call, *args)
@@ -238,7 +242,7 @@ class StoreLoop:
         self._leave.pop(loop, nothing)()
         if self._is_closed:
             for number in list(self._timers):
-                self._ring(number)
+                self._run_timer(number)
             while self._calls and self.is_here:
                 self._make_calls()
 
@@ -252,6 +256,7 @@ class StoreLoop:
 
 
 def _make(call: Callable[..., object], *args: object) -> None:
+    """Makes a call; logs its error."""
     try:
         call(*args)
     except Exception:
@@ -323,6 +328,7 @@ class Calls:
     def ended(
         self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False
     ) -> Coroutine[Any, Any, Any]:
+        """Returns an awaitable for a call's end. Raises RuntimeError where the loop would wait for itself."""
         if bridge.thread.runs and self.loop.is_here:
             raise RuntimeError("the loop's thread would wait for itself: await the call instead")
         return ended(begin, self.deadline, late, long=long, tells=tells)
@@ -350,6 +356,7 @@ class Calls:
         return bridge.run(self.awaited(work, long=long))
 
     def end(self, running: _Running, value: object, error: Any) -> None:  # noqa: ANN401 - an error
+        """Ends a call once: passes its answer to ``done``, unless the caller gave it up and no other call waits."""
         if self._remove(running) and (running.is_part or not running.call.is_given_up):
             running.done(value, error)
 
@@ -393,6 +400,7 @@ class _Running:
         """Another call waits for this one, even after that call was given up."""
 
     def __call__(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
+        """Receives an answer in any thread, and goes on in the loop's thread, or here if the loop is closed."""
         loop = self._calls.loop
         running = asyncio._get_running_loop()  # noqa: SLF001 - as is_here
         if running is None or running is not loop._loop:  # noqa: SLF001 - as above

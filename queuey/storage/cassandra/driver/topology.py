@@ -29,7 +29,7 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 from queuey.storage.cassandra.driver.cql.protocol import PROTOCOL
-from queuey.storage.cassandra.driver.fast_request import MOST_WAITING
+from queuey.storage.cassandra.driver.fast_request import MAX_WAITING_BYTES
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.troubles import Trouble
 
@@ -53,7 +53,7 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
 
         The driver refuses all requests while the socket accepts no bytes, which happens briefly after each long body.
         """
-        return self._takes_all or self._waiting() < MOST_WAITING
+        return self._takes_all or self._waiting() < MAX_WAITING_BYTES
 
     @_socket_writable.setter
     def _socket_writable(self, value: bool) -> None:
@@ -126,7 +126,7 @@ class Host(NamedTuple):
     up: bool
 
 
-class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no types
+class HostLogger(HostStateListener):  # type: ignore[misc] # the driver has no types
     """Logs when a node is lost and when it is back, once each."""
 
     def __init__(self) -> None:

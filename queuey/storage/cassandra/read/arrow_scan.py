@@ -36,7 +36,7 @@ FIRST_ROWS = 64
 """Max rows of the first page of a range, while the size of bodies is unknown."""
 PAGE_ROWS = 5_000
 PAGE_BYTES = 2 << 20
-GROWTH = 16
+MAX_GROWTH_RATIO = 16
 """Max ratio of the rows of a page to the rows of the page before."""
 AHEAD = 4
 """Max buckets that are requested before their rows are needed, if pages are large; otherwise one."""
@@ -78,7 +78,7 @@ def page_of(body: bytes, columns: int) -> ScanPage:
     if not count:
         return ScanPage(body, np.empty(0, np.int64))
     stride, remainder = divmod(len(body) - _HEAD, count)
-    if not remainder and _alike(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
+    if not remainder and _is_uniform(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
         return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD, stride)
     starts = _starts_by_ids(body, columns, count)
     return ScanPage(body, np.array(message_codec.starts(body, columns), np.int64) if starts is None else starts)
@@ -103,7 +103,7 @@ def _starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
     return starts if offsets[-1] == len(body) and (offsets[:-1] == starts[1:]).all() else None
 
 
-def _alike(table: Array, columns: int) -> bool:
+def _is_uniform(table: Array, columns: int) -> bool:
     """Returns whether each value has the same length in all rows."""
     offset = 0
     for _ in range(columns):
@@ -134,7 +134,6 @@ class Columns(NamedTuple):
         return int(start + np.searchsorted(self.low[start:end], position[1]))
 
     def slice(self, start: int, stop: int) -> Columns:
-        """Returns a range of rows without copying them."""
         return Columns(self.ticks[start:stop], self.low[start:stop], self.batch.slice(start, stop - start))
 
 
@@ -266,16 +265,16 @@ class Pace:
         self._bytes = min(reading.most_bytes, page_bytes)
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
-    def note(self, page: ScanPage) -> None:
+    def record_page(self, page: ScanPage) -> None:
         if len(page.starts):
             fit = self._bytes * len(page.starts) // len(page.body)
-            self.rows = max(1, min(self._most, fit, GROWTH * max(self.rows, len(page.starts))))
+            self.rows = max(1, min(self._most, fit, MAX_GROWTH_RATIO * max(self.rows, len(page.starts))))
 
-    def eases(self, failed: Probe) -> bool:
+    def reduce(self, failed: Probe) -> bool:
         """Requests fewer rows after a failed large request: bodies may have become larger. Returns whether it does."""
         if failed.limit <= FIRST_ROWS:
             return False
-        self.rows = max(1, failed.limit // GROWTH)
+        self.rows = max(1, failed.limit // MAX_GROWTH_RATIO)
         return True
 
 
@@ -291,7 +290,7 @@ class Stream:
         self.begin = self._at = max(lower, source.lowest)
         self._upper = min(upper, (source.time_bucket.end, LOW_MIN))
         self._span = Span()
-        self._asked = False
+        self._is_requested = False
         self._answers: SimpleQueue[tuple[Probe, Rows | StoreUnavailable]] = SimpleQueue()
         self._columns = NOTHING[reading.bodies]
         self.end = self._at
@@ -306,13 +305,14 @@ class Stream:
         return self.end >= self._upper and not len(self._columns)
 
     def ask(self) -> None:
-        if self._asked or self._at >= self._upper:
+        """Requests the next page, unless one is requested or the end is reached. Does not wait."""
+        if self._is_requested or self._at >= self._upper:
             return
         upper = self._upper
         if self._span.ticks:
             upper = min(upper, (self._at[0] + self._span.ticks, LOW_MIN))
         probe = Probe(self._place, self._at, upper, self._pace.rows, descending=False)
-        self._asked = True
+        self._is_requested = True
 
         def done(found: Rows | None, error: StoreUnavailable | None) -> None:
             self._answers.put((probe, error if error is not None else found or []))
@@ -328,22 +328,23 @@ class Stream:
     def fill(self) -> None:
         while self.end < self._upper and not len(self._columns):
             self.ask()
-            self._take(*self._answers.get())
+            self._add_answer(*self._answers.get())
 
-    def _take(self, probe: Probe, answer: Rows | StoreUnavailable) -> None:
-        self._asked = False
+    def _add_answer(self, probe: Probe, answer: Rows | StoreUnavailable) -> None:
+        """Adds a page and requests the next. After a failure, the same range is requested in smaller pieces."""
+        self._is_requested = False
         if isinstance(answer, TooManyDead):
             self._span.narrow([probe])
             return
         if isinstance(answer, StoreUnavailable):
-            if isinstance(answer, StoreClosed) or not self._pace.eases(probe):
+            if isinstance(answer, StoreClosed) or not self._pace.reduce(probe):
                 raise answer
             return
         columns = message_codec.COLUMNS if self._reading.bodies else message_codec.ID_COLUMNS
         # The driver returns decoded rows. It answers only after the fast path has failed, so rarely.
         body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.packed(answer, columns)
         page = page_of(body, columns)
-        self._pace.note(page)
+        self._pace.record_page(page)
         self._span.widen()
         if len(page.starts) < probe.limit:
             self._at = probe.upper
@@ -374,10 +375,10 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
     while opened or waiting:
         if not opened:
             opened.append(waiting.popleft())
-        needed = _filled(opened)
+        needed = _wait_until_filled(opened)
         while waiting and waiting[0].begin < needed:
             opened.append(waiting.popleft())
-            needed = _filled(opened)
+            needed = _wait_until_filled(opened)
         for stream in islice(waiting, AHEAD if pace.rows >= LARGE else 1):
             stream.ask()
         cut = [(stream.minted, stream.cut(needed)) for stream in opened]
@@ -387,7 +388,7 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
             yield complete, needed
 
 
-def _filled(opened: Sequence[Stream]) -> Position:
+def _wait_until_filled(opened: Sequence[Stream]) -> Position:
     """Waits until each stream has rows or has ended. Returns the position up to which all are complete."""
     for stream in opened:
         stream.ask()

@@ -9,8 +9,8 @@ and the logic runs without a server.
 
 The memory of a read is bounded by the bytes that its pages may have. Because the length of a row is not known before it
 arrives, each row counts as the longest that the queue may have (``longest_row`` of its row). The rows in flight take at
-most :data:`TIMES` times the pages' bytes, or :data:`LEAST_BYTES`. A read holds these rows, the pages, and one body for
-each slice. It holds more only if a round asks every bucket of one partition for a single row.
+most :data:`MAX_ROUND_RATIO` times the pages' bytes, or :data:`MIN_ROUND_BYTES`. A read holds these rows, the pages, and
+one body for each slice. It holds more only if a round asks every bucket of one partition for a single row.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 
-TIMES = 4
+MAX_ROUND_RATIO = 4
 """Max ratio of a round's bytes to its page's bytes, if every row were as long as the queue's longest."""
-LEAST_BYTES = 4 << 20
+MIN_ROUND_BYTES = 4 << 20
 """Min bytes that a round may request, however small its page, if the queue has no long rows (a hundred rows of each of
 32 buckets fit) or once the page has messages."""
-MOST_NARROW = 16
-MOST_WIDE = 16
+MAX_NARROW_BUCKETS = 16
+MAX_WIDE_BUCKETS = 16
 """Max narrow and max wide buckets in one round. A window has more wide ones only if old ids were put."""
 _END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 
@@ -93,7 +93,7 @@ class EmptyRanges:
         self._ranges: OrderedDict[tuple[int, int, Bucket], tuple[Position, Position]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def note(self, key: Key, probe: Probe, below: Position) -> None:
+    def record(self, key: Key, probe: Probe, below: Position) -> None:
         """Records the range of a probe that found no row, up to ``below``: above it rows may still arrive."""
         low, high = probe.lower, min(probe.upper, below)
         if not probe.time_bucket.new_ids_only or low >= high:
@@ -173,13 +173,13 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
                 last = message_codec.position_of(answer[-1][0])
                 cut = nearest(cut, last if down else ids.following(last))
         merged = _merge(probes, answers, cut, requested, now)
-        if filling.take(merged):
+        if filling.add(merged):
             last = filling.messages[-1].position
             return Gathered(filling.messages, ids.preceding(last) if down else ids.following(last), more=True)
         if is_merged:
-            filling.learn(probes, answers, cut)
+            filling.record_rests(probes, answers, cut)
         position = cut
-        narrow = min(MOST_NARROW, narrow * 2)
+        narrow = min(MAX_NARROW_BUCKETS, narrow * 2)
     return Gathered(filling.messages, ids.preceding(bound) if down else bound, more=False)
 
 
@@ -190,10 +190,10 @@ def _not_empty(extent: Extent) -> list[BucketSource]:
 class _PageBuilder:
     """Builds one page over several rounds."""
 
-    __slots__ = ("_first", "_most", "_rest", "_size", "_sized", "_wanted", "messages")
+    __slots__ = ("_first", "_most", "_requested", "_rest", "_size", "_sized", "messages")
 
     def __init__(self, wanted: Slice, first: float, most: float) -> None:
-        self._wanted = wanted
+        self._requested = wanted
         self._first = first
         self._most = most
         self._size = self._sized = 0
@@ -204,7 +204,7 @@ class _PageBuilder:
 
     def probes(self, sources: Sequence[BucketSource], begin: Position, stop: Position) -> list[Probe]:
         """Returns the probes from ``begin`` to ``stop``, in the slice's direction."""
-        descending, bodies = self._wanted.descending, self._wanted.bodies
+        descending, bodies = self._requested.descending, self._requested.bodies
         spans = self._spans(sources, stop, begin) if descending else self._spans(sources, begin, stop)
         limit = self._limit(len(spans))
         return [Probe(time_bucket, low, high, limit, descending, bodies) for time_bucket, low, high in spans]
@@ -217,14 +217,14 @@ class _PageBuilder:
         for time_bucket, lowest in sources:
             low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
             if self._rest and (rest := self._rest.get(time_bucket)) is not None:
-                low, high = (low, min(high, rest)) if self._wanted.descending else (max(low, rest), high)
+                low, high = (low, min(high, rest)) if self._requested.descending else (max(low, rest), high)
             if low < high:
                 spans.append((time_bucket, low, high))
         return spans
 
     def window(self, sources: Sequence[BucketSource], begin: Position, bound: Position, narrow: int) -> Position:
         """Returns the end of the window that begins at ``begin``; ``bound`` is its farthest possible end."""
-        down = self._wanted.descending
+        down = self._requested.descending
         stop = _window(sources, begin, narrow, down=down)
         if down:
             return self._near(sources, max(bound, stop), begin)[0]
@@ -237,14 +237,14 @@ class _PageBuilder:
         """
         rests = [rest for rest in self._rest.values() if start < rest < stop]
         if rests:
-            nearer = (max(rests), stop) if self._wanted.descending else (start, min(rests))
+            nearer = (max(rests), stop) if self._requested.descending else (start, min(rests))
             if self._spans(sources, *nearer):
                 return nearer
         return start, stop
 
-    def learn(self, probes: Sequence[Probe], answers: Sequence[Rows], cut: Position) -> None:
+    def record_rests(self, probes: Sequence[Probe], answers: Sequence[Rows], cut: Position) -> None:
         """Records what a round found in its buckets beyond ``cut``, up to which the page is complete."""
-        down = self._wanted.descending
+        down = self._requested.descending
         for probe, answer in zip(probes, answers, strict=True):
             index = bisect_left(answer, x=True, key=lambda row: (message_codec.position_of(row[0]) < cut) == down)
             if index < len(answer):
@@ -258,7 +258,7 @@ class _PageBuilder:
 
         The length of the next rows is unknown; they may be longer than the rows before.
         """
-        requested, count = self._wanted, len(self.messages)
+        requested, count = self._requested, len(self.messages)
         if not requested.bodies:
             return requested.limit - count
         row_budget, limit = self._first, requested.limit - count
@@ -268,9 +268,9 @@ class _PageBuilder:
             limit = min(limit, 1 + (requested.max_bytes - self._size) // max(1, self._size // count))
         return max(1, int(min(limit, row_budget // max(1, time_buckets))))
 
-    def take(self, merged: list[Message]) -> bool:
+    def add(self, merged: list[Message]) -> bool:
         """Adds messages until the page is full. Returns whether it is full."""
-        requested = self._wanted
+        requested = self._requested
         del merged[requested.limit - len(self.messages) :]
         self.messages += merged
         if requested.bodies and self._size + bytes_at_most(merged) >= requested.max_bytes:
@@ -320,7 +320,7 @@ def _window(sources: Sequence[BucketSource], begin: Position, narrow: int, *, do
 
     time_buckets = [source.time_bucket for source in sources]
     stops: list[int] = []
-    for wide, max_buckets in ((False, narrow), (True, MOST_WIDE)):
+    for wide, max_buckets in ((False, narrow), (True, MAX_WIDE_BUCKETS)):
         edges = [(b.end, b.start) if down else (b.start, b.end) for b in time_buckets if b.wide == wide]
         ahead = [near for near, far in edges if is_ahead(far)]
         stops += [near for near in ahead[max_buckets:] if is_ahead(near)][:1]
@@ -377,6 +377,7 @@ def _messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Mess
 
 
 def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
+    """Returns the page of a slice. Downwards, it has a next position only if there may be further messages."""
     more = gathered.more or not extent.complete
     if wanted.descending:
         further = more and gathered.end > ids.FIRST
@@ -421,7 +422,7 @@ async def run(
     for number in range(len(readers)):
         advance(number, None)
     while waiting:
-        pending = waiting.copy() if len(waiting) == 1 else _fitting(waiting, room)
+        pending = waiting.copy() if len(waiting) == 1 else _select_fitting(waiting, room)
         answers = await _answers(driver, keys, pending, consistency)
         for number, probes in pending.items():
             rows = answers.pop(number)
@@ -442,8 +443,8 @@ def room_for(max_bytes: int, longest: int, *, first: bool = False) -> float:
     ``longest``: bytes of the longest row. ``first``: no row has arrived yet. A page of long rows is full after a few,
     and further rows would be read in vain.
     """
-    room = TIMES * max_bytes
-    return (room if first and longest > SHORTEST else max(room, LEAST_BYTES)) / longest
+    room = MAX_ROUND_RATIO * max_bytes
+    return (room if first and longest > SHORTEST else max(room, MIN_ROUND_BYTES)) / longest
 
 
 def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answers: Sequence[Rows]) -> None:
@@ -452,7 +453,8 @@ def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answe
             note(key, probe)
 
 
-def _fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
+def _select_fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, list[Probe]]:
+    """Returns the first readers whose probes have room together; always at least one."""
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
         room -= sum([probe.limit for probe in probes])

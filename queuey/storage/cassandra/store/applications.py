@@ -54,7 +54,7 @@ _REMOVE_ENTRY = Statement(
     "DELETE FROM application_keys WHERE application = ? AND id = ? IF version = ?", idempotent=False
 )
 
-_CACHED = 5.0
+_CACHE_SECONDS = 5.0
 """Max seconds for which the existence of an application is cached."""
 _SHORTEST_ID = 8
 
@@ -65,7 +65,7 @@ class _KeyEntry(NamedTuple):
     version: int
 
 
-class _Found(NamedTuple):
+class _StoredKey(NamedTuple):
     key: Key
     version: int
 
@@ -98,10 +98,11 @@ class CassandraApplications(Applications):
         return await self.exists(name)
 
     async def exists(self, name: str) -> bool:
+        """Returns whether an application exists. Remembers for a while that it does, never that it does not."""
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         now = self._clock.boottime()
-        if now - self._known.get(name, -_CACHED) < _CACHED:
+        if now - self._known.get(name, -_CACHE_SECONDS) < _CACHE_SECONDS:
             return True
         is_present = bool(await self._ask(_APPLICATION, name))
         if is_present:
@@ -133,7 +134,7 @@ class CassandraApplications(Applications):
             )
             if result.is_done:
                 return key
-            if result.row and (other := _found(result.row)).key.application == application:
+            if result.row and (other := _stored_key(result.row)).key.application == application:
                 return other.key
             await self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
             raise Conflict("This key belongs to another application.")
@@ -164,7 +165,7 @@ class CassandraApplications(Applications):
         entries = [_KeyEntry(*row) for row in await self._ask(_ENTRIES, application)]
         level = self._options.catalogue_read
         rows = await self._driver.ask_all([Request(_KEY, (entry.digest,), level) for entry in entries])
-        stored_keys = [_found(row[0]).key for row in rows if row]
+        stored_keys = [_stored_key(row[0]).key for row in rows if row]
         listed = {(application, entry.id) for entry in entries}
         keys = {key.id: key for key in stored_keys if (key.application, key.id) in listed}
         return sorted(keys.values(), key=lambda key: (key.created, key.id))
@@ -195,7 +196,8 @@ class CassandraApplications(Applications):
         stored = await self._find_digest(digest)
         return None if stored is None else stored.key
 
-    async def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _Found]:
+    async def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _StoredKey]:
+        """Returns a key and its row by application. Raises KeyNotFound unless both rows name each other."""
         entry = await self._find_entry(application, key_id)
         stored = None if entry is None else await self._find_digest(entry.digest)
         if (
@@ -206,9 +208,9 @@ class CassandraApplications(Applications):
             return entry, stored
         raise KeyNotFound(key_id)
 
-    async def _find_digest(self, digest: bytes) -> _Found | None:
+    async def _find_digest(self, digest: bytes) -> _StoredKey | None:
         rows = await self._ask(_KEY, digest)
-        return _found(rows[0]) if rows else None
+        return _stored_key(rows[0]) if rows else None
 
     async def _find_entry(self, application: str, key_id: str) -> _KeyEntry | None:
         rows = await self._ask(_ENTRY, application, key_id)
@@ -218,7 +220,7 @@ class CassandraApplications(Applications):
         return await self._driver.ask(Request(statement, values, self._options.catalogue_read))
 
 
-def _found(row: Sequence[Any]) -> _Found:
+def _stored_key(row: Sequence[Any]) -> _StoredKey:
     application, key_id, created, expires, note, scope, version = row
     key = Key(
         application=application,
@@ -228,7 +230,7 @@ def _found(row: Sequence[Any]) -> _Found:
         note=note or "",
         scope=catalogue_rows.scope_of(scope),
     )
-    return _Found(key, version)
+    return _StoredKey(key, version)
 
 
 def _values(key: Key) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 LOADED_AT_ONCE = 5000
 """Max messages that a load divides among buckets at a time."""
-MOST_BYTES = 64 << 20
+MAX_PAGE_BYTES = 64 << 20
 """Max bytes of one page of a bucket, were all its rows as long as the queue's longest."""
 
 
@@ -80,11 +80,12 @@ class CassandraBulk(Bulk):
     @store_call()
     async def horizon(self, queue: Queue) -> int:
         # Sends no request while the cached row of the queue is recent enough.
-        start = await self._reader.started(queue, [Slice(1)])
+        start = await self._reader.start_read(queue, [Slice(1)])
         await self._rows.current(queue)
         return start.horizons[0]
 
     def _scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+        """Yields record batches of at most ``part.limit`` rows; before each, checks that the queue has not changed."""
         # The horizon is chosen once, when the scan begins.
         for columns, _ in self._columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
@@ -92,6 +93,7 @@ class CassandraBulk(Bulk):
                 yield columns.batch.slice(start, part.limit)
 
     def _extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        """Returns the number of messages in a slice, ``part.limit`` at most, and the position after the last one."""
         count, position = 0, part.lower
         for columns, end in self._columns(queue, part, bodies=False):
             missing = part.limit - count
@@ -112,16 +114,16 @@ class CassandraBulk(Bulk):
         """
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
-        start = self._run(self._reader.started(queue, [part]))
+        start = self._run(self._reader.start_read(queue, [part]))
         row = self._run(self._rows.current(queue, since=start.since))
         upper = max(part.lower, min(part.upper, (start.horizons[0], LOW_MIN)))
         if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             yield arrow_scan.NOTHING[bodies], upper
             return
         key = (row.queue.qid, part.partition)
-        note = partial(self._reader.note_empty, queue, start.now)
+        note = partial(self._reader.record_empty, queue, start.now)
         level = self._levels.of(queue)
-        max_rows = min(part.limit, max(1, MOST_BYTES // row.longest_row)) if bodies else part.limit
+        max_rows = min(part.limit, max(1, MAX_PAGE_BYTES // row.longest_row)) if bodies else part.limit
         reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, max_rows, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
         position = part.lower
@@ -136,6 +138,7 @@ class CassandraBulk(Bulk):
             yield arrow_scan.NOTHING[bodies], position
 
     def _values_shown(self, queue: Queue, part: Slice, found: Columns) -> Columns:
+        """Removes messages that are not the present value of their name, and the names from the others' metadata."""
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
 
         named = arrow_scan.named(found)
@@ -153,6 +156,7 @@ class CassandraBulk(Bulk):
         return arrow_scan.unnamed(found, named, rows)
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """Writes messages in pieces; before each, checks that the queue has not changed. Returns the number written."""
         # Loaded messages go to separate buckets, as put messages do (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
@@ -165,6 +169,7 @@ class CassandraBulk(Bulk):
         return written
 
     def _load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """Writes messages at their ids in time for all readers, or raises TooLate. Returns the number written."""
         # :func:`window` decides when it is too late. After any other error some of the messages may be written.
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise

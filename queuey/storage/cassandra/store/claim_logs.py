@@ -15,7 +15,7 @@ from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.cassandra.store.covers import FORGET_ALL as FORGET_ALL_COVERS
-from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, ClaimLogs
+from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_SNAPSHOT_BYTES, PAGE, ClaimLogs
 
 _WHERE = "WHERE qid = ? AND partition = ?"
 _ADVANCE = Statement(f"UPDATE claims SET last_number = ? {_WHERE} IF last_number = ?", idempotent=False)
@@ -63,7 +63,7 @@ class CassandraClaimLogs(ClaimLogs):
         truncate_below: int | None = None,
     ) -> bool:
         items_of.check_partition(queue, partition)
-        items_of.check_length("entry", entry.body, LONGEST_ENTRY)
+        items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
         if not self._watch.sound() or self._rows.held(queue) is None:
             await self._watch.require()
             await self._rows.current(queue)
@@ -90,7 +90,7 @@ class CassandraClaimLogs(ClaimLogs):
     @store_call()
     async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
         items_of.check_partition(queue, partition)
-        items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
+        items_of.check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
         await self._rows.current(queue)
         values = queue.qid, partition, number, body
         await self._driver.ask(Request(_WRITE, values, self._options.catalogue_write))

@@ -101,4 +101,4 @@ class StoreParts:
     def _beat(self) -> None:
         self.timing.refresh(self.driver)
         if self.options.follow:
-            self.tails.tell(self.driver, self.process, self.options.catalogue_write, self.timing.stored.change)
+            self.tails.publish(self.driver, self.process, self.options.catalogue_write, self.timing.stored.change)

@@ -30,7 +30,7 @@ from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.cassandra.store.messages import SliceReader
 
-LOOKS = 64
+MAX_LOOKUPS = 64
 """Max partitions of one queue whose recorded buckets a measurement reads together."""
 COUNTED_AT_ONCE = 4
 """Max partitions of one call that are counted concurrently."""
@@ -39,9 +39,9 @@ MEASURED_AT_ONCE, MEASURED_TOGETHER = 48, 500
 SAMPLE = 100
 """Max messages read at each end of a large partition to estimate its bytes."""
 
-LISTED, ROUGHLY_LISTED = 2000, 100
+MAX_LISTED, MAX_ROUGHLY_LISTED = 2000, 100
 """Max messages that a count and a rough count list. Up to that number a count is exact."""
-COUNTED, ROUGHLY_COUNTED = 8, 2
+MAX_COUNTED_BUCKETS, MAX_ROUGHLY_COUNTED_BUCKETS = 8, 2
 """Max narrow buckets that Cassandra counts, for a count and for a rough count."""
 END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 """A position above every id."""
@@ -66,7 +66,7 @@ class Tally(NamedTuple):
 NOTHING = Tally(0, exact=True, oldest=None, newest=None)
 
 
-class Rest(NamedTuple):
+class BucketRange(NamedTuple):
     """The range of a bucket that is still to be counted."""
 
     time_bucket: Bucket
@@ -93,7 +93,7 @@ class Counting:
 
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         # Counts small partitions; estimates large ones from the density at both ends.
-        start = await self._reader.started(queue, [Slice(1)])
+        start = await self._reader.start_read(queue, [Slice(1)])
         row = await self._rows.current(queue, since=start.boot)
         numbers = range(1, row.queue.partitions + 1)
         tallies = await self._count(row, [(number, ids.FIRST, END) for number in numbers], start.now, rough=rough)
@@ -104,7 +104,7 @@ class Counting:
         return start.horizons[0], infos
 
     async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
-        start = await self._reader.started(queue, [Slice(1)])
+        start = await self._reader.start_read(queue, [Slice(1)])
         now, horizon = start.now, start.horizons[0]
         row = await self._rows.current(queue, since=start.boot)
         existing = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
@@ -151,6 +151,7 @@ class Counting:
             yield from calls.run(side_by_side(calls, works, most=MEASURED_AT_ONCE), long=True)
 
     async def _measure(self, queue: Queue) -> list[Measure]:
+        """Measures each partition that has messages. Returns nothing if the queue was changed or deleted."""
         row = self._rows.held(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
@@ -160,8 +161,8 @@ class Counting:
             return []
         level, now, low_watermarks = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
         measures = []
-        for first in range(1, row.queue.partitions + 1, LOOKS):
-            numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
+        for first in range(1, row.queue.partitions + 1, MAX_LOOKUPS):
+            numbers = range(first, min(first + MAX_LOOKUPS, row.queue.partitions + 1))
             began = self._clock.boottime()
             answers = await self._driver.ask_all(
                 [Request(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
@@ -174,6 +175,7 @@ class Counting:
         return measures
 
     async def _measure_partition(self, row: Row, known: BucketLookup | None, number: int, now: int) -> Measure | None:
+        """Measures a partition at once if it has few buckets; otherwise, or with too many dead rows, in steps."""
         if known is not None:
             extent = self._reader.extent(row, known, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:
@@ -207,7 +209,7 @@ class Counting:
             for descending in (False, True)
         ]
         try:
-            pages = await self._reader.pages(row.queue, ends, await self._reader.started(row.queue, ends))
+            pages = await self._reader.pages(row.queue, ends, await self._reader.start_read(row.queue, ends))
         except QueueChanged:
             return None
         sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]
@@ -240,27 +242,27 @@ class Estimate:
 
     async def count(self, up: Extent, down: Extent, *, rough: bool = False) -> Tally:
         """Counts the messages of a range, given its extents as seen from below and from above."""
-        listed = await self._ids(up, (ROUGHLY_LISTED if rough else LISTED) + 1)
+        listed = await self._read_ids(up, (MAX_ROUGHLY_LISTED if rough else MAX_LISTED) + 1)
         positions = [message.position for message in listed.messages]
         if not listed.more and up.complete:
             return (
                 Tally(len(positions), exact=True, oldest=positions[0], newest=positions[-1]) if positions else NOTHING
             )
-        newest_messages = (await self._ids(down, 1, descending=True)).messages
+        newest_messages = (await self._read_ids(down, 1, descending=True)).messages
         newest = newest_messages[0].position if newest_messages else None
         oldest = positions[0] if positions else newest
-        bounds, most = (up.lower, down.upper), ROUGHLY_COUNTED if rough else COUNTED
-        narrow, wide = await self._counted([*{*up.sources, *down.sources}], bounds, most)
+        bounds, most = (up.lower, down.upper), MAX_ROUGHLY_COUNTED_BUCKETS if rough else MAX_COUNTED_BUCKETS
+        narrow, wide = await self._count_buckets([*{*up.sources, *down.sources}], bounds, most)
         narrow += _between(narrow, up, down)
         return Tally(max(len(positions), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
-    async def _ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
+    async def _read_ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
         listing = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
         reader = reading.rounds(listing, extent, self._now, first=math.inf, most=math.inf)
         [gathered] = await reading.run(self._driver, [reader], [self._key], self._consistency)
         return gathered
 
-    async def _counted(
+    async def _count_buckets(
         self, sources: Sequence[BucketSource], bounds: tuple[Position, Position], most: int
     ) -> tuple[int, int]:
         """Returns the number of messages in narrow buckets, estimated from ``most`` of them, and in wide buckets."""
@@ -271,9 +273,11 @@ class Estimate:
         if left_out:
             narrow = [narrow[len(narrow) * (2 * number + 1) // (2 * most)] for number in range(most)]
         wide = [source for source in sources if source.time_bucket.wide]
-        ranges = [bucket_range for source in [*narrow, *wide] if (bucket_range := Rest.of(source, *bounds)) is not None]
+        ranges = [
+            bucket_range for source in [*narrow, *wide] if (bucket_range := BucketRange.of(source, *bounds)) is not None
+        ]
         try:
-            answers = await self._driver.ask_all([self._counting(bucket_range) for bucket_range in ranges])
+            answers = await self._driver.ask_all([self._make_count(bucket_range) for bucket_range in ranges])
         except TooManyDead:  # The listed messages are estimate enough.
             return 0, 0
         counts: dict[bool, list[int]] = {False: [], True: []}
@@ -293,22 +297,22 @@ class Estimate:
         ranges = [
             unread
             for source in sorted(extent.sources, key=lambda source: source.time_bucket.new_ids_only)
-            if (unread := Rest.of(source, extent.lower, extent.upper)) is not None
+            if (unread := BucketRange.of(source, extent.lower, extent.upper)) is not None
         ]
         limits = [FIRST_ROWS] * len(ranges)
         for _ in range(2):
             if ranges:
-                answers = await self._driver.ask_all([self._read(*args) for args in zip(ranges, limits, strict=True)])
+                answers = await self._driver.ask_all([self._query(*args) for args in zip(ranges, limits, strict=True)])
                 ranges = [
                     unread
                     for bucket_range, limit, answer in zip(ranges, limits, answers, strict=True)
-                    if (unread := self._taken(bucket_range, limit, answer)) is not None
+                    if (unread := self._add_answer(bucket_range, limit, answer)) is not None
                 ]
-                limits = [self._more(bucket_range) for bucket_range in ranges]
+                limits = [self._rows_to_read(bucket_range) for bucket_range in ranges]
         if not ranges:
-            return self._result(len(self._sizes), sum(self._sizes.values()), self._sizes, exact=True)
-        counts = [self._counting(bucket_range) for bucket_range in ranges]
-        ends = [self._read(bucket_range, LAST_ROWS, descending=True) for bucket_range in ranges]
+            return self._make_measure(len(self._sizes), sum(self._sizes.values()), self._sizes, exact=True)
+        counts = [self._make_count(bucket_range) for bucket_range in ranges]
+        ends = [self._query(bucket_range, LAST_ROWS, descending=True) for bucket_range in ranges]
         answers = await self._driver.ask_all([*counts, *ends])
         count, size, read_sizes = len(self._sizes), sum(self._sizes.values()), dict(self._sizes)
         for bucket_range, counted, answer in zip(ranges, answers, answers[len(ranges) :], strict=False):
@@ -317,14 +321,15 @@ class Estimate:
             sample = [*self._samples[bucket_range.time_bucket], *alive.values()]
             count += counted[0][0]
             size += counted[0][0] * sum(sample) // max(1, len(sample))
-        return self._result(count, size, read_sizes, exact=False)
+        return self._make_measure(count, size, read_sizes, exact=False)
 
-    def _result(self, count: int, size: int, seen: dict[Position, int], *, exact: bool) -> Measure | None:
+    def _make_measure(self, count: int, size: int, seen: dict[Position, int], *, exact: bool) -> Measure | None:
         if not seen:
             return None
         return Measure(self._key[1], count, size, exact, min(seen), max(seen))
 
-    def _counting(self, part: Rest) -> Request:
+    def _make_count(self, part: BucketRange) -> Request:
+        """Returns the request that counts a range's rows in Cassandra, without those known to be expired."""
         lower, upper = part.lower, ids.preceding(part.upper)
         if part.time_bucket.new_ids_only and part.time_bucket.ttl_class in self._ended_below:
             lower = min(max(lower, self._ended_below[part.time_bucket.ttl_class]), upper)
@@ -332,11 +337,12 @@ class Estimate:
         values = (*self._key, part.time_bucket.bucket, *ends)
         return Request(message_codec.COUNT[part.time_bucket.ttl_class], values, self._consistency)
 
-    def _read(self, part: Rest, limit: int, *, descending: bool = False) -> Encoded:
+    def _query(self, part: BucketRange, limit: int, *, descending: bool = False) -> Encoded:
         probe = Probe(part.time_bucket, part.lower, part.upper, limit, descending)
         return reading.query(self._key, probe, self._consistency)
 
-    def _taken(self, part: Rest, limit: int, answer: Rows) -> Rest | None:
+    def _add_answer(self, part: BucketRange, limit: int, answer: Rows) -> BucketRange | None:
+        """Adds an answer's messages to the samples. Returns the part that is still unread, or None."""
         alive = self._alive(answer)
         self._sizes = alive | self._sizes
         self._samples.setdefault(part.time_bucket, []).extend(alive.values())
@@ -352,7 +358,7 @@ class Estimate:
             if expires is not None and body is not None and expires > self._now
         }
 
-    def _more(self, part: Rest) -> int:
+    def _rows_to_read(self, part: BucketRange) -> int:
         sample = self._samples[part.time_bucket]
         average = max(1, sum(sample) // max(1, len(sample)))
         return max(1, min(MORE_ROWS, MORE_BYTES // average))

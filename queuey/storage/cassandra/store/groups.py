@@ -69,14 +69,14 @@ class CassandraGroups(ConsumerGroups):
     @store_call()
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
         level = self._options.catalogue_serial if serial else self._levels.log_reads()
-        return _head(await self._driver.ask(Request(_HEAD, (application, name), level)))
+        return _decode_head(await self._driver.ask(Request(_HEAD, (application, name), level)))
 
     @store_call()
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
         reads = [Request(statement, (application, name), self._levels.log_reads()) for statement in (_HEAD, _ROWS)]
         for _ in range(_READS):
             heads, rows = await self._driver.ask_all(reads)
-            head = _head(heads)
+            head = _decode_head(heads)
             # Pages are read one after the other, and the group may change in between.
             if {row[0] for row in rows} <= {head and head.version}:
                 stored = (GroupRow(kind, key, body) for _, kind, key, body in rows if kind is not None)
@@ -125,7 +125,7 @@ class CassandraGroups(ConsumerGroups):
             names = [name for (name,) in await self._driver.ask(Request(_NAMES, values, self._options.catalogue_read))]
             reads = [Request(_HEAD, (application, name), self._levels.log_reads()) for name in names]
             heads = await self._driver.ask_all(reads)
-            existing += [name for name, rows in zip(names, heads, strict=True) if _head(rows) is not None]
+            existing += [name for name, rows in zip(names, heads, strict=True) if _decode_head(rows) is not None]
             if len(names) < limit:
                 break
             start = names[-1] + "\0"
@@ -160,7 +160,7 @@ class CassandraGroups(ConsumerGroups):
         await self._write_session(application, name, member, uid, self._claim_now(), session)
 
     @store_call()
-    async def note_search(self, application: str, name: str, when: int) -> None:
+    async def record_search(self, application: str, name: str, when: int) -> None:
         await self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
 
     async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
@@ -168,7 +168,7 @@ class CassandraGroups(ConsumerGroups):
         await self._driver.ask(Request(_SEEN, values, self._options.catalogue_write))
 
 
-def _head(rows: Rows) -> Head | None:
+def _decode_head(rows: Rows) -> Head | None:
     if not rows or rows[0][-1] is None:
         return None
     *fields, version = rows[0]

@@ -22,9 +22,9 @@ from queuey.storage.cassandra.store.connected import StoreParts
 
 FOR_EVER = 0
 """Default TTL: the entry never expires."""
-LONGEST_WORK = 500
+MAX_WORK_BYTES = 500
 """Max bytes of a work's name."""
-_MOST_PIECES = 1 << 63
+_MAX_PIECES = 1 << 63
 
 _FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
 _SET = Statement(
@@ -62,14 +62,14 @@ class CassandraLedger(Ledger):
 
     @store_call()
     async def entry(self, work: str, piece: int) -> bytes | None:
-        _check(work, piece)
+        _check_piece(work, piece)
         return (await self._entry(work, piece)).value
 
     @store_call()
     async def enter(
         self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
-        _check(work, piece)
+        _check_piece(work, piece)
         seconds = min(LEDGER_TTL, ceil(kept), bucketing.longest_ttl(self._clock.now()))
         return await self._enter(work, piece, value, expected=expected, kept=seconds)
 
@@ -82,6 +82,7 @@ class CassandraLedger(Ledger):
         return stored_id.decode()
 
     async def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
+        """Writes an entry if its value is ``expected``; returns its value afterwards. Raises Conflict if it is gone."""
         until = self._clock.boottime() + self._options.catalogue_deadline
         async with self._transactions.turn(("ledger", work, piece)):
             while True:
@@ -109,8 +110,8 @@ class CassandraLedger(Ledger):
         return NOTHING if version is None or value is None else LedgerEntry(version, value)
 
 
-def _check(work: str, piece: int) -> None:
-    if not 0 < len(work.encode()) <= LONGEST_WORK:
-        raise InvalidRequest({"work": f"must have 1 to {LONGEST_WORK} bytes"})
-    if not 0 <= piece < _MOST_PIECES:
+def _check_piece(work: str, piece: int) -> None:
+    if not 0 < len(work.encode()) <= MAX_WORK_BYTES:
+        raise InvalidRequest({"work": f"must have 1 to {MAX_WORK_BYTES} bytes"})
+    if not 0 <= piece < _MAX_PIECES:
         raise InvalidRequest({"piece": "must be an integer from 0"})

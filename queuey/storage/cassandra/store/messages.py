@@ -38,12 +38,12 @@ from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 PUT_BYTES = 4 << 20
 """Max body bytes that one ``put`` has in flight, unless a single body is larger."""
 
-DELETED_ROWS = 100
+MAX_ROWS_PER_DELETE = 100
 """Max messages that one request deletes; all are in one Cassandra partition."""
 
 _Locations = Sequence[tuple[int, Position]]
 
-LOOKED_AT = 64
+MAX_RECORDED_BUCKETS = 64
 """Max narrow recorded buckets that one page reads. A page that is not full after them reports that there is more."""
 
 
@@ -91,8 +91,8 @@ class SliceReader:
     def read_delay(self, queue: Queue) -> float:
         return self._levels.delay(queue)
 
-    async def started(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
-        """Starts a read. Checks the clock first if it is not known to be right."""
+    async def start_read(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
+        """Chooses the bounds of a read that begins now. Checks the clock first if it is not known to be right."""
         start = self._start(queue, slices)
         if start is None:
             await self._watch.require()
@@ -125,10 +125,10 @@ class SliceReader:
 
     async def pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
         row = await self._rows.current(queue, since=start.since)
-        requested = self._requested(row, slices, start)
+        requested = self._select_requested(row, slices, start)
         return await self._read(row, slices, start, requested, await self.lookups(row, requested, start.since))
 
-    def _requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
+    def _select_requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
         partitions = row.queue.partitions
         return [
             RequestedSlice(number, part, upper)
@@ -172,7 +172,7 @@ class SliceReader:
             readers,
             keys,
             level.reads,
-            note=partial(self.note_empty, queue, now),
+            note=partial(self.record_empty, queue, now),
             room=room,
             enough=remaining,
         )
@@ -230,13 +230,13 @@ class SliceReader:
         [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
-    def note_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
+    def record_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
         """Records that a probe found nothing, if later reads may rely on that."""
         below = self._levels.empty_below(queue, now)
         if below is not None:
-            self._empty_ranges.note(key, probe, below)
+            self._empty_ranges.record(key, probe, below)
 
-    def _cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
+    def _find_cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
         """Returns the cached lookup of each slice, or None if it is missing or older than ``since``."""
         qid = row.queue.qid
         return [
@@ -254,7 +254,7 @@ class SliceReader:
 
     async def lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
         """Returns a lookup of recorded buckets for each slice, from memory if it is recent enough."""
-        results = self._cached(row, requested, since)
+        results = self._find_cached(row, requested, since)
         if None in results:
             reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
             kinds = [(r.part.descending, r.part.kept) for r in requested]
@@ -287,7 +287,7 @@ class SliceReader:
         if known.recorded.time_buckets:
             starts = [position[0] for position in alive]
             recorded, end = known.recorded.nearest(
-                lower[0], bounded[0] + 1, LOOKED_AT, alive=starts, descending=part.descending
+                lower[0], bounded[0] + 1, MAX_RECORDED_BUCKETS, alive=starts, descending=part.descending
             )
         if end is not None:
             lower, bounded = (
@@ -296,11 +296,11 @@ class SliceReader:
         key = (row.queue.qid, part.partition)
         sources = [
             self._empty_ranges.shorten(key, BucketSource(time_bucket, _lowest(time_bucket, alive)), lower)
-            for time_bucket in (*self._own(row, lower[0], bounded[0] + 1, now), *recorded)
+            for time_bucket in (*self._find_home_buckets(row, lower[0], bounded[0] + 1, now), *recorded)
         ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
-    def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
+    def _find_home_buckets(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
         """Returns the home buckets of a range; reads include them although they are not recorded."""
         ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
@@ -452,12 +452,12 @@ class CassandraMessages(Messages):
             Encoded(
                 message_codec.DELETE[time_bucket.ttl_class],
                 message_codec.DELETED,
-                encoded[first : first + DELETED_ROWS],
+                encoded[first : first + MAX_ROWS_PER_DELETE],
                 message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
                 level.writes,
             )
             for (partition, time_bucket), encoded in rows.items()
-            for first in range(0, len(encoded), DELETED_ROWS)
+            for first in range(0, len(encoded), MAX_ROWS_PER_DELETE)
         ]
         await self._driver.ask_all(batches)
         return len(valid_locations)
@@ -494,7 +494,7 @@ class CassandraMessages(Messages):
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         # Guarantee G1 holds if the queue keeps the read delay of its consistency level. A read has at most about five
         # times the sum of the slices' ``max_bytes`` in memory (see :mod:`..read.reading`).
-        return await self._reader.pages(queue, slices, await self._reader.started(queue, slices))
+        return await self._reader.pages(queue, slices, await self._reader.start_read(queue, slices))
 
     @store_call()
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
@@ -524,7 +524,7 @@ class CassandraMessages(Messages):
         buckets in which all messages have expired.
         """
         candidates = []
-        lookups = await self._look(row, wanted, level, kept=kept)
+        lookups = await self._find_lookups(row, wanted, level, kept=kept)
         for lookup, (_, (tick, _)) in zip(lookups, wanted, strict=True):
             own = bucketing.bucket_of(tick, row.home_class, bucketing.HOME_WIDTH)
             recorded = [
@@ -540,7 +540,7 @@ class CassandraMessages(Messages):
             candidates.append([*recorded, own])
         return candidates
 
-    async def _look(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
+    async def _find_lookups(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
         """Returns for each location a lookup that covers it; one lookup may serve many locations."""
         by_location: dict[tuple[int, int], BucketLookup] = {}
         pending: dict[int, list[int]] = {}

@@ -38,9 +38,9 @@ _NAMES = RowStatements("names", "name")
 PREPARED = (_KEYS.find, _KEYS.change, _NAMES.find, _NAMES.change)
 """Statements that are prepared when the store connects."""
 
-MARGIN = 60
+ROW_TTL_MARGIN = 60
 """Number of seconds for which a name's row outlives its values."""
-AT_ONCE = 64
+MAX_CONCURRENT_ROWS = 64
 """Max name rows that one read requests concurrently."""
 
 _TIMEOUT_MESSAGE = "Cassandra did not change the name in time"
@@ -83,7 +83,7 @@ class CassandraNames(Names):
     @store_call(_TIMEOUT_MESSAGE)
     async def find_named(self, queue: Queue, name: str) -> Named | None:
         await self._rows.current(queue)
-        present = await self._change(queue, name).run(lambda steps: names.find(steps, name, new_number))
+        present = await self._new_change(queue, name).run(lambda steps: names.find(steps, name, new_number))
         return None if present.row is None else named_of(present)
 
     @store_call(_TIMEOUT_MESSAGE)
@@ -94,13 +94,13 @@ class CassandraNames(Names):
         if item is None:
             await self._rows.current(queue)
             seen_row = row or NameRow("done", b"", names.NOTHING, 0)
-            done = await self._change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
+            done = await self._new_change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
             return named_of(Found(done))
         items = [message_codec.named(item, name)]
         items_of.check_items(queue, items)
         row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
         expires = self._clock.now() + row_ttl * TICKS_PER_SECOND
-        done = await self._change(queue, name, items).run(
+        done = await self._new_change(queue, name, items).run(
             lambda steps: names.write(steps, name, row, content, expires, new_number)
         )
         self._arrivals.appended(queue, items)
@@ -109,9 +109,9 @@ class CassandraNames(Names):
     @store_call(_TIMEOUT_MESSAGE)
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         await self._rows.current(queue)
-        await self._change(queue, name).run(lambda steps: names.settle(steps, row_of(seen), new_number))
+        await self._new_change(queue, name).run(lambda steps: names.settle(steps, row_of(seen), new_number))
 
-    def _change(self, queue: Queue, name: str, items: Sequence[NewMessage] = ()) -> RowChange:
+    def _new_change(self, queue: Queue, name: str, items: Sequence[NewMessage] = ()) -> RowChange:
         return RowChange(self._parts, queue, (TABLE, name), items=items)
 
 
@@ -139,7 +139,7 @@ def _values_of(row: NameRow) -> bytes:
 
 
 def _seconds(row: NameRow, now: int) -> int:
-    return max(0, row.expires - now) // TICKS_PER_SECOND + MARGIN
+    return max(0, row.expires - now) // TICKS_PER_SECOND + ROW_TTL_MARGIN
 
 
 TABLE = RowTable(_NAMES, _values_of, _name_row, _seconds)
@@ -155,9 +155,9 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
     """
     verdicts: Verdicts = {}
     all_names, driver, consistency = list(marked), parts.driver, parts.options.catalogue_read
-    for first in range(0, len(all_names), AT_ONCE):
-        batch = all_names[first : first + AT_ONCE]
-        answers = await driver.ask_all([TABLE.statements.look(queue.qid, name, consistency) for name in batch])
+    for first in range(0, len(all_names), MAX_CONCURRENT_ROWS):
+        batch = all_names[first : first + MAX_CONCURRENT_ROWS]
+        answers = await driver.ask_all([TABLE.statements.read_request(queue.qid, name, consistency) for name in batch])
         for name, rows in zip(batch, answers, strict=True):
             row = TABLE.row(rows)
             verdict = Found(row if isinstance(row, NameRow) else None)

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.lightweight_transactions import (
 )
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store.connected import StoreParts
-from queuey.storage.offset_changes import MOST_READERS, READERS, Decision, decide, disowned, stored_position
+from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, disowned, stored_position
 
 _ALL = Statement(
     "SELECT version, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
@@ -56,7 +56,7 @@ _ALL_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?"
 _GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group < ?")
 _READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group >= ? LIMIT ?")
 
-_MOST_NOTED = 100_000
+_MAX_CACHED_GROUPS = 100_000
 
 
 class CassandraOffsets(Offsets):
@@ -67,7 +67,7 @@ class CassandraOffsets(Offsets):
         self._levels = parts.levels
         self._rows = parts.rows
         self._transactions = parts.transactions
-        self._noted_groups: set[tuple[int, str]] = set()
+        self._listed_groups: set[tuple[int, str]] = set()
         """Queue uid and name of groups that are certainly in ``offset_groups``."""
 
     @store_call()
@@ -94,8 +94,8 @@ class CassandraOffsets(Offsets):
                     return decision.result(changes)
                 if not recorded.rows:
                     await self._check_group_count(queue, group)
-                await self._note_group(uid, group)
-                calls = _calls((uid, group), recorded.rows, decision)
+                await self._add_group(uid, group)
+                calls = _make_calls((uid, group), recorded.rows, decision)
                 result = await self._change_offsets(uid, group, recorded.version, calls)
                 if result.is_done:
                     return decision.result(changes)
@@ -114,7 +114,7 @@ class CassandraOffsets(Offsets):
     @store_call()
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         reads = [Request(_ALL, (queue.uid, group), self._options.catalogue_read) for queue in queues]
-        recorded = [offset_changes.recorded_offsets(_decoded(rows).rows) for rows in await self._driver.ask_all(reads)]
+        recorded = [offset_changes.recorded_offsets(_decode(rows).rows) for rows in await self._driver.ask_all(reads)]
         return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     @store_call()
@@ -138,10 +138,10 @@ class CassandraOffsets(Offsets):
         await self._rows.current(queue)
         key = queue.uid, group
         async with self._transactions.turn(("offsets", *key)):
-            if key not in self._noted_groups:
+            if key not in self._listed_groups:
                 if not _has_rows(await self._driver.ask(Request(_ANY, key, self._options.catalogue_read))):
                     await self._check_group_count(queue, group)
-                await self._note_group(*key)
+                await self._add_group(*key)
             calls = [_set_owner(key, row) for row in owners]
             calls += [_set_offset(key, replace(row, updated=0.0)) for row in owners if row.position is None]
             result = await self._change_offsets(*key, version, calls)
@@ -158,13 +158,12 @@ class CassandraOffsets(Offsets):
             await self._driver.ask(Request(_FORGET_ALL, (uid,), self._options.catalogue_write))
 
     async def _recorded(self, uid: int, group: str, consistency: str = "") -> OwnedOffsets:
-        return _decoded(
-            await self._driver.ask(Request(_ALL, (uid, group), consistency or self._options.catalogue_read))
-        )
+        return _decode(await self._driver.ask(Request(_ALL, (uid, group), consistency or self._options.catalogue_read)))
 
     async def _check_group_count(self, queue: Queue, group: str) -> None:
+        """Raises Conflict if the queue may have no further group. Counts exactly only near the limit."""
         if group.startswith(READERS):
-            values = queue.uid, READERS, MOST_READERS
+            values = queue.uid, READERS, MAX_READERS
             readers = await self._driver.ask(Request(_READERS, values, self._options.catalogue_read))
             offset_changes.check_group_count(queue, len(readers), readers=True)
             return
@@ -173,14 +172,14 @@ class CassandraOffsets(Offsets):
         except Conflict:  # Some of these groups may have been deleted.
             offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)))
 
-    async def _note_group(self, uid: int, group: str) -> None:
+    async def _add_group(self, uid: int, group: str) -> None:
         """Adds a group to ``offset_groups`` once; it stays there as long as the queue exists."""
-        if (uid, group) in self._noted_groups:
+        if (uid, group) in self._listed_groups:
             return
         await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
-        if len(self._noted_groups) >= _MOST_NOTED:
-            self._noted_groups.clear()
-        self._noted_groups.add((uid, group))
+        if len(self._listed_groups) >= _MAX_CACHED_GROUPS:
+            self._listed_groups.clear()
+        self._listed_groups.add((uid, group))
 
     async def _change_offsets(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
         token = new_number()
@@ -192,6 +191,7 @@ class CassandraOffsets(Offsets):
         return sorted(name for name, partitions in zip(names, rows, strict=True) if _has_rows(partitions))
 
     async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:
+        """Removes a group's offsets, unless ``check`` raises. Returns whether it had any; retries if they change."""
         until = self._clock.boottime() + self._options.catalogue_deadline
         doubted = False
         async with self._transactions.turn(("offsets", uid, group)):
@@ -203,7 +203,7 @@ class CassandraOffsets(Offsets):
                 removals = [(_FORGET, (uid, group, partition)) for partition in recorded.rows]
                 result = await self._change_offsets(uid, group, recorded.version, removals)
                 if result.is_done:
-                    self._noted_groups.discard((uid, group))  # The next offset checks the number of groups again.
+                    self._listed_groups.discard((uid, group))  # The next offset checks the number of groups again.
                     return True
                 doubted = doubted or result.is_unclear
                 self._check_patience(until)
@@ -222,7 +222,7 @@ def _has_rows(partitions: Rows) -> bool:
     return bool(partitions) and partitions[0][0] is not None
 
 
-def _decoded(rows: Rows) -> OwnedOffsets:
+def _decode(rows: Rows) -> OwnedOffsets:
     owned = {
         partition: OwnedOffset(
             partition,
@@ -239,7 +239,7 @@ def _decoded(rows: Rows) -> OwnedOffsets:
     return OwnedOffsets(rows[0][0] if rows else None, owned)
 
 
-def _calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
+def _make_calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
     """Returns the statements for the changed rows. Rows that no member ever owned are written as in version 0.1.0."""
     calls: list[Call] = []
     for row in decision.changed():

@@ -42,14 +42,14 @@ _PURGE = Statement(
     idempotent=False,
 )
 _DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
-_TOGETHER = 10
+_ROWS_PER_REQUEST = 10
 """Number of rows in one request of a listing: a quarter of the cost of single reads; few enough for guardrails."""
-_SOME = Statement(
-    f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _TOGETHER)})"
+_FIND_BY_NAMES = Statement(
+    f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _ROWS_PER_REQUEST)})"
 )
-_LOOK_EVERY = 0.2
+_CLOSING_POLL_INTERVAL = 0.2
 """Max seconds until a waiting call finds that the store is being closed."""
-_AT_ONCE = 500
+_MAX_CONCURRENT_ROWS = 500
 """Max rows that a listing reads concurrently."""
 
 
@@ -76,7 +76,7 @@ class CassandraCatalogue(Catalogue):
 
     @store_call()
     async def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        catalogue_rows.of_new(spec)
+        catalogue_rows.new_queue_fields(spec)
         row, created = await self._find_row(application, name), False
         if row is None:
             if not await self._applications.exists(application):
@@ -125,7 +125,7 @@ class CassandraCatalogue(Catalogue):
             qid=new_number(),
             created=ids.ticks_to_seconds(now),
             version=new_number(),
-            **catalogue_rows.given(spec),
+            **catalogue_rows.set_fields(spec),
         )
         longest_ttl = self._default_longest_ttl(queue)
         return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
@@ -164,7 +164,7 @@ class CassandraCatalogue(Catalogue):
     async def purge_queue(self, queue: Queue) -> Queue:
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
         longest_ttl = self._default_longest_ttl(queue)
-        await self._dig(queue, deleted=False)
+        await self._add_pending_delete(queue, deleted=False)
         numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
         changed = await self._change_row(queue, _PURGE, numbers, purged.version)
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
@@ -174,7 +174,7 @@ class CassandraCatalogue(Catalogue):
 
     @store_call()
     async def delete_queue(self, queue: Queue) -> None:
-        await self._dig(queue, deleted=True)
+        await self._add_pending_delete(queue, deleted=True)
         changed = await self._change_row(queue, _DELETE)
         # After a doubt the name may belong to another queue that was created since.
         if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
@@ -183,13 +183,14 @@ class CassandraCatalogue(Catalogue):
         self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         await self._index.remove(queue.application, queue.name, queue.uid)
 
-    async def _dig(self, queue: Queue, *, deleted: bool) -> None:
+    async def _add_pending_delete(self, queue: Queue, *, deleted: bool) -> None:
         row = await self._rows.current(queue, since=self._clock.boottime())
-        await self._pending_deletes.dig(row, self._clock.now(), deleted=deleted)
+        await self._pending_deletes.add(row, self._clock.now(), deleted=deleted)
 
     async def _change_row(
         self, queue: Queue, statement: Statement, values: tuple[object, ...] = (), token: int | None = None
     ) -> ChangeResult:
+        """Changes a queue's row if its version is still ``queue.version``; drops the cached row before and after."""
         key = queue.application, queue.name
         read_back = Request(FIND, key, self._options.catalogue_serial) if token is None else None
         async with self._transactions.turn(("queue", *key)):
@@ -199,6 +200,7 @@ class CassandraCatalogue(Catalogue):
         return result
 
     async def _wait_for_others(self) -> None:
+        """Waits C, so that no process uses the former row. Raises (outcome unknown) if the store closes."""
         began = self._clock.boottime()
         while True:
             if not self._timing.fresh(self._clock.boottime()):
@@ -206,11 +208,12 @@ class CassandraCatalogue(Catalogue):
             remaining_seconds = began + self._timing.assumed.row_age - self._clock.boottime()
             if remaining_seconds <= 0:
                 return
-            await self._driver.loop.sleep(self._deadline.left(min(remaining_seconds, _LOOK_EVERY)))
+            await self._driver.loop.sleep(self._deadline.left(min(remaining_seconds, _CLOSING_POLL_INTERVAL)))
             if self._closing.is_set():
                 raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
 
     async def _renew_times(self) -> None:
+        """Reads the stored timing again. The error of a failure says that the queue has changed."""
         try:
             problem = await self._timing.renew(self._driver)
         except StoreUnavailable as error:
@@ -223,17 +226,20 @@ class CassandraCatalogue(Catalogue):
         # Queues are in the order of the UTF-8 bytes of their names.
         queues: list[Queue] = []
         scan = self._index.scan(application, start)
-        while len(queues) < limit and (entries := await scan.take(min(limit - len(queues), _AT_ONCE))):
+        while len(queues) < limit and (entries := await scan.take(min(limit - len(queues), _MAX_CONCURRENT_ROWS))):
             queues += await self._existing_queues(application, entries)
         return queues
 
     async def _existing_queues(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
+        """Reads the queues of index entries. Leaves out entries without a row of the same uid."""
         names = list(dict.fromkeys(entry.name for entry in entries))
-        names += names[-1:] * (-len(names) % _TOGETHER)
-        batches = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
+        names += names[-1:] * (-len(names) % _ROWS_PER_REQUEST)
+        batches = [names[first : first + _ROWS_PER_REQUEST] for first in range(0, len(names), _ROWS_PER_REQUEST)]
         read_at = self._clock.boottime()
         level = self._options.catalogue_read
-        answers = await self._driver.ask_all([Request(_SOME, (application, *batch), level) for batch in batches])
+        answers = await self._driver.ask_all(
+            [Request(_FIND_BY_NAMES, (application, *batch), level) for batch in batches]
+        )
         rows = [row_of(application, name, values, read_at) for answer in answers for name, *values in answer]
         by_uid = {row.queue.uid: row.queue for row in rows}
         return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]

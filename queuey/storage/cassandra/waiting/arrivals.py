@@ -35,32 +35,34 @@ from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage import watching
 from queuey.storage.cassandra.clocks.clock import Clock, Recent
 from queuey.storage.cassandra.driver.store_loop import Calls
-from queuey.storage.cassandra.waiting.recent_writes import KEPT, WINDOW, RecentWrites, keys_of
+from queuey.storage.cassandra.waiting.recent_writes import FIRST_WINDOW, WINDOW, RecentWrites, keys_of
 from queuey.storage.watching import Watch, Watches
 
 log = logging.getLogger(__name__)
 
-LONGEST_DELAY, MOST_DUE = 61.0, 100_000
+MAX_DELAY, MAX_PLANNED = 61.0, 100_000
 """Max seconds until a message is shown, and max planned times. What exceeds either is left to the polls."""
 MARGIN = 0.05
 """Number of seconds added to the read delay: a reader woken too early finds nothing, and is not woken again."""
-TOGETHER = 0.05
+WAKE_INTERVAL = 0.05
 """Interval in which a partition's messages wake its readers together, in seconds."""
-MOST = 128
+MAX_POLLED = 128
 """Max partitions being polled at a time: with the pause after each turn about 500 polls a second."""
-STEPS, POLLS = 1_000, 16
+STEPS_PER_TURN, POLLS_PER_TURN = 1_000, 16
 """Max watches or keys that one turn of the loop handles, and max polls that it begins: a few milliseconds of work."""
-FEW = 3
+MAX_WITHOUT_RECORD = 3
 """Max watches without a record: all of them are polled in each turn."""
 FIRST = 2
 """Number of initial reads of the record that go back further."""
-EARLY = 0.08
+EARLY_READ_INTERVAL = 0.08
 """Interval between two reads of the record, in seconds, while there are early readers."""
 NEAR = 0.01
 """Max seconds by which a poll turn may come too early, which saves a read of the record just before it."""
-SOME, SELDOM = 12, 5
-"""Partitions to poll, every SELDOM turns, while the record is read: 12 a second, with two or three queries each. Half
-as many while there are early readers."""
+TURNS_BETWEEN_POLLS = 5
+"""Interval between polls, in turns, while the record is read."""
+POLLS_BESIDE_RECORD = 12
+"""Number of partitions polled at such a turn: 12 a second, with two or three queries each. Half as many while there
+are early readers."""
 
 
 class PolledReads(Protocol):
@@ -84,9 +86,9 @@ class PolledArrivals:
         self._record = record
         self._calls = calls
         self._loop = calls.loop
-        self._look_at = math.inf
+        self._next_poll_at = math.inf
         """Boot time of the next poll turn. All times in this class are boot times, in seconds."""
-        self._rings_at = math.inf
+        self._timer_at = math.inf
         """When the timer in force fires. Earlier timers are ignored."""
         self._is_busy = False
         """A poll turn or a read of the record is under way."""
@@ -94,7 +96,7 @@ class PolledArrivals:
         """Number of successful reads of the record since it was last unreadable or unused."""
         self._missed = False
         """The last read of the record failed."""
-        self._lately: Recent[int, float] = Recent(clock.boottime, lambda: KEPT, MOST_DUE)
+        self._stored_at: Recent[int, float] = Recent(clock.boottime, lambda: FIRST_WINDOW, MAX_PLANNED)
         """By partition, when a message was stored last, while the record is read."""
         self._next_due = math.inf
         """The earliest ``due`` of a watch."""
@@ -103,7 +105,7 @@ class PolledArrivals:
         """Watches of early readers. Other threads add to it; the loop only checks whether it is empty."""
         self._read_at = -math.inf
         """When the record was read last."""
-        self._looks = 0
+        self._polls = 0
         self._steps = 0
         """Watches and keys that were handled in this turn of the loop."""
         self._shown: list[tuple[float, int]] = []
@@ -117,6 +119,11 @@ class PolledArrivals:
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool = False
     ) -> Callable[[], None]:
+        """Calls ``wake`` when a partition has new messages; returns a function that ends the watch.
+
+        With ``delayed`` it is called when the read delay is over. Without, and with ``early`` in addition, it is called
+        as soon as a message is stored.
+        """
         needs_prompt = early or not delayed
         prompt_flags = [True] if not self._reads.read_delay(queue) else [False, True] if needs_prompt else [False]
         watches = [
@@ -154,7 +161,7 @@ class PolledArrivals:
 
         Returns whether this process has any watches.
         """
-        self._call(self._take_some, moment, [*partitions])
+        self._call(self._notify_all, moment, [*partitions])
         return bool(self.watches)
 
     def _call(self, call: Callable[..., object], *args: object) -> None:
@@ -164,32 +171,34 @@ class PolledArrivals:
     # Everything below runs in the loop's thread: the timer
 
     def _plan(self) -> None:
+        """Sets a timer for the next poll turn or write of the record, if it is earlier than the timer in force."""
         needs_look = self.watches or self._arriving or self._record.is_open
-        if needs_look and self._look_at == math.inf and not self._is_busy:
-            self._look_at = self._clock.boottime() + watching.EVERY
+        if needs_look and self._next_poll_at == math.inf and not self._is_busy:
+            self._next_poll_at = self._clock.boottime() + watching.EVERY
         due = min(self._record.due, self._next_turn())
-        if due < self._rings_at and not self.watches.is_closed:
-            self._rings_at = due
-            self._loop.later(max(0.0, due - self._clock.boottime()), partial(self._ring, due))
+        if due < self._timer_at and not self.watches.is_closed:
+            self._timer_at = due
+            self._loop.later(max(0.0, due - self._clock.boottime()), partial(self._on_timer, due))
 
     def _next_turn(self) -> float:
         """Returns the boot time of the next turn: a poll turn, or a read of the record for early readers."""
         if self._is_busy:
             return math.inf
         if self._early and self._readings:
-            return min(self._look_at, self._read_at + EARLY)
-        return self._look_at
+            return min(self._next_poll_at, self._read_at + EARLY_READ_INTERVAL)
+        return self._next_poll_at
 
-    def _ring(self, due: float) -> None:
-        if due != self._rings_at or self.watches.is_closed:
+    def _on_timer(self, due: float) -> None:
+        """Writes the record and begins a poll turn or an early read if due, then plans the next timer."""
+        if due != self._timer_at or self.watches.is_closed:
             return
-        self._rings_at = math.inf
+        self._timer_at = math.inf
         now = max(due, self._clock.boottime())  # Timers may be early by the resolution of their clock.
         try:
             if self._record.due <= now:
                 self._record.write(ends=False)
             if self._next_turn() <= now:
-                turn = self._look(now) if self._look_at <= now + NEAR else self._read_early(now)
+                turn = self._poll_turn(now) if self._next_poll_at <= now + NEAR else self._read_early(now)
                 self._is_busy = True
                 with suppress(StoreClosed):  # The store is being closed, which wakes all watchers.
                     self._calls.begin(turn, self._ended)
@@ -209,49 +218,52 @@ class PolledArrivals:
     # Events
 
     def _watched(self, watches: Sequence[Watch]) -> None:
-        stored = self._lately.get(watches[0].key)
+        """Plans when to wake a partition's delayed watches: by poll if the delay is long, else by the last message."""
+        stored = self._stored_at.get(watches[0].key)
         for watch in watches:
             if watch.prompt:
                 continue
-            if self._delay_of(watch) > KEPT - WINDOW:
-                self._expect(watch)
+            if self._delay_of(watch) > FIRST_WINDOW - WINDOW:
+                self._plan_poll(watch)
             elif stored is not None:
                 self._show_later(watch, stored)
         self._plan()
 
     def _appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
+        """Reports prompt messages now, and delayed ones when they become due."""
         now = self._clock.boottime()
         keys: set[int] = set()
         for delay, partition in stored:
             if not delay:
                 keys.add(qid << 8 | partition)
-            elif len(self._arriving) < MOST_DUE:
+            elif len(self._arriving) < MAX_PLANNED:
                 heappush(self._arriving, (now + delay, qid << 8 | partition))
         if keys:
             self._stored(keys, now)
         self._plan()
 
     def _rewritten(self, keys: Collection[int]) -> None:
-        self._record.note(keys)
-        self.watches.wrote(keys)
+        self._record.add_keys(keys)
+        self.watches.notify(keys)
         self._plan()
 
     def _stored(self, keys: Collection[int], at: float) -> None:
-        self._record.note(keys)
+        """Records partitions with new messages for other processes, and notifies this process's watchers."""
+        self._record.add_keys(keys)
         for key in keys:
-            self._take(key, at)
+            self._notify(key, at)
         if self.watches.share is not None:
             self.watches.share(self._clock.now(), keys)
 
-    def _take_some(self, moment: int, keys: Iterable[int]) -> None:
+    def _notify_all(self, moment: int, keys: Iterable[int]) -> None:
         ticks, now = self._clock.both()
         for key in keys:
-            self._take(key, now + (moment - ticks) / TICKS_PER_SECOND)
+            self._notify(key, now + (moment - ticks) / TICKS_PER_SECOND)
 
-    def _take(self, key: int, at: float) -> None:
+    def _notify(self, key: int, at: float) -> None:
         """Wakes a partition's prompt watchers now, the others when a message stored at boot time ``at`` is shown."""
         if self._readings:
-            self._lately.put(key, at, at)
+            self._stored_at.put(key, at, at)
         # After the put: a watch that is added meanwhile finds the entry, or is found here.
         for watch in self.watches.of(key):
             if watch.prompt:
@@ -260,13 +272,14 @@ class PolledArrivals:
                 self._show_later(watch, at)
 
     def _show_later(self, watch: Watch, stored: float) -> None:
+        """Plans a wake-up for when a stored message is shown, unless the delay is too long or too many are planned."""
         delay = self._delay_of(watch)
-        due = math.ceil((stored + delay) / TOGETHER) * TOGETHER, watch.key
-        if delay <= LONGEST_DELAY and due not in self._planned and len(self._planned) < MOST_DUE:
+        due = math.ceil((stored + delay) / WAKE_INTERVAL) * WAKE_INTERVAL, watch.key
+        if delay <= MAX_DELAY and due not in self._planned and len(self._planned) < MAX_PLANNED:
             self._planned.add(due)
             heappush(self._shown, due)
 
-    def _expect(self, watch: Watch) -> None:
+    def _plan_poll(self, watch: Watch) -> None:
         """Plans a poll of a partition for when everything stored in it by now is shown."""
         watch.due = self._clock.boottime() + self._delay_of(watch)
         self._next_due = min(self._next_due, watch.due)
@@ -276,17 +289,18 @@ class PolledArrivals:
 
     # Turns
 
-    async def _look(self, now: float) -> None:
-        self._look_at = math.inf
+    async def _poll_turn(self, now: float) -> None:
+        """Reports due delayed messages, exchanges records with other processes, wakes readers, and polls partitions."""
+        self._next_poll_at = math.inf
         while self._arriving and self._arriving[0][0] <= now:
             self._stored((heappop(self._arriving)[1],), now)
-            await self._did(1)
+            await self._count_steps(1)
         self._record.write()
         watches = self.watches.all()
         max_polls = await self._follow(watches)
         await self._show(now)
         if max_polls or self._next_due <= now:
-            await self._poll(next_to_look_for(watches, now, max_polls), now)
+            await self._poll(next_to_poll(watches, now, max_polls), now)
             self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
     async def _read_early(self, now: float) -> None:
@@ -297,13 +311,13 @@ class PolledArrivals:
         while self._shown and self._shown[0][0] <= now:
             due = heappop(self._shown)
             self._planned.discard(due)
-            self.watches.wrote({due[1]})
-            await self._did(1)
+            self.watches.notify({due[1]})
+            await self._count_steps(1)
 
-    async def _did(self, steps: int) -> None:
+    async def _count_steps(self, steps: int) -> None:
         """Counts work done. Yields to the loop when this turn has done enough."""
         self._steps += steps
-        if self._steps >= STEPS:
+        if self._steps >= STEPS_PER_TURN:
             self._steps = 0
             await self._loop.next_turn()
 
@@ -311,18 +325,20 @@ class PolledArrivals:
         self._read_at = self._clock.boottime()
         for moment, encoded in await self._record.read(first=first, latest=latest):
             keys = keys_of(encoded)
-            for start in range(0, len(keys), STEPS):
-                chunk = keys[start : start + STEPS]
-                self._take_some(moment, chunk)
-                await self._did(len(chunk))
+            for start in range(0, len(keys), STEPS_PER_TURN):
+                chunk = keys[start : start + STEPS_PER_TURN]
+                self._notify_all(moment, chunk)
+                await self._count_steps(len(chunk))
 
     async def _follow(self, watches: Sequence[Watch]) -> int:
         """Reads the record, unless all partitions can be polled in each turn. Returns the max polls of this turn."""
-        if len(watches) <= FEW and not self._early:
+        if len(watches) <= MAX_WITHOUT_RECORD and not self._early:
             self._readings, self._missed = 0, False
-            return FEW
+            return MAX_WITHOUT_RECORD
         self._turns += 1
-        max_polls = 0 if self._turns % SELDOM else SOME // 2 if self._early else SOME
+        max_polls = (
+            0 if self._turns % TURNS_BETWEEN_POLLS else POLLS_BESIDE_RECORD // 2 if self._early else POLLS_BESIDE_RECORD
+        )
         if self._readings and self._turns % 2:
             return max_polls
         try:
@@ -331,34 +347,37 @@ class PolledArrivals:
         except QueueyError as error:
             log.debug("Cannot read the record of recent writes: %s", error)
             self._readings, self._missed = 0, True
-            return MOST
+            return MAX_POLLED
         self._readings += 1
         if self._record.lost() or self._missed:
             for watch in watches:
-                self._expect(watch)
-                await self._did(1)
+                self._plan_poll(watch)
+                await self._count_steps(1)
             self._missed = False
         return max_polls
 
     async def _poll(self, watches: Sequence[Watch], now: float) -> None:
+        """Begins one read per queue for these watches, without waiting for the answers."""
         by_queue: dict[Queue, list[Watch]] = {}
         for watch in watches:
             by_queue.setdefault(watch.queue, []).append(watch)
         for queue, group in by_queue.items():
-            await self._did(len(group) * STEPS // POLLS)
+            await self._count_steps(len(group) * STEPS_PER_TURN // POLLS_PER_TURN)
             for watch in group:
-                self._looks += 1
-                watch.looked = self._looks
+                self._polls += 1
+                watch.polled = self._polls
                 watch.asking = True
                 if watch.due <= now:
                     watch.due = math.inf
-            self._calls.begin(self._reads.poll(queue, [_part(watch) for watch in group]), partial(_polled, group))
+            self._calls.begin(
+                self._reads.poll(queue, [_slice_from(watch) for watch in group]), partial(_apply_pages, group)
+            )
 
 
-def next_to_look_for(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
+def next_to_poll(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
     """Returns the watches to poll now: those due, then the ones that were polled longest ago."""
     free = [watch for watch in watches if not watch.asking]
-    room = MOST - (len(watches) - len(free))
+    room = MAX_POLLED - (len(watches) - len(free))
     chosen = _by_turns([watch for watch in free if watch.due <= now], room)
     remaining = min(most, room) - len(chosen)
     if remaining > 0:
@@ -371,16 +390,17 @@ def _by_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:
         by_application.setdefault(watch.queue.application, []).append(watch)
-    ordered = [nsmallest(most, group, key=attrgetter("looked")) for group in by_application.values()]
+    ordered = [nsmallest(most, group, key=attrgetter("polled")) for group in by_application.values()]
     turns = (watch for turn in zip_longest(*ordered) for watch in turn if watch is not None)
     return list(islice(turns, most))
 
 
-def _part(watch: Watch) -> Slice:
+def _slice_from(watch: Watch) -> Slice:
     return Slice(watch.partition, (watch.position, LOW_MIN), limit=1, delayed=not watch.prompt)
 
 
-def _polled(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
+def _apply_pages(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
+    """Wakes watches whose partition has messages or whose queue has changed; moves the positions of the others."""
     for watch in watches:
         watch.asking = False
     for index, watch in enumerate(watches):

@@ -22,16 +22,16 @@ SHARDS = 2
 WINDOW = 3.0
 """Max seconds that each read goes back, because rows come late (``TIMEOUT``) and clocks differ. That allows for clocks
 one second apart. What a read misses beyond that is found by polls."""
-LATEST = 0.6
+EARLY_WINDOW = 0.6
 """Max seconds that reads for early readers go back. Those reads are many, and a late row costs little."""
-KEPT = 10.0
+FIRST_WINDOW = 10.0
 """Max seconds that the first reads go back, for readers that already wait for messages not shown yet."""
-GONE = 4.0
+PROCESS_TIMEOUT = 4.0
 """Max seconds without a row while a process is writing. After that it has ended: late rows have come by then, also
 those of clocks that are behind. A process taken for ended by mistake costs its watchers one more poll."""
-MOST_NOTED = 200_000
+MAX_WAITING_KEYS = 200_000
 """Max keys that wait to be recorded."""
-MOST_KEYS, MOST_ROWS = 4_096, 16_000
+MAX_ROW_KEYS, MAX_ROWS = 4_096, 16_000
 """Max keys of a row, and max rows that are read of one shard and minute."""
 ROWS_IN_A_TURN = 2_000
 """Max rows of an answer that one turn of the loop handles."""
@@ -44,7 +44,7 @@ _MINUTE = ticks(60.0)
 
 _ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True)
 _LATELY = Statement(
-    f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}"
+    f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MAX_ROWS}"
 )
 PREPARED = (_ADD, _LATELY)
 """Statements to prepare ahead."""
@@ -70,7 +70,7 @@ class RecentWrites:
         self._clock = clock
         self._process = process
         self._shard = crc32(process.encode()) % SHARDS
-        self._noted: deque[int] = deque(maxlen=MOST_NOTED)
+        self._waiting_keys: deque[int] = deque(maxlen=MAX_WAITING_KEYS)
         self.is_open = False
         """There is more to record, even if it is only the end."""
         self._in_between = False
@@ -82,13 +82,13 @@ class RecentWrites:
         self._gone: set[str] = set()
         """Processes that have ended, or whose rows do not arrive, as from a data centre that is cut off."""
         self._returned = False
-        self.note = self._noted.extend
+        self.add_keys = self._waiting_keys.extend
         """Appends keys of partitions that this process has written to, to be recorded."""
 
     @property
     def due(self) -> float:
         """Boot time of the next write between two turns. Infinite if no keys wait."""
-        return self._free if self._noted else math.inf
+        return self._free if self._waiting_keys else math.inf
 
     def write(self, *, ends: bool = True) -> None:
         """Records the waiting keys, at most one row of them. Does not wait.
@@ -96,7 +96,7 @@ class RecentWrites:
         Args:
             ends: This ends a turn, so a turn without writes is recorded as well.
         """
-        keys = {self._noted.popleft() for _ in range(min(len(self._noted), MOST_KEYS))}
+        keys = {self._waiting_keys.popleft() for _ in range(min(len(self._waiting_keys), MAX_ROW_KEYS))}
         if not keys and (self._in_between or not ends):
             self._in_between = self._in_between and not ends
             return
@@ -110,7 +110,7 @@ class RecentWrites:
 
     def close(self) -> None:
         """Records the waiting keys, and that this process will write no more."""
-        while self._noted:
+        while self._waiting_keys:
             self.write()
         self._in_between = False
         self.write()
@@ -132,7 +132,7 @@ class RecentWrites:
             StoreUnavailable: The record cannot be read, or has too many rows.
         """
         now = self._clock.now()
-        since = now - ticks(LATEST if latest else KEPT if first else WINDOW)
+        since = now - ticks(EARLY_WINDOW if latest else FIRST_WINDOW if first else WINDOW)
         consistency = usual(self._driver.replication())
         minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
         requests = [
@@ -141,7 +141,7 @@ class RecentWrites:
             for shard in range(SHARDS)
         ]
         answers = await self._driver.ask_all(requests)
-        if any(len(rows) >= MOST_ROWS for rows in answers):
+        if any(len(rows) >= MAX_ROWS for rows in answers):
             raise StoreUnavailable("the record of recent writes has too many rows to read")
         seen = self._seen
         if not latest:
@@ -161,6 +161,7 @@ class RecentWrites:
         return recorded
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
+        """Notes a process's latest row: it writes on, or has ended. A process counted as gone has returned."""
         if process in self._gone:
             self._gone.remove(process)
             self._returned = True
@@ -177,7 +178,7 @@ class RecentWrites:
         gap.
         """
         returned, self._returned = self._returned, False
-        before = self._clock.now() - ticks(GONE)
+        before = self._clock.now() - ticks(PROCESS_TIMEOUT)
         ended = [process for process, written_at in self._others.items() if written_at < before]
         for process in ended:
             del self._others[process]

@@ -34,7 +34,7 @@ WIDE_BYTES = 64_000_000
 width is much narrower, and many small buckets cost a reader more than a few large ones."""
 BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
-FLYING = 8
+MAX_IN_FLIGHT = 8
 """Max batches in flight; a batch with a long body counts as several, by its length. The driver refuses requests on a
 connection while one that exceeds the socket's buffer is being sent."""
 
@@ -137,6 +137,7 @@ class Loader:
         return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
 
     def placed(self, messages: MessageColumns, now: int) -> Placed:
+        """Sorts messages by partition and bucket, without those that have expired."""
         alive = messages.where(messages.expires > now)
         width_index = _width_for(alive)
         lifetimes = (alive.expires - np.minimum(alive.ticks, now)) / TICKS_PER_SECOND
@@ -173,7 +174,7 @@ class Loader:
         encoded = encoded_inserts(
             qid, messages.partitions, placed.buckets, messages.batch, stamps(messages.ticks), ttls
         )
-        slots = threading.Semaphore(FLYING)
+        slots = threading.Semaphore(MAX_IN_FLIGHT)
         errors: list[StoreUnavailable] = []
 
         def done(weight: int, _rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -198,7 +199,7 @@ class Loader:
                     self._level.writes,
                 )
                 self._driver.send(request, partial(done, weight))
-        for _ in range(FLYING):
+        for _ in range(MAX_IN_FLIGHT):
             self._driver.calls.deadline.wait(slots.acquire)
         if errors:
             raise errors[0]
@@ -232,7 +233,7 @@ def _width_for(messages: MessageColumns) -> int:
 
 
 def _batches(sizes: Integers) -> list[tuple[int, int, int]]:
-    """Divides rows into batches. Returns first row, end (exclusive) and weight of each; see ``FLYING``."""
+    """Divides rows into batches. Returns first row, end (exclusive) and weight of each; see ``MAX_IN_FLIGHT``."""
     ends = np.cumsum(sizes)
     bounds = [0]
     while bounds[-1] < len(sizes):
@@ -240,6 +241,6 @@ def _batches(sizes: Integers) -> list[tuple[int, int, int]]:
         full = ends[first] - sizes[first] + BATCH_BYTES
         bounds.append(int(min(np.searchsorted(ends, full) + 1, first + BATCH_ROWS, len(sizes))))
     return [
-        (first, end, max(1, min(FLYING, int(ends[end - 1] - ends[first] + sizes[first]) // BATCH_BYTES)))
+        (first, end, max(1, min(MAX_IN_FLIGHT, int(ends[end - 1] - ends[first] + sizes[first]) // BATCH_BYTES)))
         for first, end in pairwise(bounds)
     ]

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from queuey.errors import NameChanged, StoreBusy, StoreUnavailable
 from queuey.messages import Location
 from queuey.storage.cassandra.write.post_keys import (
-    ROUNDS,
+    MAX_ROUNDS,
     KeyRow,
     PostedIds,
     Steps,
@@ -85,7 +85,7 @@ def location_of(ids: PostedIds) -> Location | None:
 async def find(steps: Steps, name: str, new_version: Callable[[], int]) -> Found:
     """Reads a name. Removes an unfinished value that no process can confirm any more."""
     row: NameRow | None = await steps.read()
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if row is None or row.state == "done":
             return Found(row)
         if row.state == "pending":

@@ -37,7 +37,7 @@ import msgspec
 from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, WriteUndone, in_doubt
 from queuey.messages import Location, PostKey, PostResult
 
-ROUNDS = 8
+MAX_ROUNDS = 8
 """Max states of the row that a call handles before it gives up."""
 
 State = Literal["pending", "abandoned", "done"]
@@ -93,7 +93,7 @@ class Steps(Protocol):
         """Returns the present row, or None if there is no row."""
 
     async def make_ids(self) -> MadeIds:
-        """Makes ids for the messages."""
+        """Makes ids for the messages. Ids that were made before and not written are dropped."""
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> Any:  # noqa: ANN401 - of the table
         """Replaces the row ``seen`` by ``row``. Returns the row that is there afterwards, if there is one.
@@ -119,8 +119,9 @@ R = TypeVar("R", bound=KeyRow)
 
 
 async def carry_out(steps: Steps, key: PostKey, new_version: Callable[[], int]) -> PostResult:
+    """Appends messages once per key, or returns the earlier ids. Raises KeyReused or KeyInUse if that is impossible."""
     seen: KeyRow | None = None
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if seen is not None:
             if seen.content != key.content:
                 raise KeyReused(key.text)

@@ -28,7 +28,7 @@ from queuey.storage.cassandra.write.write_batches import (
     OperationPart,
     Written,
     batches_of,
-    nobody,
+    ignore_result,
     slices_of,
 )
 from queuey.storage.cassandra.write.writer import MessageWriter, NeedsPreparation, number_positions, prepare
@@ -70,6 +70,7 @@ class ReservingWriter(MessageWriter):
         self._loop.call(self._write, reservation, done)
 
     def _write(self, reservation: Reservation, done: Done) -> None:
+        """Sends the batches, unless the store has closed or the ids are older than W: then nothing is sent."""
         operation, level = reservation.operation, reservation.operation.level
         with self._lock:
             is_open = operation in self._operations
@@ -88,9 +89,9 @@ class ReservingWriter(MessageWriter):
             # The buffer in which the ids were made may have been dropped since.
             in_flight.buffer = self._buffers.take(in_flight.buffer.qid, in_flight.buffer.partition)
             in_flight.buffer.flying += 1
-        operation.left = 1
+        operation.remaining = 1
         for in_flight in reservation.batches:
-            in_flight.depart()
+            in_flight.mark_sent()
         for in_flight in reservation.batches:
             self._send(in_flight, level)
             self._landed(in_flight.buffer)
@@ -129,7 +130,7 @@ class ReservingWriter(MessageWriter):
             log.exception("Ids could not be made.")
             self._answer(operation, None, StoreUnavailable(f"ids could not be made: {error}"))
         else:
-            operation.done = nobody
+            operation.done = ignore_result
             reservation.done(reservation, None)
 
     def _ids_prepared(self, reservation: Reservation, failure: Exception | None) -> None:

@@ -48,7 +48,7 @@ class RowStatements:
             idempotent=False,
         )
 
-    def look(self, qid: int, key: str, consistency: str) -> Encoded:
+    def read_request(self, qid: int, key: str, consistency: str) -> Encoded:
         text = key.encode()
         values = struct.pack(">iqi", 8, qid, len(text)) + text
         routing_key = struct.pack(">HqBH", 8, qid, 0, len(text)) + text + b"\0"
@@ -160,6 +160,7 @@ class RowChange:
         return made
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> KeyRow | None:
+        """Replaces the row ``seen`` if unchanged. Returns the row there now; in doubt, raises unless final."""
         parts, table, read_back = self._parts, self._table, self._read_row()
         expected = None if seen is None else seen.version
 
@@ -184,6 +185,7 @@ class RowChange:
         await called(partial(self._parts.writer.write, made.reservation))
 
     async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
+        """Undoes messages. The outcome is ``none`` only in time; with ``unseen``, that is before readers pass them."""
         level, qid, (now, boot) = self._level, self._queue.qid, self._parts.clock.both()
         made = boot - max(0, now - ids.made) / TICKS_PER_SECOND
         until, minted = (made + level.undone_within, made) if unseen else (boot + level.undone_within, math.inf)
@@ -200,7 +202,7 @@ class RowChange:
 
     def _read_row(self) -> Encoded:
         """Returns a serial read of the row: it first settles changes of others that are in doubt."""
-        return self._table.statements.look(*self._key, self._parts.levels.row_serial())
+        return self._table.statements.read_request(*self._key, self._parts.levels.row_serial())
 
 
 def _ids_of(reservation: Reservation) -> PostedIds:

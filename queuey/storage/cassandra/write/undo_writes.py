@@ -33,15 +33,15 @@ from queuey.storage.cassandra.write.write_batches import FLUSH_ROWS, Written
 
 log = logging.getLogger(__name__)
 
-ROWS = 100
+MAX_DELETES_PER_REQUEST = 100
 """Max deletes in one request."""
 TIMEOUT, FIRST_PAUSE = 1 / 2, 1 / 8
 """Timeout of an attempt, and pause after the first attempt, as fractions of W."""
-LONGEST_FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
+MAX_FIRST_PAUSE = 0.1
+MAX_PAUSE = 5.0
 MIN_WAIT = 0.005
 """Min delay of a timer, in seconds."""
-FLYING = 500
+MAX_IN_FLIGHT = 500
 """Max requests in flight: undo writes must not add to an overload that made the writes fail."""
 
 
@@ -72,11 +72,12 @@ class Undo:
         self.deadline = deadline
         self.began = 0.0
         self.answer: Callable[[Outcome], object] | None = answer
-        self.pause = min(LONGEST_FIRST_PAUSE, level.deadline * FIRST_PAUSE)
+        self.pause = min(MAX_FIRST_PAUSE, level.deadline * FIRST_PAUSE)
         self.flying = 0
         self.failed: list[_Chunk] = []
 
-    def tell(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
+        """Answers the operation, once; later calls do nothing."""
         answer, self.answer = self.answer, None
         try:
             if answer is not None:
@@ -128,7 +129,7 @@ class UndoWriter:
     def _wake(self) -> None:
         if not self._is_woken and not self._ended:
             self._is_woken = True
-            self._loop.soon(self._look)
+            self._loop.soon(self._run_due)
 
     def close(self, timeout: float) -> None:
         """Waits up to ``timeout`` seconds for all undo writes, then gives up the rest. Not to be called in the loop."""
@@ -147,25 +148,29 @@ class UndoWriter:
     def _set_timer(self) -> None:
         while self._deadlines and self._deadlines[0][2].answer is None:
             heappop(self._deadlines)
-        moments = [agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < FLYING else []) if agenda]
+        moments = [
+            agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < MAX_IN_FLIGHT else []) if agenda
+        ]
         if moments and min(moments) < self._timer_at:
             self._timer_at = min(moments)
-            self._loop.later(max(MIN_WAIT, self._timer_at - self._clock.boottime()), self._ring)
+            self._loop.later(max(MIN_WAIT, self._timer_at - self._clock.boottime()), self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer_at = math.inf
         self._wake()
 
     def _begin(self, undo_write: Undo) -> None:
+        """Opens an undo write: its deletes are sent in the next turn, and repeated until they are confirmed."""
         self._open[undo_write] = None
         undo_write.began = self._clock.boottime()
         self.pending += undo_write.size
         self._plan(self._deadlines, undo_write.deadline, undo_write)
         self._plan(self._due, 0.0, undo_write)
-        self._shed()
+        self._drop_oldest()
         self._wake()
 
     def _arrived(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
+        """Receives the answer of a request: failed deletes are planned again after a pause that doubles."""
         self._flying -= 1
         # All have the same time, so deletes that failed together are sent together again.
         now = rows[0][0] if rows else self._clock.boottime()
@@ -180,13 +185,14 @@ class UndoWriter:
                 self._settle(undo_write, now)
                 continue
             self._plan(self._due, now + undo_write.pause, undo_write)
-            undo_write.pause = min(LONGEST_PAUSE, undo_write.pause * 2)
+            undo_write.pause = min(MAX_PAUSE, undo_write.pause * 2)
         self._wake()
 
     def _plan(self, agenda: _Agenda, moment: float, undo_write: Undo) -> None:
         heappush(agenda, (moment, next(self._numbers), undo_write))
 
     def _settle(self, undo_write: Undo, now: float) -> None:
+        """Ends a confirmed undo write. The outcome is ``none`` if it was in time, else ``unknown``."""
         del self._open[undo_write]
         self.pending -= undo_write.size
         self.confirmed += undo_write.size
@@ -194,9 +200,10 @@ class UndoWriter:
         in_time = now <= undo_write.deadline
         if undo_write.answer is not None and not in_time:
             self.unknown += undo_write.size
-        undo_write.tell("none" if in_time else "unknown")
+        undo_write.finish("none" if in_time else "unknown")
 
-    def _look(self) -> None:
+    def _run_due(self) -> None:
+        """Answers undo writes past their deadline with unknown, but keeps trying; sends the deletes that are due."""
         self._is_woken = False
         if self._ended:
             return
@@ -205,9 +212,9 @@ class UndoWriter:
             _, _, undo_write = heappop(self._deadlines)
             if undo_write.answer is not None:
                 self.unknown += undo_write.size
-                undo_write.tell("unknown")
+                undo_write.finish("unknown")
         self._send_some(now)
-        if self._due and self._due[0][0] <= now and self._flying < FLYING:
+        if self._due and self._due[0][0] <= now and self._flying < MAX_IN_FLIGHT:
             self._wake()
         else:
             self._set_timer()
@@ -217,7 +224,12 @@ class UndoWriter:
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
         row_count = 0
-        while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING and row_count < FLUSH_ROWS:
+        while (
+            self._due
+            and self._due[0][0] <= now
+            and self._flying + len(requests) < MAX_IN_FLIGHT
+            and row_count < FLUSH_ROWS
+        ):
             _, _, undo_write = heappop(self._due)
             if undo_write not in self._open:
                 continue
@@ -225,7 +237,7 @@ class UndoWriter:
             undo_write.flying = len(undo_write.chunks)
             for chunk in undo_write.chunks:
                 place = *chunk[:4], undo_write.consistency, undo_write.timeout
-                if rows.get(place, 0) + len(chunk.positions) > ROWS:
+                if rows.get(place, 0) + len(chunk.positions) > MAX_DELETES_PER_REQUEST:
                     self._send(requests.pop(place))
                     del rows[place]
                 requests.setdefault(place, []).append((undo_write, chunk))
@@ -234,6 +246,7 @@ class UndoWriter:
             self._send(parts)
 
     def _send(self, parts: Sequence[_Part]) -> None:
+        """Sends the deletes of several undo writes, all in one Cassandra partition, as one request."""
         self._flying += 1
         (undo_write, chunk), now = parts[0], self._clock.now()
         time_bucket = (chunk.qid, chunk.partition, chunk.bucket)
@@ -257,7 +270,8 @@ class UndoWriter:
             log.exception("An undo write could not be sent.")
             self._arrived(parts, None, InDoubt(f"an undo write could not be sent: {error}"))
 
-    def _shed(self) -> None:
+    def _drop_oldest(self) -> None:
+        """Gives up the oldest undo writes that are answered and not in flight, while too many messages are pending."""
         while self.pending > self._kept:
             oldest = next(
                 (undo_write for undo_write in self._open if undo_write.answer is None and not undo_write.flying), None
@@ -270,7 +284,7 @@ class UndoWriter:
 
     def _give_up(self, undo_write: Undo) -> None:
         self.abandoned += undo_write.size
-        undo_write.tell("unknown")
+        undo_write.finish("unknown")
 
 
 def _chunks(written: Iterable[Written]) -> list[_Chunk]:
@@ -279,7 +293,7 @@ def _chunks(written: Iterable[Written]) -> list[_Chunk]:
         key = run.kind, run.qid, run.partition, run.bucket
         by_place.setdefault(key, []).extend(run.positions)
     return [
-        _Chunk(*key, positions[first : first + ROWS])
+        _Chunk(*key, positions[first : first + MAX_DELETES_PER_REQUEST])
         for key, positions in by_place.items()
-        for first in range(0, len(positions), ROWS)
+        for first in range(0, len(positions), MAX_DELETES_PER_REQUEST)
     ]

@@ -25,12 +25,12 @@ from queuey.storage.cassandra.driver import UNSET, InDoubt
 FULL_ROWS = 50
 FULL_BYTES = 64 << 10
 """Min bytes (or rows) of a batch that is sent at once."""
-MOST_ROWS = 100
-MOST_BYTES = 256 << 10
+MAX_ROWS = 100
+MAX_BYTES = 256 << 10
 """Max bytes (or rows) of a request to Cassandra, unless a single body is larger."""
 TTL_MARGIN = 2
 """Number of seconds that a row outlives its message: Cassandra's TTLs have whole seconds, and our clock decides."""
-MOST_BUFFERS = 20_000
+MAX_BUFFERS = 20_000
 FLUSH_ROWS = 2000
 FLUSH_BYTES = 4 << 20
 """Max rows and bytes after which one flush of a buffer takes no further part, because other buffers wait meanwhile."""
@@ -78,7 +78,7 @@ class AppendOperation:
 
     Attributes:
         positions: The ids in the call's order.
-        left: Number of parts that are not sent yet, plus requests in flight.
+        remaining: Number of parts that are not sent yet, plus requests in flight.
         doubt: True if a message is stored or may be stored.
         minted: Boot time of the earliest id.
         written: The messages that were given to the driver.
@@ -93,7 +93,7 @@ class AppendOperation:
     after: Position | None
     done: Done
     reserved: bool = False
-    left: int = 0
+    remaining: int = 0
     error: Exception | None = None
     doubt: bool = False
     minted: float = math.inf
@@ -103,7 +103,7 @@ class AppendOperation:
 
     def withdraw(self) -> Outcome:
         """Gives up, from any thread; afterwards no callback is called. Returns the outcome."""
-        self.done = nobody
+        self.done = ignore_result
         return self.give_up()
 
     def give_up(self) -> Outcome:
@@ -124,11 +124,12 @@ class AppendOperation:
         return self.sent
 
     def count_down(self, error: Exception | None, *, stored: bool) -> bool:
+        """Records the end of one part; an error in doubt replaces another. Returns whether it was the last part."""
         if error is not None and (self.error is None or isinstance(error, InDoubt)):
             self.error = error
         self.doubt = self.doubt or stored
-        self.left -= 1
-        return not self.left
+        self.remaining -= 1
+        return not self.remaining
 
 
 class OperationPart:
@@ -200,13 +201,14 @@ class PartitionBuffer:
 class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
     """Buffers by qid and partition. Empty buffers are kept for their bucket widths until there are too many buffers."""
 
-    def __init__(self, most: int = MOST_BUFFERS) -> None:
+    def __init__(self, most: int = MAX_BUFFERS) -> None:
         super().__init__()
         self._most = most
         self._empty: OrderedDict[tuple[int, int], PartitionBuffer] = OrderedDict()
         """Empty buffers, the longest unused first."""
 
     def take(self, qid: int, partition: int) -> PartitionBuffer:
+        """Returns a partition's buffer, new if none exists. It is kept until ``leave``."""
         key = qid, partition
         self._empty.pop(key, None)
         buffer = self.get(key)
@@ -215,6 +217,7 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         return buffer
 
     def leave(self, buffer: PartitionBuffer) -> None:
+        """Allows an idle buffer to be dropped; drops the longest unused ones above the max number."""
         self._empty[buffer.qid, buffer.partition] = buffer
         while self._empty and len(self) > self._most:
             key, _ = self._empty.popitem(last=False)
@@ -258,19 +261,20 @@ class InFlightBatch:
         self.operations: list[AppendOperation] = []
         self._taken: list[tuple[AppendOperation, Written]] = []
 
-    def depart(self) -> None:
+    def mark_sent(self) -> None:
+        """Notes in each operation that its messages may be stored from now on, and that one more answer is due."""
         for operation, taken in self._taken:
             operation.written.append(taken)
         for operation in self.operations:
-            operation.left += 1
+            operation.remaining += 1
             operation.minted = min(operation.minted, self.minted)
 
-    def take(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
+    def add(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
         """Adds as many rows of a run as fit, from index ``at`` on. Returns their number."""
-        taken = given[at : at + MOST_ROWS - len(self.rows)]
+        taken = given[at : at + MAX_ROWS - len(self.rows)]
         size = sum(map(len, taken))
-        if self.size + size > MOST_BYTES:
-            taken, size = self._fitting(taken)
+        if self.size + size > MAX_BYTES:
+            taken, size = self._fitting_rows(taken)
         if not taken:
             return 0
         operation = run.part.operation
@@ -283,11 +287,11 @@ class InFlightBatch:
             self.operations.append(operation)
         return len(taken)
 
-    def _fitting(self, given: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    def _fitting_rows(self, given: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
         """Returns the first rows that fit, and their bytes: at least one row if the request is empty."""
         size = 0
         for number, row in enumerate(given):
-            if self.size + size + len(row) > MOST_BYTES and (number or self.rows):
+            if self.size + size + len(row) > MAX_BYTES and (number or self.rows):
                 return given[:number], size
             size += len(row)
         return given, size
@@ -302,11 +306,11 @@ def batches_of(buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, mint
         first = 0
         while first < len(rows):
             in_flight = open_flights.get(run.time_bucket)
-            taken = 0 if in_flight is None else in_flight.take(run, rows, first)
+            taken = 0 if in_flight is None else in_flight.add(run, rows, first)
             if not taken:
                 in_flight = open_flights[run.time_bucket] = InFlightBatch(buffer, run.time_bucket, minted)
                 in_flights.append(in_flight)
-                taken = in_flight.take(run, rows, first)
+                taken = in_flight.add(run, rows, first)
             first += taken
     return in_flights
 
@@ -322,4 +326,4 @@ def slices_of(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[i
     return parts
 
 
-def nobody(_positions: list[Position] | None, _error: Exception | None) -> None: ...
+def ignore_result(_positions: list[Position] | None, _error: Exception | None) -> None: ...

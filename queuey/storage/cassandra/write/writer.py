@@ -94,7 +94,7 @@ class MessageWriter:
         self._levels = levels
         self._timing = timing
         self._tails = tails
-        self.undo_writer = UndoWriter(driver, clock, note=tails.undo.note)
+        self.undo_writer = UndoWriter(driver, clock, note=tails.undo.record)
         self._buffers = PartitionBuffers()
         self._ready: deque[PartitionBuffer] = deque()
         """Buffers that are flushed in the next turn of the loop."""
@@ -118,7 +118,7 @@ class MessageWriter:
         """Starts an operation; see :meth:`~queuey.storage.Messages.append`. Never blocks."""
         operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, done)
         parts = slices_of(operation, items)
-        operation.left = len(parts)
+        operation.remaining = len(parts)
         go = partial(self._enqueue, parts) if parts else partial(self._answer, operation, [], None)
         self._accept(operation, items, parts, go)
         return operation
@@ -165,12 +165,14 @@ class MessageWriter:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
     def _begin(self, work: Coroutine[Any, Any, object], ended: Callable[[Exception | None], object]) -> None:
+        """Begins a call of its own; ``ended`` gets its error or None, at once if the store is closed."""
         try:
             self._driver.calls.begin(work, lambda _, error: ended(error))
         except StoreClosed as error:
             ended(error)
 
     async def _enter(self, queue: Queue, ttls: set[int], longest: int) -> None:
+        """Waits until clock and timing are right, and the queue's row is recent and covers the TTLs and row size."""
         await self._watch.require()
         row = await self._rows.current(queue)
         with self._driver.calls.deadline.preparing():
@@ -185,6 +187,7 @@ class MessageWriter:
             self._schedule(buffer)
 
     def _schedule(self, buffer: PartitionBuffer) -> None:
+        """Queues a buffer for the loop's next turn, unless it is queued already or must wait for a batch in flight."""
         if not buffer.scheduled and buffer.due:
             buffer.scheduled = True
             self._ready.append(buffer)
@@ -217,6 +220,7 @@ class MessageWriter:
             self._flush_soon()
 
     def _prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
+        """Returns parts to the front of their buffer after a preparation, or fails them with its error."""
         if failure is None:
             buffer.put(parts, first=True)
         else:
@@ -236,7 +240,7 @@ class MessageWriter:
         return runs, bucket_widths
 
     def _check_age(self, row: Row) -> None:
-        """Refuses ids that were made with a row that was too old."""
+        """Raises NeedsPreparation if the row is too old, or if the clock or the timing must be checked again."""
         # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
         now, more = self._clock.boottime(), self._watch.hidden
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
@@ -245,8 +249,9 @@ class MessageWriter:
             raise NeedsPreparation(self._watch.require)
 
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
+        """Sends parts of one buffer: makes their ids and requests. Nothing is sent if it raises NeedsPreparation."""
         row = self._fresh_row(parts[0].operation.queue)
-        ready = self._wanted(parts, row)
+        ready = self._select_sendable(parts, row)
         if not ready:
             return
         now, minted = self._clock.both()
@@ -264,19 +269,20 @@ class MessageWriter:
         in_flights = batches_of(buffer, runs, now, minted)
         bucket_widths.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
         for in_flight in in_flights:
-            in_flight.depart()
+            in_flight.mark_sent()
         for in_flight in in_flights:
             self._send(in_flight, level)
         for part in ready:
             self._count_down(part.operation, None, stored=False)
 
     def _fresh_row(self, queue: Queue) -> Row:
+        """Returns the cached row of a queue. Raises NeedsPreparation if none was read within C."""
         row = self._rows.get(queue.application, queue.name)
         if row is None:
             raise NeedsPreparation(lambda: self._rows.young(queue.application, queue.name))
         return row
 
-    def _wanted(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
+    def _select_sendable(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
         """Returns the parts that may be sent. Fails parts that were withdrawn or whose queue has changed."""
         ready = []
         for part in parts:
@@ -291,6 +297,7 @@ class MessageWriter:
         return ready
 
     def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
+        """Makes the ids of a part: one run if they are consecutive in one bucket, else one run per message."""
         items, low = part.items, self._generator.low
         if part.alike:
             ticks = self._generator.generate(len(items), part.operation.after)
@@ -324,6 +331,7 @@ class MessageWriter:
             )
 
     def _send(self, in_flight: InFlightBatch, level: InForce) -> None:
+        """Sends a request; an error of sending counts as an answer in doubt."""
         in_flight.buffer.flying += 1
         self.batches += 1
         buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
@@ -344,9 +352,10 @@ class MessageWriter:
     def _arrived(
         self, in_flight: InFlightBatch, level: InForce, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
+        """Receives the answer of a request. A write acknowledged after its deadline counts as failed, in doubt."""
         # The answer may have arrived earlier in this turn of the loop; the check of the clock begins in the next one.
         arrived = rows[0][0] if rows else self._clock.boottime()
-        self._tails.write.note(arrived - in_flight.minted)
+        self._tails.write.record(arrived - in_flight.minted)
         if error is None and arrived - in_flight.minted > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra wrote the message too late; the write is undone")
@@ -359,6 +368,7 @@ class MessageWriter:
             self._count_down(operation, error, stored=stored)
 
     def _landed(self, buffer: PartitionBuffer) -> None:
+        """Ends one flight of a buffer: schedules the messages that wait in it, or releases the buffer if it is idle."""
         buffer.flying -= 1
         if buffer.parts:
             self._schedule(buffer)
@@ -368,6 +378,7 @@ class MessageWriter:
     # Outcomes
 
     def _count_down(self, operation: AppendOperation, error: Exception | None, *, stored: bool) -> None:
+        """Ends one part of an operation. After the last part, confirms the operation or fails all of it."""
         if not operation.count_down(error, stored=stored):
             return
         if operation.error is None:
@@ -386,6 +397,7 @@ class MessageWriter:
             self._answer(operation, operation.positions, None)
 
     def _fail_whole(self, operation: AppendOperation, error: Exception) -> None:
+        """Answers an operation with an error; undoes it first if messages may be stored and it was not reserved."""
         if not operation.doubt:
             self._answer(operation, None, error)
         elif operation.reserved:
@@ -398,6 +410,7 @@ class MessageWriter:
             self._count_down(part.operation, error, stored=bool(part.operation.written))
 
     def _undo(self, operation: AppendOperation, error: Exception) -> None:
+        """Undoes all messages of an operation that may be stored, then answers with the error and the outcome."""
         level = operation.level
         deadline = operation.minted + level.undone_within
 
@@ -426,6 +439,7 @@ class MessageWriter:
             answer(outcome)
 
     def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
+        """Answers an operation, unless it was answered already."""
         with self._lock:
             if operation not in self._operations:
                 return
@@ -457,6 +471,7 @@ class MessageWriter:
 
 
 async def prepare(needed: NeedsPreparation) -> None:
+    """Awaits the work that must precede ids. A queue that does not exist any more counts as changed."""
     try:
         await needed.work()
     except QueueNotFound as error:

@@ -18,7 +18,7 @@ from queuey import ids
 from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.database import LOG_BYTES, Database
+from queuey.storage.sqlite.database import MIN_CHECKPOINT_BYTES, Database
 from queuey.storage.sqlite.progress import LEDGER_TICKS
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.troubles import Trouble
@@ -64,11 +64,11 @@ _OLD_SESSIONS = (
 _FORGET_SESSIONS = "DELETE FROM group_sessions WHERE (application, name, member, uid, expires) = (?, ?, ?, ?, ?)"
 _SHORT, _LONG = 0.004, 0.012
 """Min and max seconds of a step."""
-_MOST_ROWS = 20_000
-_MOST_BYTES = 4 << 20
+_MAX_ROWS = 20_000
+_MAX_BYTES = 4 << 20
 """Max bytes of bodies deleted in one step, because SQLite reads all pages of a long body to free them."""
 _COMMITS = 200
-"""Max commits of this process before the sweep's thread copies the log, if ``LOG_BYTES`` are not reached earlier."""
+"""Max commits of this process before the sweep copies the log, unless it reaches ``MIN_CHECKPOINT_BYTES`` earlier."""
 
 
 def next_size(rows: int, took: float, least: int) -> int:
@@ -78,7 +78,7 @@ def next_size(rows: int, took: float, least: int) -> int:
     that the sweep keeps up with any disk.
     """
     if took < _SHORT:
-        return min(rows * 2, _MOST_ROWS)
+        return min(rows * 2, _MAX_ROWS)
     return max(rows // 2, least) if took > _LONG else rows
 
 
@@ -96,7 +96,7 @@ class Sweep:
         self._trouble = Trouble(log, "The sweep of expired messages")
         interval = database.options.sweep_interval
         if interval is not None:
-            self._thread = threading.Thread(target=self._loop, args=(interval,), name="queuey-sweep", daemon=True)
+            self._thread = threading.Thread(target=self._run_loop, args=(interval,), name="queuey-sweep", daemon=True)
             self._thread.start()
 
     def stop(self, timeout: float) -> None:
@@ -105,7 +105,8 @@ class Sweep:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _loop(self, interval: float) -> None:
+    def _run_loop(self, interval: float) -> None:
+        """Sweeps once per interval, and checkpoints whenever the log has grown. Ends when the store is closed."""
         due = time.monotonic() + interval
         while not self._stop.is_set():
             # Long bodies may fill the log within an interval. Then a commit would copy it, and all writes would wait.
@@ -126,8 +127,9 @@ class Sweep:
                 due = time.monotonic() + interval
 
     def checkpoint(self) -> None:
+        """Copies the log into the database file if this process has written enough since the last time."""
         writer, (commits, written) = self._db.writer, self._checkpointed
-        if writer.commits - commits > _COMMITS or writer.written - written >= LOG_BYTES:
+        if writer.commits - commits > _COMMITS or writer.written - written >= MIN_CHECKPOINT_BYTES:
             self._checkpointed = writer.commits, writer.written
             with self._db.readers.reading() as connection:
                 self.log_pages = driver.checkpoint(connection)
@@ -146,38 +148,42 @@ class Sweep:
 
     def _transactions(self) -> Iterator[float]:
         """Runs one transaction after the other. Yields how long each has occupied the writer (seconds)."""
-        while ended := self._rows(_ENDED, self._db.clock()):
+        while ended := self._read_rows(_ENDED, self._db.clock()):
             for window in ended:
                 qp, until, _, first, last, _ = window
-                yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
-                yield self._change(_FORGET_WINDOW, [window])
-        while pending_deletes := self._rows("SELECT qid FROM pending_deletes LIMIT 100"):
+                yield from self._clear_range(qp, (first, ids.LOW_MIN), last, until)
+                yield self._execute_many(_FORGET_WINDOW, [window])
+        while pending_deletes := self._read_rows("SELECT qid FROM pending_deletes LIMIT 100"):
             for (qid,) in pending_deletes:
                 of_queue = qid << 8, (qid + 1) << 8
-                for (qp,) in self._rows(_PARTITIONS, *of_queue):
-                    yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
+                for (qp,) in self._read_rows(_PARTITIONS, *of_queue):
+                    yield from self._clear_range(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
                 for table in _OF_CLAIMS:
-                    while self._rows(_OF_QUEUE.format(table[0]), *of_queue):
-                        yield self._change(_REMOVE_OF_QUEUE.format(*table), [of_queue])
+                    while self._read_rows(_OF_QUEUE.format(table[0]), *of_queue):
+                        yield self._execute_many(_REMOVE_OF_QUEUE.format(*table), [of_queue])
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
                 yield self._perform(partial(_finish_pending_delete, qid))
-        while old := self._rows(_OLD_ENTRIES, self._db.clock() - LEDGER_TICKS):
-            yield self._change(_FORGET_ENTRIES, old)
+        while old := self._read_rows(_OLD_ENTRIES, self._db.clock() - LEDGER_TICKS):
+            yield self._execute_many(_FORGET_ENTRIES, old)
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
-        while over := self._rows(_OLD_SESSIONS, (self._db.clock() - ids.EPOCH_TICKS) // 10_000):
-            yield self._change(_FORGET_SESSIONS, over)
+        while over := self._read_rows(_OLD_SESSIONS, (self._db.clock() - ids.EPOCH_TICKS) // 10_000):
+            yield self._execute_many(_FORGET_SESSIONS, over)
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
         for table in _KEYED:
-            while rows := self._rows(query.format(*table), value):
-                yield self._change(_FORGET_KEYS.format(*table), rows)
+            while rows := self._read_rows(query.format(*table), value):
+                yield self._execute_many(_FORGET_KEYS.format(*table), rows)
 
-    def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
+    def _clear_range(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
+        """Removes rows of a partition that end by ``until``, in steps adapted to the speed of the disk.
+
+        Yields the seconds of each step.
+        """
         position: Position | None = lower
         while position is not None:
-            step = self._rows(_STEP, qp, *position, last, self._size, _MOST_BYTES)
+            step = self._read_rows(_STEP, qp, *position, last, self._size, _MAX_BYTES)
             end: Position = step[0] if step else (last, ids.LOW_MAX)
-            took = self._perform(partial(_remove, (qp, *position, *end, until)))
+            took = self._perform(partial(_remove_range, (qp, *position, *end, until)))
             position = ids.following(end) if step else None
             self._size = next_size(self._size, took, self._db.options.sweep_rows)
             yield took
@@ -196,19 +202,21 @@ class Sweep:
         self.removed += self._db.writer.perform(timed)
         return took
 
-    def _change(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
+    def _execute_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
+        """Executes a statement for each row in one transaction. Returns its duration; nothing counts as removed."""
+
         def work(transaction: Transaction) -> int:
             transaction.connection.executemany(statement, rows)
             return 0
 
         return self._perform(work)
 
-    def _rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
+    def _read_rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
         with self._db.readers.reading() as connection:
             return connection.execute(sql, parameters).fetchall()
 
 
-def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
+def _remove_range(bounds: tuple[int, ...], transaction: Transaction) -> int:
     return len(transaction.connection.execute(_DELETE, bounds).fetchall())
 
 

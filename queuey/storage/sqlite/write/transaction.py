@@ -28,12 +28,13 @@ _KEEP_KEY = "INSERT OR REPLACE INTO idempotency_keys (qid, key, content, locatio
 
 _encode_locations = msgspec.msgpack.Encoder().encode
 _decode_locations = msgspec.msgpack.Decoder(list[Location]).decode
-_NARROWEST = 24
+_MIN_WIDTH_BITS = 24
 """Min width of windows as a power of two: 2**24 ticks (1.7 s)."""
 
 
 def window_end(lifetime: int, goes: int) -> int:
-    width = max(_NARROWEST, lifetime.bit_length() - 4)
+    """Returns the end of the window of a row that is stored for ``lifetime`` and removed at ``goes`` (ticks)."""
+    width = max(_MIN_WIDTH_BITS, lifetime.bit_length() - 4)
     return ((goes >> width) + 1) << width
 
 
@@ -144,7 +145,8 @@ Run = tuple[int, int, int, Any]
 """Consecutive messages without metadata and with equal partition and TTL: partition, TTL, number, and bodies."""
 
 
-def _runs_of(items: Sequence[NewMessage]) -> list[Run] | None:
+def _split_into_runs(items: Sequence[NewMessage]) -> list[Run] | None:
+    """Splits messages into runs. Returns None if some need a row of their own, or the runs would be too short."""
     if len(items) < _MIN_RUN or driver.carray is None:
         return None
     starts: list[int] = []
@@ -237,8 +239,8 @@ class Transaction:
             if append.after[0] > max(self.last, self.now + MAX_AHEAD):
                 raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
             first = max(first, append.after[0] + 1)
-        free_ticks = self._free_ticks(first, len(append.items))
-        if isinstance(free_ticks, range) and (runs := _runs_of(append.items)) is not None:
+        free_ticks = self._find_free_ticks(first, len(append.items))
+        if isinstance(free_ticks, range) and (runs := _split_into_runs(append.items)) is not None:
             return self._append_runs(queue, runs, free_ticks[: len(append.items)])
         ticks = iter(free_ticks)
         low = self._low
@@ -251,13 +253,13 @@ class Transaction:
             span = item.ttl * TICKS_PER_SECOND
             meta = None if item.meta is None else row_codec.encode_meta(item.meta)
             if item.delay:
-                position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
+                position = self._make_delayed_position(first + int(item.delay * TICKS_PER_SECOND))
             else:
                 self.last = tick = next(ticks)
                 position = tick, low
             positions.append(position)
             if item.kept:
-                self._keep((qp, *position, position[0] + span, item.body, meta), span)
+                self._add_kept((qp, *position, position[0] + span, item.body, meta), span)
                 continue
             if item.delay:
                 self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
@@ -276,6 +278,7 @@ class Transaction:
         return positions
 
     def _append_runs(self, queue: Queue, runs: Sequence[Run], ticks: range) -> list[Position]:
+        """Inserts runs with one statement each. ``ticks`` has one tick for each message."""
         first = ticks.start
         for partition, ttl, count, bodies in runs:
             qp, span, last = queue.qid << 8 | partition, ttl * TICKS_PER_SECOND, first + count - 1
@@ -287,7 +290,8 @@ class Transaction:
         self.messages += len(ticks)
         return list(zip(ticks, repeat(self._low)))
 
-    def _keep(self, row: Row, span: int) -> None:
+    def _add_kept(self, row: Row, span: int) -> None:
+        """Collects the row of a kept message, which stays for ``KEPT_TICKS`` after the message has expired."""
         qp, ticks, _, expires, _, _ = row
         stored_until = expires + KEPT_TICKS
         self._kept.append((*row, stored_until))
@@ -315,7 +319,7 @@ class Transaction:
         connection.execute(_KEEP_KEY, (qid, key.text, key.content, _encode_locations(stored), expires))
         return PostResult(stored, replayed=False)
 
-    def _free_ticks(self, first: int, count: int) -> Iterable[int]:
+    def _find_free_ticks(self, first: int, count: int) -> Iterable[int]:
         """Returns at least ``count`` ascending ticks from ``first`` on that no id given by a client uses.
 
         A client that knows an id of this process could otherwise PUT an id that is about to be made. All ids ahead of
@@ -337,7 +341,7 @@ class Transaction:
             # Doubled, so that a long sequence of used ticks is passed in a few steps.
             size = 2 * size + len(taken)
 
-    def _delay(self, due: int) -> Position:
+    def _make_delayed_position(self, due: int) -> Position:
         """Returns a position for a delayed message. ``due`` must be above ``last``.
 
         Ids of other transactions may have the same ticks. So ``low`` starts at a random number in each transaction; it
@@ -399,6 +403,7 @@ class Transaction:
         return alive
 
     def flush(self, *, whole_chunks: bool = False) -> None:
+        """Inserts the collected rows and counts them in their windows. With ``whole_chunks`` a rest stays collected."""
         for (qp, span), (count, lowest, highest) in self._counts.items():
             # Rows across two windows are all counted in the later one, so the count of the earlier one is slightly low.
             self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)

@@ -96,7 +96,7 @@ class SqliteWriter:
         self._waiting: deque[_Operation] = deque()
         """Operations that the writer has taken out of its inbox."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn: list[_Operation] = []
+        self._begun_in_turn: list[_Operation] = []
         """Operations begun in this iteration of the loop."""
         self._connection: Connection | None = None
         self._closed = False
@@ -133,9 +133,9 @@ class SqliteWriter:
         else:
             if self._closed:
                 raise _closed()
-            if not self._turn:
-                loop.call_soon(self._hand_over)
-            self._turn.append(operation)
+            if not self._begun_in_turn:
+                loop.call_soon(self._submit_turn)
+            self._begun_in_turn.append(operation)
         return operation.withdraw
 
     def begin(self, work: Callable[[Transaction], T], done: Done, *, weight: int) -> Callable[[], Outcome]:
@@ -161,10 +161,11 @@ class SqliteWriter:
             QueueyError: The error raised by ``work``. Its effects are undone.
             StoreUnavailable: The write failed; see its ``outcome``.
         """
-        result: T = self._wait(work, weight)
+        result: T = self._submit_and_wait(work, weight)
         return result
 
-    def _wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - what the operation gives
+    def _submit_and_wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - what the operation gives
+        """Submits work and blocks until its end. At the call's deadline it gives the work up and raises."""
         timeout = self._deadline.left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
@@ -190,11 +191,12 @@ class SqliteWriter:
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """From now on submits all operations begun in one iteration of this loop together. Call it in its thread."""
-        self._hand_over()
+        self._submit_turn()
         self._loop = loop
 
-    def _hand_over(self) -> None:
-        operations, self._turn = self._turn, []
+    def _submit_turn(self) -> None:
+        """Submits the operations begun in this iteration of the loop, as one item of the inbox."""
+        operations, self._begun_in_turn = self._begun_in_turn, []
         if operations:
             self._inbox.put(operations)
             if self._ended:
@@ -204,7 +206,7 @@ class SqliteWriter:
         """Finishes accepted operations, then ends the thread. Refuses operations still waiting after ``timeout``."""
         if not self._closed:
             self._closed = True
-            self._hand_over()
+            self._submit_turn()
             self._inbox.put(None)
         self._thread.join(timeout)
         self._refuse_rest()
@@ -212,6 +214,7 @@ class SqliteWriter:
             self._inbox.put(None)  # `_refuse_rest` may have removed the previous None.
 
     def _refuse_rest(self) -> None:
+        """Ends all operations that were not begun, with the error ``StoreClosed``."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting += self._inbox.get_nowait() or ()
@@ -228,6 +231,7 @@ class SqliteWriter:
         self._disconnect(checkpoint=True)
 
     def _gather_and_handle(self) -> None:
+        """Waits for operations unless some wait, and runs as many as fit into a group. Skips withdrawn ones."""
         inbox, waiting = self._inbox, self._waiting
         for _ in range(inbox.qsize() or not waiting):
             operations = inbox.get()
@@ -244,14 +248,15 @@ class SqliteWriter:
                 size += len(operation.work.items) if isinstance(operation.work, Append) else 1
                 weight += operation.weight
         if group:
-            self._handle(group)
+            self._run_group(group)
 
-    def _handle(self, group: list[_Operation]) -> None:
+    def _run_group(self, group: list[_Operation]) -> None:
+        """Runs a group and calls the callbacks. After an unexpected error it runs each operation alone."""
         began = time.monotonic()
         try:
             self._attempt(group)
         except QueueyError as error:
-            self._refuse(group, error)
+            self._set_error(group, error)
         except Exception:  # noqa: BLE001 - raised for its caller below; the thread must go on
             for operation in group:
                 try:
@@ -268,7 +273,7 @@ class SqliteWriter:
             except Exception:
                 log.exception("The result of a write could not be delivered.")
 
-    def _refuse(self, group: list[_Operation], error: QueueyError) -> None:
+    def _set_error(self, group: list[_Operation], error: QueueyError) -> None:
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
             self.trouble.met(error.code, error)
         for operation in group:
@@ -291,7 +296,7 @@ class SqliteWriter:
                 cached_clock = self._clock if connection.data_version() == self._version else None
                 self._clock = None
                 transaction = Transaction(connection, self._options.clock(), self._low, cached_clock)
-                results = [_apply(operation, transaction) for operation in group]
+                results = [_run_operation(operation, transaction) for operation in group]
                 clock = transaction.finish()
                 outcome = "unknown"
                 connection.execute("COMMIT")
@@ -321,6 +326,10 @@ class SqliteWriter:
         return self._connection
 
     def _disconnect(self, *, checkpoint: bool = False) -> None:
+        """Closes the connection, if any, and ignores errors.
+
+        With ``checkpoint`` it copies and truncates the log first.
+        """
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -336,7 +345,8 @@ def _closed() -> StoreClosed:
     return StoreClosed("the store is closed")
 
 
-def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
+def _run_operation(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
+    """Runs an operation. Returns its result, or the error that concerns only this operation."""
     work = operation.work
     try:
         if isinstance(work, Append):

@@ -44,6 +44,10 @@ class GroupViews(Views):
         return json_response(await self._service.groups.join(match["app"], match["group"], terms), 201)
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
+        """Records what a member owns and answers with its plan, as soon as that has changed or the wait is over.
+
+        If its credential is not valid any more, the member leaves.
+        """
         names = match["app"], match["group"], match["member"]
         credential = self._authorization.former_member(request)
         try:
@@ -59,7 +63,7 @@ class GroupViews(Views):
                 while answer is None:
                     credential = await self._authorization.member(request)
                     answer = await self._service.groups.heartbeat(*names, credential, beat, poll, last=last)
-                    last = answer is None and not await _waits(poll)
+                    last = answer is None and not await _wait_for_attempt(poll)
         except NotAuthenticated:
             # The membership ends with its credential, so others need not wait for the session to time out.
             if credential is not None:
@@ -69,6 +73,7 @@ class GroupViews(Views):
         return json_response(answer)
 
     async def leave(self, request: Request, match: Match) -> Response:
+        """Removes a member. With ``returns``, it may come back within its grace period."""
         credential = await self._authorization.member(request)
         returns = self.fields(api.LeaveQuery).query(request).returns
         await self._service.groups.leave(match["app"], match["group"], match["member"], credential, returns=returns)
@@ -113,6 +118,7 @@ class GroupViews(Views):
         return await self._service.groups.names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
+        """Forgets a group. Refuses if it has queues that the caller does not administer."""
         application, group = match["app"], match["group"]
         administers = await request.in_pool(partial(self._authorization.matching, request, application, "admin"))
         info = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
@@ -124,8 +130,8 @@ class GroupViews(Views):
     def _read_join(self, request: Request, credential: Credential) -> JoinRequest:
         errors = Errors()
         terms = self.fields(api.NewMember).body(request, errors)
-        names = _texts("queues", terms.queues, self._limits.max_queue_name, errors)
-        patterns = _texts("patterns", terms.patterns, MAX_PATTERN, errors)
+        names = _read_texts("queues", terms.queues, self._limits.max_queue_name, errors)
+        patterns = _read_texts("patterns", terms.patterns, MAX_PATTERN, errors)
         if not (names or patterns or errors):
             errors["queues"] = f"{validators.REQUIRED}: queues or patterns"
         errors.check()
@@ -137,13 +143,13 @@ class GroupViews(Views):
         fields, errors = self.fields(api.Heartbeat), Errors()
         fields.note_unknown(request, body)
         beat = fields.read(body, errors)
-        owned = errors.take("owned", _partitions, beat.owned) or {}
-        given_back = errors.take("given_back", _partitions, beat.given_back) or {}
+        owned = errors.take("owned", _read_partitions, beat.owned) or {}
+        given_back = errors.take("given_back", _read_partitions, beat.given_back) or {}
         errors.check()
         return msgspec.structs.replace(beat, owned=owned, given_back=given_back)
 
 
-async def _waits(poll: LongPoll) -> bool:
+async def _wait_for_attempt(poll: LongPoll) -> bool:
     """Waits for a heartbeat's next attempt. Returns False if that is the last one, also if too many requests wait."""
     with suppress(TooManyWaiters):
         if await poll.next():
@@ -153,7 +159,7 @@ async def _waits(poll: LongPoll) -> bool:
     return False
 
 
-def _texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
+def _read_texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
     """Reads names or patterns of queues. Returns them sorted and without repetitions."""
     texts = set()
     for number, value in enumerate(values or ()):
@@ -165,7 +171,7 @@ def _texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -
     return tuple(sorted(texts))
 
 
-def _partitions(value: object) -> api.Partitions:
+def _read_partitions(value: object) -> api.Partitions:
     try:
         return msgspec.convert(value, api.Partitions, str_keys=True)
     except msgspec.ValidationError as error:

@@ -21,14 +21,14 @@ from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, bad_json, read_object
 
 
-def _position(value: object) -> ids.Position:
+def _read_position(value: object) -> ids.Position:
     try:
         return ids.parse_position(validators.text(value))
     except ValueError:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
 
-def _partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
+def _find_partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
     partitions = body.get(field)
     if not isinstance(partitions, dict):
         raise bad_json(f'It has no object "{field}"')
@@ -43,7 +43,7 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
     return False
 
 
-def _change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
+def _read_change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
     """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``."""
     field = f"{of}.{number[:40]}"
     if not _is_number(number, field, errors):
@@ -51,8 +51,8 @@ def _change(number: str, item: object, errors: Errors, of: str = "partitions") -
     if not isinstance(item, dict):
         errors[field] = f'"{validators.show(item)}" is not an object'
         return None
-    position = errors.take(f"{field}.offset", _position, item.get("offset"))
-    expected = errors.take(f"{field}.expected", _position, item.get("expected"))
+    position = errors.take(f"{field}.offset", _read_position, item.get("offset"))
+    expected = errors.take(f"{field}.expected", _read_position, item.get("expected"))
     if position is None:
         errors.setdefault(f"{field}.offset", validators.REQUIRED)
         return None
@@ -77,12 +77,12 @@ def _read_note(value: object) -> bytes:
     return content
 
 
-def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
+def _read_commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
     """Reads the commits of a member. ``of_all`` is the epoch of commits without one of their own."""
     commits = _Commits([], {}, {})
-    for number, item in _partitions(body, "commits").items():
+    for number, item in _find_partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
-        if (change := _change(number, item, errors, "commits")) is None:
+        if (change := _read_change(number, item, errors, "commits")) is None:
             continue
         commits.changes.append(change)
         epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
@@ -94,9 +94,9 @@ def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commi
     return commits
 
 
-def _changes(body: dict[str, Any]) -> list[OffsetChange]:
+def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
     errors = Errors()
-    parsed = (_change(number, item, errors) for number, item in _partitions(body).items())
+    parsed = (_read_change(number, item, errors) for number, item in _find_partitions(body).items())
     changes = [change for change in parsed if change is not None]
     _check_once(changes, "partitions", errors)
     errors.check()
@@ -123,7 +123,7 @@ class OffsetViews(Views):
         body = await request.read(lambda: read_object(read_body(request, self._limits.max_body)))
         if "commits" not in body and "member" not in body:
             self.fields(api.NewOffsets).note_unknown(request, body)
-            return json_response(await self._service.offsets.record(access, match["group"], _changes(body)))
+            return json_response(await self._service.offsets.record(access, match["group"], _read_changes(body)))
         fields = self.fields(MemberCommits)
         fields.note_unknown(request, body)
         errors = Errors()
@@ -131,7 +131,7 @@ class OffsetViews(Views):
         if "partitions" in body:
             errors["partitions"] = "A member must use commits, in which each offset has its epoch"
         errors.check()
-        commits = _commits(body, terms.epoch, errors)
+        commits = _read_commits(body, terms.epoch, errors)
         _check_once(commits.changes, "commits", errors)
         errors.check()
         credential = await self._authorization.member(request)
@@ -139,14 +139,15 @@ class OffsetViews(Views):
         return json_response(recorded)
 
     def lag(self, access: QueueAccess, body: dict[str, Any]) -> api.LagRead:
+        """Counts the messages after each partition's cursor; null counts all of the partition."""
         errors = Errors()
         cursors: dict[int, ids.Position | None] = {}
-        for number, item in _partitions(body).items():
+        for number, item in _find_partitions(body).items():
             field = f"partitions.{number[:40]}"
             if _is_number(number, field, errors):
                 if int(number) in cursors:
                     errors["partitions"] = "Names a partition twice"
-                cursors[int(number)] = None if item is None else errors.take(field, _position, item)
+                cursors[int(number)] = None if item is None else errors.take(field, _read_position, item)
         errors.check()
         return self._service.offsets.lag(access, cursors)
 

@@ -15,7 +15,7 @@ from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.group_member import GroupSession
 from qdo.consumer.rebalance.session_events import SessionEvents, SessionOptions
-from qdo.coordination import Coordinator, Event, Session, Sight
+from qdo.coordination import Coordinator, Event, Session, Visibility
 from qdo.coordination import Member as GroupMember
 from qdo.coordination.records import HandlingNote
 from qdo.errors import SessionLost
@@ -23,7 +23,7 @@ from qdo.partitions import Partition, Queue, Subscription
 from queuey.client import order_of
 from queuey.errors import GroupActive, GroupNotFound, MemberGone, NotOwner
 from queuey.groups.ownership import Origin
-from tests.contract.groups.group import SESSION, Answer, Group, Member, Place, Taken
+from tests.contract.groups.group import SESSION, Group, HeartbeatResult, Member, Place, TakenPartition
 from tests.qdo.contract.backends import Service
 from tests.qdo.unit.group.owners import Catalogue
 
@@ -98,7 +98,7 @@ class TreeGroup(Group):
         self._members.append(member)
         return member
 
-    def beside(self) -> TreeGroup:
+    def other_group(self) -> TreeGroup:
         other = TreeGroup(self._runner, self.service, self.queues, f"{self.name}-beside")
         self._others.append(other)
         return other
@@ -163,7 +163,7 @@ class TreeMember(Member, PartitionListener):
         """Owned partitions, with their epochs."""
         self._former: dict[tuple[Place, int], OwnedPartition] = {}
         self._given_back: dict[Place, asyncio.Event] = {}
-        self._events = SessionEvents(self._note)
+        self._events = SessionEvents(self._record_offset)
         self._session: GroupSession | None = None
         self._life: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -178,7 +178,7 @@ class TreeMember(Member, PartitionListener):
             self._given_back[place] = asyncio.Event()
             came: Origin = "given back" if place in self._group.owned_before else "new"
             note = row.claimed.note
-            self.taken[place] = Taken(
+            self.taken[place] = TakenPartition(
                 row.claimed.id,
                 "lost" if row.claimed.held else came,
                 None if note is None else note.until.encode("latin-1"),
@@ -205,7 +205,7 @@ class TreeMember(Member, PartitionListener):
         group = self._group
         coordinator = await group.opened()
         queues = {queue_of(name): count for name, count in group.queues.items()}
-        sight, name = Sight(("*",)), self._instance or f"member-{self.number}"
+        sight, name = Visibility(("*",)), self._instance or f"member-{self.number}"
         member = GroupMember(name, self._wants, bool(self._instance), group.now, sight=sight)
         session = await coordinator.join(member, self._events, replace=bool(self._instance))
         options = SessionOptions(
@@ -218,7 +218,7 @@ class TreeMember(Member, PartitionListener):
         if await session.run():
             await session.abandon()
 
-    def _note(self, event: Event) -> None:
+    def _record_offset(self, event: Event) -> None:
         if event == "lost" and self._session is not None:
             self._session.table.close()
 
@@ -250,7 +250,7 @@ class TreeMember(Member, PartitionListener):
         if self._is_gone:
             raise MemberGone
 
-    def beat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> Answer:
+    def send_heartbeat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> HeartbeatResult:
         self._require()
         self._silent = 0.0
         for place, epoch in (give_back or {}).items():
@@ -268,7 +268,7 @@ class TreeMember(Member, PartitionListener):
         lost = frozenset(place for place, epoch in self.owned.items() if self._rows.get(place, (0,))[0] != epoch)
         for place in lost:
             del self.owned[place]
-        return Answer({place: self.taken[place] for place in took}, revoked, lost)
+        return HeartbeatResult({place: self.taken[place] for place in took}, revoked, lost)
 
     async def _drain(self) -> asyncio.Task[None]:
         assert self._session is not None

@@ -9,7 +9,7 @@ from qdo.errors import GroupActive
 from qdo.partitions import Queue
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.samples import ONE, OTHER, QUEUE, some
+from tests.qdo.contract.samples import OTHER_QUEUE, PARTITION, QUEUE, first_partitions
 
 pytestmark = once
 
@@ -26,7 +26,7 @@ async def test_looking_makes_no_group(open_one: Open) -> None:
 
 async def test_groups_are_known_by_members_and_by_offsets(join: Join, open_one: Open) -> None:
     """A member or an offset creates a group, which outlives its members; names come sorted, from any group."""
-    await (await open_one("b")).set_offsets({ONE: "1"})
+    await (await open_one("b")).set_offsets({PARTITION: "1"})
     session, _ = await join("m", "a")
     await join("m", "c")
     await session.leave()
@@ -36,22 +36,22 @@ async def test_groups_are_known_by_members_and_by_offsets(join: Join, open_one: 
 async def test_a_group_with_members_is_not_forgotten(join: Join, open_one: Open) -> None:
     """Forgetting a group with members is refused and changes nothing."""
     session, _ = await join("a")
-    held = await session.claim([ONE])
-    await session.commit([(held[ONE], "1")])
+    held = await session.claim([PARTITION])
+    await session.commit([(held[PARTITION], "1")])
     looking = await open_one()
     with pytest.raises(GroupActive):
         await looking.forget()
-    assert (await looking.offsets())[ONE].id == "1"
-    assert await looking.owners() == {ONE: "a"}
+    assert (await looking.offsets())[PARTITION].id == "1"
+    assert await looking.owners() == {PARTITION: "a"}
 
 
 async def test_a_forgotten_group_is_gone(join: Join, open_one: Open, service: Service) -> None:
     """A forgotten group loses offsets, target and name; other groups keep theirs; forgetting it again does nothing."""
-    await (await open_one("other")).set_offsets({ONE: "9"})
+    await (await open_one("other")).set_offsets({PARTITION: "9"})
     session, _ = await join("a")
-    held = await session.claim([ONE])
-    await session.commit([(held[ONE], "1")])
-    await session.set_target(TargetAssignment({ONE: "a"}), -1)
+    held = await session.claim([PARTITION])
+    await session.commit([(held[PARTITION], "1")])
+    await session.set_target(TargetAssignment({PARTITION: "a"}), -1)
     await service.expire(session)
     looking = await open_one()
     await looking.forget()
@@ -59,38 +59,40 @@ async def test_a_forgotten_group_is_gone(join: Join, open_one: Open, service: Se
     assert await looking.groups() == ["other"]
     assert await looking.offsets() == {}
     assert await looking.target() is None
-    assert (await (await open_one("other")).offsets())[ONE].id == "9"
+    assert (await (await open_one("other")).offsets())[PARTITION].id == "9"
 
 
 async def test_a_forgotten_group_may_begin_again(join: Join, open_one: Open) -> None:
     """Members that join a forgotten group later find nothing of its past."""
     first, _ = await join("a")
-    held = await first.claim([ONE])
-    await first.commit([(held[ONE], "1")])
-    await first.set_target(TargetAssignment({ONE: "a"}), -1)
+    held = await first.claim([PARTITION])
+    await first.commit([(held[PARTITION], "1")])
+    await first.set_target(TargetAssignment({PARTITION: "a"}), -1)
     await first.leave()
     await (await open_one()).forget()
     again, _ = await join("a")
     assert await again.target() == (None, -1)
-    claimed = await again.claim([ONE])
-    assert claimed[ONE].offset.id is None
-    assert (await again.commit([(claimed[ONE], "2")]))[ONE]
+    claimed = await again.claim([PARTITION])
+    assert claimed[PARTITION].offset.id is None
+    assert (await again.commit([(claimed[PARTITION], "2")]))[PARTITION]
 
 
 async def test_what_is_kept_of_some_queues_is_forgotten(join: Join, open_one: Open) -> None:
     """Forgetting some queues leaves the rest of the group, and removes stores without offsets."""
     elsewhere = Queue("elsewhere", "acme", "orders")
     looking = await open_one()
-    await looking.set_offsets(dict.fromkeys([*some(3), *some(2, OTHER), *some(2, elsewhere)], "1"))
+    await looking.set_offsets(
+        dict.fromkeys([*first_partitions(3), *first_partitions(2, OTHER_QUEUE), *first_partitions(2, elsewhere)], "1")
+    )
     await looking.forget([QUEUE, elsewhere, Queue("nowhere", "acme", "orders")])
-    assert await looking.offsets() == await looking.offsets(some(2, OTHER))
-    assert await looking.services() == {OTHER.service}
+    assert await looking.offsets() == await looking.offsets(first_partitions(2, OTHER_QUEUE))
+    assert await looking.services() == {OTHER_QUEUE.service}
     session, _ = await join("a")
-    assert (await session.claim([ONE]))[ONE].offset.id is None
+    assert (await session.claim([PARTITION]))[PARTITION].offset.id is None
     with pytest.raises(GroupActive):
-        await looking.forget([OTHER])
-    assert set(await looking.offsets()) == set(some(2, OTHER))
+        await looking.forget([OTHER_QUEUE])
+    assert set(await looking.offsets()) == set(first_partitions(2, OTHER_QUEUE))
     await session.leave()
-    await looking.forget([OTHER])
+    await looking.forget([OTHER_QUEUE])
     assert await looking.offsets() == {}
     assert await looking.groups() == ["group"]

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from qdo.coordination import Coordinator
-from tests.qdo.contract.backends import LONG_ENOUGH, Service, from_outside
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
 from tests.qdo.contract.conftest import Hold, Join, Start
 from tests.qdo.contract.events import PATIENCE, eventually
 from tests.qdo.contract.ownership.test_fencing import recorded
 from tests.qdo.contract.processes import Process, Refused
-from tests.qdo.contract.samples import ONE
+from tests.qdo.contract.samples import PARTITION
 
-SESSIONS = 1.5
+BLOCKED_SESSIONS = 1.5
 """Session timeouts for which a member is blocked. Where its session must survive, the timeout outlasts a pause of the
 machine, in which no heartbeats are sent."""
 
@@ -33,10 +33,10 @@ on = partial(pytest.mark.parametrize, "backend", indirect=True)
 @from_outside
 async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinator) -> None:
     """A member that is blocked for longer than its session stays a member, and commits afterwards."""
-    process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
-    await process.ask("hold", SESSIONS * LONG_ENOUGH)
+    process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, outlast=600.0)
+    await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
     assert set(await coordinator.members()) == {"held"}
-    assert await process.ask("commit", {str(ONE): "1"}) == [str(ONE)]
+    assert await process.ask("commit", {str(PARTITION): "1"}) == [str(PARTITION)]
     assert await recorded(coordinator) == "1"
 
 
@@ -44,17 +44,17 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
 @pytest.mark.parametrize("how", ["hold", "stand"])
 async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
     """Beyond the agreed time nobody sends heartbeats for a member, even if only its event loop hangs."""
-    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     process = await hold("held", session_timeout=service.short, outlast=service.short)
     process.say(how, 600)
     await eventually(heard, mine.members, lambda members: "held" not in members)
-    assert await mine.claim([ONE])
+    assert await mine.claim([PARTITION])
 
 
 @on(argvalues=["zookeeper"])
 async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
     """The process that sends heartbeats for a member ends with it, so its session ends in time."""
-    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     process = await start("killed", session_timeout=service.short, outlast=600.0)
     speakers = list(speakers_of(process.id))
     assert speakers
@@ -66,7 +66,7 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
 @on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
     """If the helper process is killed it is replaced: the session lives on, and the member may be blocked again."""
-    process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
+    process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, outlast=600.0)
     former = set(speakers_of(process.id))
     for speaker in former:
         os.kill(speaker, signal.SIGKILL)
@@ -74,19 +74,19 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
         while not any(map(_ready, set(speakers_of(process.id)) - former)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
     await _until_recorded(process, "1")
-    await process.ask("hold", SESSIONS * LONG_ENOUGH)
-    assert await process.ask("commit", {str(ONE): "2"}) == [str(ONE)]
+    await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
+    assert await process.ask("commit", {str(PARTITION): "2"}) == [str(PARTITION)]
 
 
 @on(argvalues=["zookeeper"])
 async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
     """With a stopped helper process no session ends: the member sends heartbeats itself, or starts another helper."""
-    process = await hold("a", session_timeout=LONG_ENOUGH, outlast=600.0)
+    process = await hold("a", session_timeout=RESPONSIVE_SESSION_SECONDS, outlast=600.0)
     stopped = list(speakers_of(process.id))
     for speaker in stopped:
         os.kill(speaker, signal.SIGSTOP)
     try:
-        await asyncio.sleep(SESSIONS * LONG_ENOUGH)
+        await asyncio.sleep(BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
         await _until_recorded(process, "1")
     finally:
         for speaker in stopped:
@@ -98,8 +98,8 @@ async def _until_recorded(process: Process, offset: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(Refused):
-                assert await process.ask("claim", [str(ONE)]) == [str(ONE)]
-                assert await process.ask("commit", {str(ONE): offset}) == [str(ONE)]
+                assert await process.ask("claim", [str(PARTITION)]) == [str(PARTITION)]
+                assert await process.ask("commit", {str(PARTITION): offset}) == [str(PARTITION)]
                 return
             await asyncio.sleep(0.05)
 

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from qdo.coordination import Member, Session, Sight, TargetAssignment
+from qdo.coordination import Member, Session, TargetAssignment, Visibility
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.backends import Service, from_outside, once
 from tests.qdo.contract.conftest import Join, Open, Start
-from tests.qdo.contract.events import Heard, eventually
-from tests.qdo.contract.samples import NAMES, ONE, some
+from tests.qdo.contract.events import RecordedEvents, eventually
+from tests.qdo.contract.samples import NAMES, PARTITION, first_partitions
 
 
 async def test_a_member_is_seen_by_all_as_it_joined(join: Join, open_one: Open) -> None:
@@ -35,27 +35,27 @@ async def test_a_member_is_seen_by_all_as_it_joined(join: Join, open_one: Open) 
 async def test_a_live_members_name_is_taken(join: Join, *, static: bool) -> None:
     """Joining under the name of a live member is refused, and does not harm that member."""
     first, _ = await join("a", static=static)
-    held = await first.claim([ONE])
+    held = await first.claim([PARTITION])
     with pytest.raises(MemberExists):
         await join("a", static=static)
-    assert (await first.commit([(held[ONE], "1")]))[ONE]
+    assert (await first.commit([(held[PARTITION], "1")]))[PARTITION]
 
 
 async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Open) -> None:
     """The earlier session is lost, its partitions can be claimed at once, and then it commits nothing."""
     first, heard = await join("a", static=True)
-    held = await first.claim([ONE])
-    assert (await first.commit([(held[ONE], "1")]))[ONE]
+    held = await first.claim([PARTITION])
+    assert (await first.commit([(held[PARTITION], "1")]))[PARTITION]
     await first.assignment()
-    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
-    claimed = await again.claim([ONE])
-    assert claimed[ONE].offset.id == "1"
+    again = await (await open_one()).join(Member("a", static=True), RecordedEvents(), replace=True)
+    claimed = await again.claim([PARTITION])
+    assert claimed[PARTITION].offset.id == "1"
     with contextlib.suppress(SessionLost):
-        assert await first.commit([(held[ONE], "2")]) == {ONE: None}
+        assert await first.commit([(held[PARTITION], "2")]) == {PARTITION: None}
     with contextlib.suppress(SessionLost):
         await eventually(heard, first.assignment, lambda _: False)
     await heard.next("lost")
-    assert (await again.commit([(claimed[ONE], "3")]))[ONE]
+    assert (await again.commit([(claimed[PARTITION], "3")]))[PARTITION]
     assert list(await again.members()) == ["a"]
 
 
@@ -63,10 +63,10 @@ async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Op
 async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
     """A member that restarts under its name does not wait for the end of its old session."""
     process = await start("a", session_timeout=1000)
-    await process.ask("claim", [str(ONE)])
+    await process.ask("claim", [str(PARTITION)])
     process.signal(signal.SIGKILL)
-    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
-    assert set(await again.claim([ONE])) == {ONE}
+    again = await (await open_one()).join(Member("a", static=True), RecordedEvents(), replace=True)
+    assert set(await again.claim([PARTITION])) == {PARTITION}
     assert list(await again.members()) == ["a"]
 
 
@@ -75,10 +75,10 @@ async def test_groups_know_nothing_of_each_other(join: Join) -> None:
     """Each group has its own members and owners under the same names."""
     here, _ = await join("a", "here")
     other_group_member, _ = await join("a", "there")
-    held = await here.claim([ONE])
-    assert set(await other_group_member.claim([ONE])) == {ONE}
-    await here.commit([(held[ONE], "1")])
-    assert (await other_group_member.claim([ONE]))[ONE].offset.id is None
+    held = await here.claim([PARTITION])
+    assert set(await other_group_member.claim([PARTITION])) == {PARTITION}
+    await here.commit([(held[PARTITION], "1")])
+    assert (await other_group_member.claim([PARTITION]))[PARTITION].offset.id is None
     assert list(await here.members()) == ["a"]
 
 
@@ -120,7 +120,7 @@ async def test_what_is_no_name_is_refused(service: Service, open_one: Open, name
     with pytest.raises(InvalidArgument):
         service.coordinator(name)
     with pytest.raises(InvalidArgument):
-        await (await open_one()).join(Member(name), Heard())
+        await (await open_one()).join(Member(name), RecordedEvents())
 
 
 async def expect_lost(session: Session) -> None:
@@ -132,8 +132,8 @@ async def expect_lost(session: Session) -> None:
         lambda: session.set_target(TargetAssignment(), -1),
         session.assignment,
         session.lead,
-        lambda: session.claim([ONE]),
-        lambda: session.release([ONE]),
+        lambda: session.claim([PARTITION]),
+        lambda: session.release([PARTITION]),
         lambda: session.commit([]),
     ):
         with pytest.raises(SessionLost):
@@ -144,15 +144,15 @@ async def test_leaving_ends_everything(join: Join, open_one: Open) -> None:
     """Leaving frees everything held, methods refuse, leaving again does nothing, and no event follows."""
     mine, heard = await join("a")
     other, others_heard = await join("b")
-    await mine.claim(some(3))
-    assert await other.claim([ONE]) == {}
+    await mine.claim(first_partitions(3))
+    assert await other.claim([PARTITION]) == {}
     await mine.leave()
     heard.forget()
     told = len(heard.events)
     await expect_lost(mine)
     await mine.leave()
     await others_heard.next("changed")
-    assert set(await other.claim(some(3))) == set(some(3))
+    assert set(await other.claim(first_partitions(3))) == set(first_partitions(3))
     assert set(await other.members()) == {"b"}
     assert len(heard.events) == told
     assert "lost" not in heard.events
@@ -161,9 +161,9 @@ async def test_leaving_ends_everything(join: Join, open_one: Open) -> None:
 async def test_closing_ends_the_sessions(open_one: Open) -> None:
     """Closing notifies the members of their loss, frees what they held, and may be repeated."""
     coordinator, looking = await open_one(), await open_one()
-    heard = Heard()
+    heard = RecordedEvents()
     session = await coordinator.join(Member("a"), heard)
-    await session.claim([ONE])
+    await session.claim([PARTITION])
     await coordinator.close()
     await heard.next("lost")
     assert heard.events[-1] == "lost"
@@ -181,12 +181,12 @@ async def test_only_an_open_coordinator_works(service: Service, open_one: Open) 
     await closed.close()
     for coordinator in (fresh, closed):
         for call in (
-            lambda coordinator=coordinator: coordinator.join(Member("a"), Heard()),
+            lambda coordinator=coordinator: coordinator.join(Member("a"), RecordedEvents()),
             coordinator.members,
             coordinator.target,
             coordinator.owners,
             coordinator.offsets,
-            lambda coordinator=coordinator: coordinator.set_offsets({ONE: "1"}),
+            lambda coordinator=coordinator: coordinator.set_offsets({PARTITION: "1"}),
             coordinator.groups,
             coordinator.forget,
         ):
@@ -207,7 +207,7 @@ async def test_a_member_of_a_newer_program_is_not_guessed_at(join: Join, service
 
 async def test_everybody_hears_of_what_the_leader_may_see(join: Join) -> None:
     """Members know the current leader, and the leader knows them; a retired member no longer leads."""
-    sight = Sight(("orders", "log-*"), {})
+    sight = Visibility(("orders", "log-*"), {})
     first, mine = await join("a", sight=sight)
     assert await first.lead()
     second, heard = await join("b")
@@ -216,11 +216,11 @@ async def test_everybody_hears_of_what_the_leader_may_see(join: Join) -> None:
     assert (leader.id, leader.sight) == ("a", sight)
     assert await second.members()
     assert not await second.lead()
-    more = Sight(("*",))
+    more = Visibility(("*",))
     await first.set_sight(more)
     await eventually(heard, second.leader, lambda found: found is not None and found.sight == more)
     await first.members()
-    others = Sight(("bills",), {f"bills-{number}": number for number in range(1, 200)})
+    others = Visibility(("bills",), {f"bills-{number}": number for number in range(1, 200)})
     await second.set_sight(others)
     seen = await eventually(mine, first.members, lambda found: found["b"].sight == others)
     assert seen["a"].sight == more

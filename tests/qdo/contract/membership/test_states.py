@@ -9,31 +9,31 @@ import pytest
 
 from qdo.coordination import Member, TargetAssignment
 from qdo.errors import CoordinationLost, SessionLost
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.events import Heard, eventually
-from tests.qdo.contract.samples import ONE
+from tests.qdo.contract.events import RecordedEvents, eventually
+from tests.qdo.contract.samples import PARTITION
 
 
 async def test_a_short_cut_suspends(join: Join, service: Service) -> None:
     """A short cut suspends members, then resumes them; they keep what they held."""
-    session, heard = await join("a", session_timeout=LONG_ENOUGH)
-    held = (await session.claim([ONE]))[ONE]
+    session, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
+    held = (await session.claim([PARTITION]))[PARTITION]
     await service.cut()
     await heard.next("suspended")
     states = [session.state]
     await service.heal()
     await heard.next("connected")
     assert [*states, session.state] == ["suspended", "connected"]
-    assert (await session.commit([(held, "1")]))[ONE]
+    assert (await session.commit([(held, "1")]))[PARTITION]
     assert "lost" not in heard.events
 
 
 async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: Service) -> None:
     """During a cut every method raises; afterwards all work again."""
-    session, heard = await join("a", session_timeout=LONG_ENOUGH)
-    coordinator = await open_one(session_timeout=LONG_ENOUGH)
-    held = (await session.claim([ONE]))[ONE]
+    session, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
+    coordinator = await open_one(session_timeout=RESPONSIVE_SESSION_SECONDS)
+    held = (await session.claim([PARTITION]))[PARTITION]
     await service.cut()
     calls: list[Awaitable[object]] = [
         session.members(),
@@ -41,15 +41,15 @@ async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: S
         session.set_target(TargetAssignment(), -1),
         session.assignment(),
         session.lead(),
-        session.claim([ONE]),
+        session.claim([PARTITION]),
         session.commit([(held, "1")]),
-        session.release([ONE]),
-        coordinator.join(Member("b"), Heard()),
+        session.release([PARTITION]),
+        coordinator.join(Member("b"), RecordedEvents()),
         coordinator.members(),
         coordinator.target(),
         coordinator.owners(),
         coordinator.offsets(),
-        coordinator.set_offsets({ONE: "1"}),
+        coordinator.set_offsets({PARTITION: "1"}),
         coordinator.groups(),
         coordinator.services(),
         coordinator.forget(),
@@ -59,27 +59,27 @@ async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: S
     await heard.next("suspended")
     await service.heal()
     await heard.next("connected")
-    assert (await session.claim([ONE]))[ONE].offset.id is None
+    assert (await session.claim([PARTITION]))[PARTITION].offset.id is None
     assert set(await coordinator.members()) == {"a"}
 
 
 async def test_a_change_during_a_cut_is_heard_of(join: Join, open_one: Open, service: Service) -> None:
     """A member that reads again after each event of a cut sees the current state."""
-    session, heard = await join("a", session_timeout=LONG_ENOUGH)
+    session, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     await session.target()
     await service.cut()
     await heard.next("suspended")
     await service.heal()
     other, _ = await join("b")
-    await other.set_target(TargetAssignment({ONE: "b"}), -1)
+    await other.set_target(TargetAssignment({PARTITION: "b"}), -1)
     await heard.next("connected")
-    await eventually(heard, session.target, lambda found: found.target == TargetAssignment({ONE: "b"}))
+    await eventually(heard, session.target, lambda found: found.target == TargetAssignment({PARTITION: "b"}))
 
 
 async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None:
     """A long cut ends the session for good; a new session under its name can follow."""
-    session, heard = await join("a", session_timeout=LONG_ENOUGH)
-    held = (await session.claim([ONE]))[ONE]
+    session, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
+    held = (await session.claim([PARTITION]))[PARTITION]
     await service.cut()
     await heard.next("suspended")
     await heard.next("lost")
@@ -91,20 +91,20 @@ async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None
     other, others_heard = await join("b")
     await eventually(others_heard, other.members, lambda members: "a" not in members)
     again, _ = await join("a")
-    assert (await again.claim([ONE]))[ONE].offset.id is None
+    assert (await again.claim([PARTITION]))[PARTITION].offset.id is None
     assert heard.events[-1] == "lost"
 
 
 async def test_a_session_that_was_ended_is_lost(join: Join, service: Service) -> None:
     """A member whose session was ended is notified without a request, and receives no event afterwards."""
-    session, heard = await join("a", session_timeout=LONG_ENOUGH)
+    session, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     other, _ = await join("b")
     await session.target()
     await service.expire(session)
     await heard.next("lost")
     assert session.state == "lost"
     with pytest.raises(SessionLost):
-        await session.claim([ONE])
+        await session.claim([PARTITION])
     await other.set_target(TargetAssignment(), -1)
     await session.leave()
     assert heard.events[-1] == "lost"

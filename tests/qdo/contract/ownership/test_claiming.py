@@ -8,21 +8,21 @@ import signal
 import pytest
 
 from qdo.coordination import CommittedOffset, Coordinator
-from tests.qdo.contract.backends import LONG_ENOUGH, Service, from_outside
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import eventually
-from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.samples import PARTITION, first_partitions
 
-FOUR = some(4)
+FOUR = first_partitions(4)
 
 
 async def test_a_free_partition_is_taken(join: Join, open_one: Open) -> None:
     """A free partition is claimed at its recorded offset, at first none."""
     session, _ = await join("a")
-    held = await session.claim([ONE])
-    assert held[ONE].partition == ONE
-    assert held[ONE].offset == CommittedOffset()
-    assert await (await open_one()).owners() == {ONE: "a"}
+    held = await session.claim([PARTITION])
+    assert held[PARTITION].partition == PARTITION
+    assert held[PARTITION].offset == CommittedOffset()
+    assert await (await open_one()).owners() == {PARTITION: "a"}
 
 
 async def test_each_partition_is_taken_for_itself(join: Join, open_one: Open) -> None:
@@ -39,7 +39,7 @@ async def test_each_partition_is_taken_for_itself(join: Join, open_one: Open) ->
 async def test_taking_again_gives_a_new_version(join: Join) -> None:
     """A repeated claim answers with the owned partitions, at a new version."""
     session, _ = await join("a")
-    versions = [(await session.claim([ONE]))[ONE].version for _ in range(5)]
+    versions = [(await session.claim([PARTITION]))[PARTITION].version for _ in range(5)]
     assert len(set(versions)) == 5
 
 
@@ -66,7 +66,7 @@ async def test_what_is_not_owned_is_not_released(join: Join, open_one: Open) -> 
 
 async def test_a_partition_has_one_owner_in_a_race(join: Join, open_one: Open) -> None:
     """When members claim the same partitions at once, each is told exactly those that it owns."""
-    partitions = some(100)
+    partitions = first_partitions(100)
     sessions = {name: (await join(name))[0] for name in "abcdef"}
     looking = await open_one()
     for _ in range(3):
@@ -86,9 +86,9 @@ async def test_processes_that_take_turns_lose_no_count(start: Start, open_one: O
     """Four processes that each claim, read the offset, commit one more and release arrive at the sum."""
     processes = [await start(f"p{number}") for number in range(4)]
     for process in processes:
-        process.say("count", [str(ONE)], 25)
+        process.say("count", [str(PARTITION)], 25)
     assert [await process.answer() for process in processes] == [25] * 4
-    assert (await (await open_one()).offsets())[ONE].id == "100"
+    assert (await (await open_one()).offsets())[PARTITION].id == "100"
 
 
 async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service: Service) -> None:
@@ -105,8 +105,8 @@ async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service
 @from_outside
 async def test_a_killed_process_owns_nothing(join: Join, start: Start) -> None:
     """When a process is killed its partitions become free, and members that could not claim them are notified."""
-    process = await start("killed", session_timeout=LONG_ENOUGH)
-    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    process = await start("killed", session_timeout=RESPONSIVE_SESSION_SECONDS)
+    mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     assert len(await process.ask("claim", [str(partition) for partition in FOUR])) == 4
     assert await mine.claim(FOUR) == {}
     process.signal(signal.SIGKILL)
@@ -116,7 +116,7 @@ async def test_a_killed_process_owns_nothing(join: Join, start: Start) -> None:
 
 async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) -> None:
     """A thousand partitions are claimed, committed, released and claimed by another member, in one call each."""
-    partitions = some(1000)
+    partitions = first_partitions(1000)
     mine, _ = await join("a")
     other, _ = await join("b")
     held = await mine.claim(partitions)
@@ -135,7 +135,7 @@ async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) ->
 async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: Coordinator) -> None:
     """Partitions of a cancelled claim are released with the rest, although no caller learned of them."""
     session, _ = await join("a")
-    partitions = some(300)
+    partitions = first_partitions(300)
     await session.claim(partitions)
     await session.release(partitions)
     for pause in (0.0, 0.01, 0.02, 0.04, 0.06, 0.08):
@@ -152,12 +152,12 @@ async def test_an_offset_that_cannot_be_read_is_left_out(
 ) -> None:
     """A partition with an unreadable offset is left out, and logged once; the others are claimed."""
     first, _ = await join("a")
-    await first.claim(some(3))
+    await first.claim(first_partitions(3))
     await first.leave()
     for strange in (b"qdo9={}", b"\xff"):
-        await service.write(first._paths.offset(ONE), strange)
+        await service.write(first._paths.offset(PARTITION), strange)
         session, _ = await join("b")
         for _ in range(2):
-            assert set(await session.claim(some(3))) == set(some(3)[1:])
+            assert set(await session.claim(first_partitions(3))) == set(first_partitions(3)[1:])
         await session.leave()
-    assert len([record for record in caplog.records if f"{ONE} is skipped" in record.message]) == 2
+    assert len([record for record in caplog.records if f"{PARTITION} is skipped" in record.message]) == 2

@@ -13,7 +13,7 @@ from qdo.coordination.tree import ANY, Change, Check, Link, SetData
 from qdo.errors import SessionLost
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join
-from tests.qdo.contract.samples import ONE
+from tests.qdo.contract.samples import PARTITION
 from tests.replacing import replace
 
 
@@ -55,11 +55,11 @@ async def recorded_after(
     The member has committed 1, a new owner commits 5, and the late commit is 2.
     """
     old, _ = await join("old")
-    held = await commit(old, (await old.claim([ONE]))[ONE], "1")
+    held = await commit(old, (await old.claim([PARTITION]))[PARTITION], "1")
     new, _ = await join("new")
     await service.expire(old)
     if claimed:
-        await commit(new, (await new.claim([ONE]))[ONE], "5")
+        await commit(new, (await new.claim([PARTITION]))[PARTITION], "5")
     fresh = service.link()
     await fresh.open()
     with only(parts, old, fresh):
@@ -69,7 +69,7 @@ async def recorded_after(
         else:
             await old.commit([(held, "2")])
     await fresh.close()
-    return (await coordinator.offsets())[ONE].id
+    return (await coordinator.offsets())[PARTITION].id
 
 
 async def commit(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
@@ -117,9 +117,9 @@ async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coo
     """Without the session's own memory another member can commit, because the tree does not distinguish owners."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    held = (await mine.claim([ONE]))[ONE]
-    assert await other.commit([(held, "1")]) == {ONE: None}
+    held = (await mine.claim([PARTITION]))[PARTITION]
+    assert await other.commit([(held, "1")]) == {PARTITION: None}
     assert await coordinator.offsets() == {}
-    other._held[ONE] = held
-    assert (await other.commit([(held, "1")]))[ONE]
-    assert (await coordinator.offsets())[ONE].id == "1"
+    other._held[PARTITION] = held
+    assert (await other.commit([(held, "1")]))[PARTITION]
+    assert (await coordinator.offsets())[PARTITION].id == "1"

@@ -10,14 +10,14 @@ import pytest
 from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.errors import SessionLost
 from qdo.partitions import Partition
-from tests.qdo.contract.backends import LONG_ENOUGH, Service, from_outside, unfenced
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside, unfenced
 from tests.qdo.contract.conftest import Hold, Join, Open, Start
-from tests.qdo.contract.events import Heard, eventually
+from tests.qdo.contract.events import RecordedEvents, eventually
 from tests.qdo.contract.processes import Refused
-from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.samples import PARTITION, first_partitions
 
 
-async def recorded(coordinator: Coordinator, partition: Partition = ONE) -> str | None:
+async def recorded(coordinator: Coordinator, partition: Partition = PARTITION) -> str | None:
     offset = (await coordinator.offsets([partition])).get(partition)
     return None if offset is None else offset.id
 
@@ -32,11 +32,11 @@ async def committed(session: Session, held: OwnedOffset, identifier: str) -> Own
 async def test_a_commit_is_recorded(join: Join, coordinator: Coordinator) -> None:
     """A commit records id, owner and time, and returns the version for the next commit."""
     session, _ = await join("a")
-    held = (await session.claim([ONE]))[ONE]
+    held = (await session.claim([PARTITION]))[PARTITION]
     for identifier in ("1", "2", "3"):
         before = time.time()
         held = await committed(session, held, identifier)
-        offset = (await coordinator.offsets())[ONE]
+        offset = (await coordinator.offsets())[PARTITION]
         assert (offset.id, offset.member) == (identifier, "a")
         assert before - 60 < offset.at < time.time() + 60
         assert held.offset == offset
@@ -46,9 +46,9 @@ async def test_the_next_owner_goes_on_where_the_last_one_was(join: Join) -> None
     """An offset outlives its owner; the next owner begins there."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    await committed(mine, (await mine.claim([ONE]))[ONE], "7")
+    await committed(mine, (await mine.claim([PARTITION]))[PARTITION], "7")
     await mine.leave()
-    assert (await other.claim([ONE]))[ONE].offset.id == "7"
+    assert (await other.claim([PARTITION]))[PARTITION].offset.id == "7"
 
 
 async def test_committing_nothing_is_allowed(join: Join) -> None:
@@ -60,11 +60,11 @@ async def test_committing_nothing_is_allowed(join: Join) -> None:
 async def test_only_the_latest_version_commits(join: Join, coordinator: Coordinator) -> None:
     """Versions from before a commit, or before another claim, commit nothing."""
     session, _ = await join("a")
-    first = (await session.claim([ONE]))[ONE]
+    first = (await session.claim([PARTITION]))[PARTITION]
     second = await committed(session, first, "1")
-    assert await session.commit([(first, "2")]) == {ONE: None}
-    third = (await session.claim([ONE]))[ONE]
-    assert await session.commit([(second, "3")]) == {ONE: None}
+    assert await session.commit([(first, "2")]) == {PARTITION: None}
+    third = (await session.claim([PARTITION]))[PARTITION]
+    assert await session.commit([(second, "3")]) == {PARTITION: None}
     assert await recorded(coordinator) == "1"
     await committed(session, third, "4")
 
@@ -73,7 +73,7 @@ async def test_each_partition_is_committed_for_itself(join: Join, coordinator: C
     """A refused commit does not affect those of other partitions."""
     session, _ = await join("a")
     other, _ = await join("b")
-    partitions = some(4)
+    partitions = first_partitions(4)
     held = await session.claim(partitions)
     await committed(session, held[partitions[0]], "1")
     await session.release(partitions[1:3])
@@ -89,15 +89,15 @@ async def test_nothing_is_committed_after_the_release(join: Join, coordinator: C
     """After a release nothing is committed: while the partition is free, is another's, or has come back."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    old = (await mine.claim([ONE]))[ONE]
-    await mine.release([ONE])
-    assert await mine.commit([(old, "1")]) == {ONE: None}
-    theirs = (await other.claim([ONE]))[ONE]
-    assert await mine.commit([(old, "2")]) == {ONE: None}
+    old = (await mine.claim([PARTITION]))[PARTITION]
+    await mine.release([PARTITION])
+    assert await mine.commit([(old, "1")]) == {PARTITION: None}
+    theirs = (await other.claim([PARTITION]))[PARTITION]
+    assert await mine.commit([(old, "2")]) == {PARTITION: None}
     await committed(other, theirs, "3")
-    await other.release([ONE])
-    back = (await mine.claim([ONE]))[ONE]
-    assert await mine.commit([(old, "4")]) == {ONE: None}
+    await other.release([PARTITION])
+    back = (await mine.claim([PARTITION]))[PARTITION]
+    assert await mine.commit([(old, "4")]) == {PARTITION: None}
     assert await recorded(coordinator) == "3"
     await committed(mine, back, "5")
 
@@ -106,8 +106,8 @@ async def test_nobody_commits_with_what_another_holds(join: Join, coordinator: C
     """A member that knows the version of another session's partition cannot commit it."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    held = (await mine.claim([ONE]))[ONE]
-    assert await other.commit([(held, "1")]) == {ONE: None}
+    held = (await mine.claim([PARTITION]))[PARTITION]
+    assert await other.commit([(held, "1")]) == {PARTITION: None}
     assert await recorded(coordinator) is None
 
 
@@ -115,16 +115,16 @@ async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> No
     """After an offset was removed from outside, old versions commit nothing, also after later claims."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    old = [(await mine.claim([ONE]))[ONE]]
+    old = [(await mine.claim([PARTITION]))[PARTITION]]
     old.append(await committed(mine, old[0], "1"))
-    await mine.release([ONE])
-    await coordinator.set_offsets({ONE: None})
+    await mine.release([PARTITION])
+    await coordinator.set_offsets({PARTITION: None})
     for taker in (other, mine, other, mine):
-        held = (await taker.claim([ONE]))[ONE]
+        held = (await taker.claim([PARTITION]))[PARTITION]
         assert held.version not in {each.version for each in old}
-        assert await mine.commit([(old[0], "x")]) == {ONE: None}
-        assert await mine.commit([(old[1], "x")]) == {ONE: None}
-        await taker.release([ONE])
+        assert await mine.commit([(old[0], "x")]) == {PARTITION: None}
+        assert await mine.commit([(old[1], "x")]) == {PARTITION: None}
+        await taker.release([PARTITION])
 
 
 async def test_an_ended_session_commits_nothing_although_nobody_took_over(
@@ -132,7 +132,7 @@ async def test_an_ended_session_commits_nothing_although_nobody_took_over(
 ) -> None:
     """An ended session commits nothing, even if the partition is free and the version is the latest."""
     session, _ = await join("a")
-    held = await committed(session, (await session.claim([ONE]))[ONE], "1")
+    held = await committed(session, (await session.claim([PARTITION]))[PARTITION], "1")
     await service.expire(session)
     with pytest.raises(SessionLost):
         await session.commit([(held, "2")])
@@ -142,10 +142,10 @@ async def test_an_ended_session_commits_nothing_although_nobody_took_over(
 async def takeover(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
     """Ends a session and lets another one go on with its partition up to 5; returns the old one with what it held."""
     old, _ = await join("old")
-    held = await committed(old, (await old.claim([ONE]))[ONE], "1")
+    held = await committed(old, (await old.claim([PARTITION]))[PARTITION], "1")
     new, _ = await join("new")
     await service.expire(old)
-    await committed(new, (await new.claim([ONE]))[ONE], "5")
+    await committed(new, (await new.claim([PARTITION]))[PARTITION], "5")
     return old, held
 
 
@@ -172,11 +172,11 @@ async def test_a_name_does_not_commit_for_its_earlier_life(
 ) -> None:
     """A static member that restarts has a new session; versions of its earlier one commit nothing."""
     earlier, _ = await join("a", static=True)
-    old = (await earlier.claim([ONE]))[ONE]
+    old = (await earlier.claim([PARTITION]))[PARTITION]
     await service.expire(earlier)
     later, _ = await join("a", static=True)
-    new = (await later.claim([ONE]))[ONE]
-    assert await later.commit([(old, "1")]) == {ONE: None}
+    new = (await later.claim([PARTITION]))[PARTITION]
+    assert await later.commit([(old, "1")]) == {PARTITION: None}
     with pytest.raises(SessionLost):
         await earlier.commit([(new, "2")])
     assert await recorded(coordinator) is None
@@ -192,17 +192,17 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     The helper process keeps a session while the interpreter is blocked, but not while the process is stopped.
     """
     process = await hold("stopped", session_timeout=service.short, outlast=outlast)
-    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     process.signal(signal.SIGSTOP)
-    process.say("commit", {str(ONE): "2"})
+    process.say("commit", {str(PARTITION): "2"})
     await eventually(heard, mine.members, lambda members: "stopped" not in members)
     if claimed:
-        await committed(mine, (await mine.claim([ONE]))[ONE], "5")
+        await committed(mine, (await mine.claim([PARTITION]))[PARTITION], "5")
     process.signal(signal.SIGCONT)
     with pytest.raises(Refused, match="SessionLost"):
         await process.answer()
     with pytest.raises(Refused, match="SessionLost"):
-        await process.ask("claim", [str(ONE)])
+        await process.ask("claim", [str(PARTITION)])
     assert await recorded(coordinator) == ("5" if claimed else None)
 
 
@@ -210,11 +210,11 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
 async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordinator: Coordinator) -> None:
     """A pause shorter than the session changes nothing."""
     process = await start("stopped")
-    await process.ask("claim", [str(ONE)])
+    await process.ask("claim", [str(PARTITION)])
     process.signal(signal.SIGSTOP)
-    process.say("commit", {str(ONE): "1"})
+    process.say("commit", {str(PARTITION): "1"})
     process.signal(signal.SIGCONT)
-    assert await process.answer() == [str(ONE)]
+    assert await process.answer() == [str(PARTITION)]
     assert await recorded(coordinator) == "1"
 
 
@@ -222,7 +222,7 @@ async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordina
 async def test_what_was_acknowledged_survives_a_kill(start: Start, open_one: Open) -> None:
     """Every acknowledged commit is recorded, even if the process is killed at once."""
     process = await start("killed")
-    partitions = some(20)
+    partitions = first_partitions(20)
     await process.ask("claim", [str(partition) for partition in partitions])
     for partition in partitions:
         await process.ask("commit", {str(partition): f"id{partition.number}"})
@@ -236,9 +236,9 @@ async def test_what_was_acknowledged_survives_a_kill(start: Start, open_one: Ope
 async def test_members_of_one_process_are_fenced_from_each_other(open_one: Open, service: Service) -> None:
     """Members with one coordinator have separate sessions: one that ended commits nothing, the other goes on."""
     coordinator = await open_one()
-    first = await coordinator.join(Member("one"), Heard())
-    two = await coordinator.join(Member("two"), Heard())
-    mine, theirs = some(2)
+    first = await coordinator.join(Member("one"), RecordedEvents())
+    two = await coordinator.join(Member("two"), RecordedEvents())
+    mine, theirs = first_partitions(2)
     held, others = (await first.claim([mine]))[mine], (await two.claim([theirs]))[theirs]
     await service.expire(first)
     with pytest.raises(SessionLost):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from qdo.coordination import Coordinator, HandlingNote, OwnedOffset, Session
-from tests.qdo.contract.backends import LONG_ENOUGH, Service, once
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, once
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.ownership.test_fencing import committed
-from tests.qdo.contract.samples import ONE
+from tests.qdo.contract.samples import PARTITION
 
 pytestmark = once
 
@@ -23,53 +23,53 @@ def noted(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:
 async def test_a_release_is_told_from_a_loss(join: Join, service: Service) -> None:
     """A claim tells a release by the last owner from a loss; a commit in between changes nothing."""
     first, _ = await join("a")
-    held = (await first.claim([ONE]))[ONE]
+    held = (await first.claim([PARTITION]))[PARTITION]
     assert not held.offset.held
     await committed(first, held, "1")
-    await first.release([ONE])
-    second, _ = await join("b", session_timeout=LONG_ENOUGH)
-    held = (await second.claim([ONE]))[ONE]
+    await first.release([PARTITION])
+    second, _ = await join("b", session_timeout=RESPONSIVE_SESSION_SECONDS)
+    held = (await second.claim([PARTITION]))[PARTITION]
     assert (held.offset.id, held.offset.held) == ("1", False)
     await committed(second, held, "2")
     await service.expire(second)
-    held = await taken(first)
+    held = await claim_when_free(first)
     assert (held.offset.id, held.offset.held) == ("2", True)
-    await first.release([ONE])
-    assert not (await taken(first)).offset.held
+    await first.release([PARTITION])
+    assert not (await claim_when_free(first)).offset.held
 
 
 async def test_a_note_outlives_whoever_made_it(join: Join, service: Service) -> None:
     """A note outlives commits, a release and a loss, also where no offset was recorded yet."""
     first, _ = await join("a")
-    held = (await first.claim([ONE]))[ONE]
-    held = (await first.commit([(noted(held, NOTE), None)]))[ONE]  # type: ignore[assignment] # it is ours
+    held = (await first.claim([PARTITION]))[PARTITION]
+    held = (await first.commit([(noted(held, NOTE), None)]))[PARTITION]  # type: ignore[assignment] # it is ours
     assert (held.offset.id, held.offset.note) == (None, NOTE)
     held = await committed(first, held, "1")
     assert held.offset.note == NOTE
-    await first.release([ONE])
-    second, _ = await join("b", session_timeout=LONG_ENOUGH)
-    assert (await second.claim([ONE]))[ONE].offset.note == NOTE
+    await first.release([PARTITION])
+    second, _ = await join("b", session_timeout=RESPONSIVE_SESSION_SECONDS)
+    assert (await second.claim([PARTITION]))[PARTITION].offset.note == NOTE
     await service.expire(second)
-    held = await taken(first)
+    held = await claim_when_free(first)
     assert (held.offset.id, held.offset.note) == ("1", NOTE)
-    held = (await first.commit([(noted(held, None), "1")]))[ONE]  # type: ignore[assignment] # likewise
-    await first.release([ONE])
-    assert (await taken(first)).offset.note is None
+    held = (await first.commit([(noted(held, None), "1")]))[PARTITION]  # type: ignore[assignment] # likewise
+    await first.release([PARTITION])
+    assert (await claim_when_free(first)).offset.note is None
 
 
 async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coordinator) -> None:
     """After an offset was moved from outside, the loss and the note are forgotten."""
     session, _ = await join("a")
-    held = (await session.claim([ONE]))[ONE]
+    held = (await session.claim([PARTITION]))[PARTITION]
     await session.commit([(noted(held, NOTE), "1")])
-    await session.release([ONE])
-    await coordinator.set_offsets({ONE: "7"})
-    offset = (await taken(session)).offset
+    await session.release([PARTITION])
+    await coordinator.set_offsets({PARTITION: "7"})
+    offset = (await claim_when_free(session)).offset
     assert (offset.id, offset.held, offset.note) == ("7", False, None)
 
 
-async def taken(session: Session) -> OwnedOffset:
+async def claim_when_free(session: Session) -> OwnedOffset:
     """Claims the partition as soon as it is free."""
-    while not (held := await session.claim([ONE])):
+    while not (held := await session.claim([PARTITION])):
         pass
-    return held[ONE]
+    return held[PARTITION]

@@ -11,7 +11,7 @@ from qdo.errors import GroupActive, OffsetMoved
 from qdo.partitions import Partition, Queue
 from tests.qdo.contract.backends import Service, once
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.samples import PARTITION, first_partitions
 
 pytestmark = once
 
@@ -25,14 +25,16 @@ async def ids(coordinator: Coordinator) -> dict[Partition, str | None]:
 async def test_a_group_begins_without_offsets(coordinator: Coordinator) -> None:
     """A new group has no offsets."""
     assert await coordinator.offsets() == {}
-    assert await coordinator.offsets([ONE]) == {}
+    assert await coordinator.offsets([PARTITION]) == {}
 
 
 async def test_offsets_of_some_partitions(coordinator: Coordinator) -> None:
     """A request for some partitions returns those of them that have an offset."""
-    await coordinator.set_offsets(dict.fromkeys(some(5), "1") | {OTHER: "2"})
-    offsets = await coordinator.offsets([*some(2), OTHER, Partition(OTHER.queue, 9)])
-    assert {partition: offset.id for partition, offset in offsets.items()} == dict.fromkeys(some(2), "1") | {OTHER: "2"}
+    await coordinator.set_offsets(dict.fromkeys(first_partitions(5), "1") | {OTHER: "2"})
+    offsets = await coordinator.offsets([*first_partitions(2), OTHER, Partition(OTHER.queue, 9)])
+    assert {partition: offset.id for partition, offset in offsets.items()} == dict.fromkeys(
+        first_partitions(2), "1"
+    ) | {OTHER: "2"}
     assert await coordinator.offsets([]) == {}
 
 
@@ -40,15 +42,15 @@ async def test_offsets_are_set_moved_and_removed(coordinator: Coordinator, open_
     """An offset set from outside is visible to all, with its origin, and can be moved and removed."""
     looking = await open_one()
     before = time.time()
-    await coordinator.set_offsets({ONE: "5", OTHER: "5"})
-    offset = (await looking.offsets())[ONE]
+    await coordinator.set_offsets({PARTITION: "5", OTHER: "5"})
+    offset = (await looking.offsets())[PARTITION]
     assert offset == CommittedOffset("5", offset.at)
     assert before - 60 < offset.at < time.time() + 60
-    await coordinator.set_offsets({ONE: "3"})
-    assert await ids(looking) == {ONE: "3", OTHER: "5"}
-    await coordinator.set_offsets({ONE: None})
+    await coordinator.set_offsets({PARTITION: "3"})
+    assert await ids(looking) == {PARTITION: "3", OTHER: "5"}
+    await coordinator.set_offsets({PARTITION: None})
     assert await ids(looking) == {OTHER: "5"}
-    await coordinator.set_offsets({ONE: None})
+    await coordinator.set_offsets({PARTITION: None})
     await coordinator.set_offsets({})
     assert await ids(looking) == {OTHER: "5"}
 
@@ -57,15 +59,15 @@ async def test_who_takes_a_partition_begins_where_it_was_moved_to(join: Join, co
     """The next owner begins at the offset that was set, or at none after a removal."""
     session, _ = await join("a")
     for identifier in ("5", None, "2"):
-        await coordinator.set_offsets({ONE: identifier})
-        assert (await session.claim([ONE]))[ONE].offset.id == identifier
-        await session.release([ONE])
+        await coordinator.set_offsets({PARTITION: identifier})
+        assert (await session.claim([PARTITION]))[PARTITION].offset.id == identifier
+        await session.release([PARTITION])
 
 
 async def test_moving_is_refused_while_a_partition_is_owned(join: Join, coordinator: Coordinator) -> None:
     """One owner among the partitions of a queue refuses the move, and nothing changes; other queues may be moved."""
     session, _ = await join("a")
-    first, second, third = some(3)
+    first, second, third = first_partitions(3)
     await coordinator.set_offsets({first: "1"})
     await session.claim([second])
     with pytest.raises(GroupActive):
@@ -78,31 +80,31 @@ async def test_moving_is_refused_while_a_partition_is_owned(join: Join, coordina
 async def test_moving_is_allowed_once_the_owner_is_gone(join: Join, coordinator: Coordinator, service: Service) -> None:
     """Offsets can be moved once the owner released the partition or left, or its session ended."""
     session, _ = await join("a")
-    await session.claim(some(3))
-    await session.release(some(1))
-    await coordinator.set_offsets(dict.fromkeys(some(1), "1"))
+    await session.claim(first_partitions(3))
+    await session.release(first_partitions(1))
+    await coordinator.set_offsets(dict.fromkeys(first_partitions(1), "1"))
     await session.leave()
-    await coordinator.set_offsets(dict.fromkeys(some(3), "2"))
+    await coordinator.set_offsets(dict.fromkeys(first_partitions(3), "2"))
     ended, _ = await join("b")
-    await ended.claim(some(3))
+    await ended.claim(first_partitions(3))
     await service.expire(ended)
-    await coordinator.set_offsets(dict.fromkeys(some(3), "3"))
-    assert await ids(coordinator) == dict.fromkeys(some(3), "3")
+    await coordinator.set_offsets(dict.fromkeys(first_partitions(3), "3"))
+    assert await ids(coordinator) == dict.fromkeys(first_partitions(3), "3")
 
 
 async def test_an_earlier_owner_does_not_undo_a_move(join: Join, coordinator: Coordinator) -> None:
     """A version from before the move commits nothing."""
     session, _ = await join("a")
-    old = (await session.claim([ONE]))[ONE]
-    await session.release([ONE])
-    await coordinator.set_offsets({ONE: "1"})
-    assert await session.commit([(old, "9")]) == {ONE: None}
-    assert await ids(coordinator) == {ONE: "1"}
+    old = (await session.claim([PARTITION]))[PARTITION]
+    await session.release([PARTITION])
+    await coordinator.set_offsets({PARTITION: "1"})
+    assert await session.commit([(old, "9")]) == {PARTITION: None}
+    assert await ids(coordinator) == {PARTITION: "1"}
 
 
 async def test_moving_at_what_is_expected(coordinator: Coordinator) -> None:
     """A conditional move is done if the recorded offset, or its absence, is as expected."""
-    first, second, third = some(3)
+    first, second, third = first_partitions(3)
     await coordinator.set_offsets({first: "1", second: "2"}, expected={first: None, second: None})
     await coordinator.set_offsets({first: "5", second: "6", third: "7"}, expected={first: "1", third: None})
     assert await ids(coordinator) == {first: "5", second: "6", third: "7"}
@@ -112,7 +114,7 @@ async def test_moving_at_what_is_expected(coordinator: Coordinator) -> None:
 
 async def test_nothing_is_moved_from_where_it_is_not(coordinator: Coordinator) -> None:
     """If one offset of a queue is not as expected, none of the queue is moved."""
-    first, second, third = some(3)
+    first, second, third = first_partitions(3)
     await coordinator.set_offsets({first: "1", second: "2"})
     for expected in ({first: "1", second: "1"}, {first: None}, {third: "1"}, {first: "1", second: "2", third: "3"}):
         with pytest.raises(OffsetMoved):

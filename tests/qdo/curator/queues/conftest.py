@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.proxy import Proxy
-from tests.qdo.curator.queues.queue_nodes import Heard, Nodes
+from tests.qdo.curator.queues.queue_nodes import Nodes, RecordedCalls
 from tests.servers.plugin import ZooKeeper, unique_name
 
 
@@ -34,8 +34,8 @@ def proxy(nodes: Nodes) -> Proxy:
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
+def heard() -> Iterator[RecordedCalls]:
     """A consumer whose held calls are released at the end."""
-    heard = Heard()
+    heard = RecordedCalls()
     yield heard
     heard.released.set()

@@ -35,7 +35,7 @@ def until(reached: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-class Heard(list[Any]):
+class RecordedCalls(list[Any]):
     """Records the calls of a function, which may be held up, and may fail.
 
     Attributes:
@@ -90,7 +90,7 @@ class Nodes:
         self._closing.callback(proxy.close)
         return proxy
 
-    def builder(self, client: Any, consumer: Heard | None = None, **options: Any) -> QueueBuilder[str]:  # noqa: ANN401 - kazoo's
+    def builder(self, client: Any, consumer: RecordedCalls | None = None, **options: Any) -> QueueBuilder[str]:  # noqa: ANN401 - kazoo's
         """Returns a builder of queues of texts, with a lock path."""
         return QueueBuilder(client, consumer, TEXT, self.path, **({"lock_path": self.lock_path} | options))
 

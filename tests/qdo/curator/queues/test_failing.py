@@ -10,7 +10,7 @@ import pytest
 from qdo.curator.nodes import encode
 from qdo.errors import BadItem, ConsumerFailed, QdoError
 from qdo.settings import Retry
-from tests.qdo.curator.queues.queue_nodes import AT_ONCE, Heard, Nodes, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, Nodes, RecordedCalls, until
 
 
 class NotAgain(Retry, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ def names(client: Any, path: str) -> list[str]:  # noqa: ANN401 - kazoo's
 def test_a_failed_message_is_put_back_under_the_same_prefix(
     nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
-    heard: Heard,
+    heard: RecordedCalls,
     kind: str,
     more: tuple[Any, ...],
     prefix: str,
@@ -58,10 +58,10 @@ def test_a_failed_message_is_put_back_under_the_same_prefix(
     assert f"{nodes.path}/{prefix}0000000001 failed" in str(errors[1])
 
 
-def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Others pass a failed message during its pause; when its consumer closes, another one gets it at once."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
-    other = Heard()
+    other = RecordedCalls()
     consumer = nodes.builder(client, heard, retry=NotAgain(), put_in_background=False).build_queue()
     with nodes.opened(consumer) as queue:
         queue.put("m0")
@@ -78,7 +78,7 @@ def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, he
             until(lambda: not names(client, nodes.path))
 
 
-def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A message is removed after the configured number of failures, counted over all its nodes."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     retry = Retry(attempts=3, base=0.0, cap=0.0)
@@ -90,7 +90,7 @@ def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, 
         assert heard.wait(4) == ["m0"] * 3 + ["m1"]
 
 
-def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """With ``delete`` the rest of the node is handled all the same."""
     heard.fails = lambda item: ValueError("no") if item == "b" else None
     with nodes.opened(nodes.builder(client, heard, error_mode="delete").build_queue()) as queue:
@@ -100,7 +100,7 @@ def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any
     assert len(heard) == 3
 
 
-def test_a_node_is_put_back_as_a_whole(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_node_is_put_back_as_a_whole(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Messages of a node that were handled before the failed one come again."""
     heard.fails = lambda item: ValueError("no") if item == "b" and len(heard) == 2 else None
     with nodes.opened(nodes.builder(client, heard, retry=AT_ONCE).build_queue()) as queue:
@@ -108,7 +108,7 @@ def test_a_node_is_put_back_as_a_whole(nodes: Nodes, client: Any, heard: Heard) 
         assert heard.wait(5) == ["a", "b", "a", "b", "c"]
 
 
-def test_a_consumer_that_exits_does_no_harm(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_consumer_that_exits_does_no_harm(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """``sys.exit`` in a consumer is a failure like others."""
     calls: list[str] = []
 
@@ -128,7 +128,7 @@ def test_a_consumer_that_exits_does_no_harm(nodes: Nodes, client: Any, heard: He
 def test_nodes_that_cannot_be_read_stay(
     nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
-    heard: Heard,
+    heard: RecordedCalls,
     data: bytes,
     delete_first: bool,  # noqa: FBT001 - a parameter
 ) -> None:
@@ -154,7 +154,7 @@ def test_nodes_that_cannot_be_read_stay(
 def test_a_message_that_is_too_large_to_be_sent_again_keeps_its_place(
     nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
-    heard: Heard,
+    heard: RecordedCalls,
 ) -> None:
     """A consumer with a smaller limit than the producer's does not break its connection with a large message."""
     heard.fails = lambda _: ValueError("no") if len(heard) < 3 else None

@@ -9,7 +9,7 @@ import pytest
 
 from qdo.curator import SimpleDistributedQueue
 from tests.qdo.curator.queues.java_curator import JavaCurator, build
-from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Heard, Nodes, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Nodes, RecordedCalls, until
 from tests.servers.plugin import ZooKeeper
 
 
@@ -39,7 +39,7 @@ KINDS: list[Kind] = [
 """Each queue with the extra fields of its messages, in the order in which they come out."""
 
 
-def opened(nodes: Nodes, client: Any, kind: str, consumer: Heard | None = None) -> Any:  # noqa: ANN401 - any kind of queue
+def opened(nodes: Nodes, client: Any, kind: str, consumer: RecordedCalls | None = None) -> Any:  # noqa: ANN401 - any kind of queue
     """Returns a Python queue that is not started."""
     builder = nodes.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
     return getattr(builder, "build_queue" if kind == "queue" else f"build_{kind}_queue")()
@@ -65,7 +65,7 @@ def test_python_takes_what_curator_puts(
     nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
     java: JavaCurator,
-    heard: Heard,
+    heard: RecordedCalls,
     kind: str,
     more: Any,  # noqa: ANN401 - any fields
 ) -> None:
@@ -93,7 +93,7 @@ def test_the_simple_queue(nodes: Nodes, client: Any, java: JavaCurator) -> None:
     assert java.call("poll", 0) == ""
 
 
-def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurator, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurator, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A message in hand on one side is locked for the other, which takes the rest; each is handled once."""
     java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("hold")
@@ -118,7 +118,7 @@ def test_a_failed_message_of_one_side_is_handled_by_the_other(
     nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
     java: JavaCurator,
-    heard: Heard,
+    heard: RecordedCalls,
 ) -> None:
     """A failed message of either side is taken by the other."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
@@ -132,7 +132,7 @@ def test_a_failed_message_of_one_side_is_handled_by_the_other(
     java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("fail")
     assert java.got() == "fail"
-    other = Heard()
+    other = RecordedCalls()
     with nodes.opened(opened(nodes, client, "queue", other)) as queue:
         assert other.wait(1) == ["fail"]
         until(lambda: not queue.message_count())

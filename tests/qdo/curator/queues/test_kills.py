@@ -16,7 +16,7 @@ import pytest
 from qdo.curator import DistributedQueue
 from qdo.curator.nodes import encode
 from tests.qdo.curator.queues.java_curator import JavaCurator, build
-from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, expire, until
+from tests.qdo.curator.queues.queue_nodes import PATIENCE, Nodes, RecordedCalls, expire, until
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 from tests.waiting import PATIENCE_SECONDS
 
@@ -77,7 +77,7 @@ def _has_worked(program: Program, client: Any, nodes: Nodes) -> bool:  # noqa: A
     return len(program.lines) > 10 or not client.get_children(nodes.path)
 
 
-def _has_more(heard: Heard, before: int, client: Any, nodes: Nodes) -> bool:  # noqa: ANN401 - kazoo's
+def _has_more(heard: RecordedCalls, before: int, client: Any, nodes: Nodes) -> bool:  # noqa: ANN401 - kazoo's
     return len(heard) > before + 20 or not client.get_children(nodes.path)
 
 
@@ -85,7 +85,7 @@ def _is_lost(queue: DistributedQueue[str]) -> bool:
     return queue.state == "lost"
 
 
-def test_python_takes_what_a_killed_curator_had(nodes: Nodes, command: list[str], heard: Heard) -> None:
+def test_python_takes_what_a_killed_curator_had(nodes: Nodes, command: list[str], heard: RecordedCalls) -> None:
     """Python gets the message of a killed Curator within the session timeout, although nothing else changes."""
     put(nodes, "hold")
     java = JavaCurator(command, nodes.hosts, SHORT)
@@ -151,7 +151,7 @@ def test_no_message_is_lost_among_kills(nodes: Nodes) -> None:
 def test_no_message_is_lost_among_ended_sessions(nodes: Nodes) -> None:
     """Every message is handled while sessions end, and twice only if it was in hand then."""
     messages = [f"m{number}" for number in range(200)]
-    heard = Heard()
+    heard = RecordedCalls()
     put(nodes, *messages)
     observer = nodes.client()
     ends = 0
@@ -167,7 +167,7 @@ def test_no_message_is_lost_among_ended_sessions(nodes: Nodes) -> None:
     assert len(heard) <= len(messages) + 3 * ends
 
 
-def test_the_leader_is_killed(nodes: Nodes, zookeeper_nodes: ZooKeeperEnsemble, heard: Heard) -> None:
+def test_the_leader_is_killed(nodes: Nodes, zookeeper_nodes: ZooKeeperEnsemble, heard: RecordedCalls) -> None:
     """Consumers keep their sessions on the remaining servers, and handle each message."""
     messages = [f"m{number}" for number in range(150)]
     consumers = [nodes.builder(nodes.client(), heard).build_queue() for _ in range(2)]
@@ -184,7 +184,7 @@ def test_the_leader_is_killed(nodes: Nodes, zookeeper_nodes: ZooKeeperEnsemble, 
     assert all(consumer.state == "closed" for consumer in consumers)
 
 
-def test_a_hundred_thousand_messages(nodes: Nodes, heard: Heard) -> None:
+def test_a_hundred_thousand_messages(nodes: Nodes, heard: RecordedCalls) -> None:
     """More items than Curator can list are consumed in order, while a producer and another consumer run."""
     client = nodes.client()
     client.ensure_path(nodes.path)

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from qdo.coordination.tree import MOST_BYTES, Link
+from qdo.coordination.tree import MAX_BUNDLE_BYTES, Link
 from qdo.curator.bridge import run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.options import BYTES, NODE_LIMIT, QueueOptions
-from qdo.curator.puts import AT_ONCE, MOST_FAILURES, MOST_PENDING, Puts
+from qdo.curator.puts import MAX_FAILURES, MAX_PENDING, MAX_TRANSACTIONS, Puts
 from qdo.errors import CoordinationLost, InvalidArgument, PutFailed, QdoError
 from tests.harness.proxy import Proxy
-from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, start, until
+from tests.qdo.curator.queues.queue_nodes import PATIENCE, Nodes, RecordedCalls, start, until
 
 
 def test_a_broken_connection_fails_puts(nodes: Nodes, client: Any, proxy: Proxy) -> None:  # noqa: ANN401 - kazoo's
@@ -55,7 +55,7 @@ def test_a_put_at_once_waits_for_its_answer_and_not_for_ever(nodes: Nodes, proxy
     assert queue.close(PATIENCE)
 
 
-def test_a_message_that_is_too_large_is_refused(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_message_that_is_too_large_is_refused(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """The error says how many bytes fit; the largest message that fits is stored and handled."""
     with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
         with pytest.raises(InvalidArgument, match=r"too large for ZooKeeper, 1,0\d\d,\d\d\d fit.*jute.maxbuffer"):
@@ -68,7 +68,7 @@ def test_a_message_that_is_too_large_is_refused(nodes: Nodes, client: Any, heard
             queue.put("x" * (largest + 1))
 
 
-def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Without room a put returns False after its timeout, and goes on when a consumer has made room."""
     queue = nodes.builder(client, max_items=3).build_queue()
     with nodes.opened(queue):
@@ -81,7 +81,7 @@ def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: Heard
             assert heard.wait(4) == ["m0", "m1", "m2", "m4"]
 
 
-class Silent:
+class UnansweredLink:
     """A link that answers only when told to, and keeps its requests."""
 
     def __init__(self) -> None:
@@ -113,10 +113,10 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def begun(silent: Silent, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
+def begun(silent: UnansweredLink, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
     """Returns the background puts of a started queue, and its state."""
     lifecycle, link = Lifecycle("/q"), cast("Link", silent)
-    lifecycle.happened("start")
+    lifecycle.handle("start")
     return lifecycle, Puts(lifecycle, link, QueueOptions(None, None, BYTES, "/q", node_limit=limit), lambda _: None)
 
 
@@ -128,24 +128,24 @@ def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - any 
 
 
 @pytest.fixture
-def silent() -> Iterator[Silent]:
+def silent() -> Iterator[UnansweredLink]:
     """Servers that do not answer until the test has ended."""
-    silent = Silent()
+    silent = UnansweredLink()
     yield silent
     silent.state = "suspended"
     run(silent.end())
 
 
 @pytest.fixture
-def puts(silent: Silent) -> Puts:
+def puts(silent: UnansweredLink) -> Puts:
     """Puts in the background to servers that do not answer."""
     return begun(silent)[1]
 
 
-def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
+def test_puts_under_way_are_bounded(puts: Puts, silent: UnansweredLink) -> None:
     """With the max number of puts or bytes unanswered a put waits, and gives up after its timeout."""
     assert put(puts, b"", 0)
-    for number in range(1, MOST_PENDING):
+    for number in range(1, MAX_PENDING):
         assert puts.put("queue-", [number], b"", 0.0)
     assert not puts.put("queue-", ["more"], b"", 0.0)
     waiting = threading.Thread(target=puts.put, args=("queue-", ["more"], b"", None))
@@ -156,23 +156,23 @@ def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
     assert not puts.put("queue-", ["more"], b"", 0.0)
 
 
-def test_what_is_put_while_others_are_under_way_goes_together(puts: Puts, silent: Silent) -> None:
+def test_what_is_put_while_others_are_under_way_goes_together(puts: Puts, silent: UnansweredLink) -> None:
     """Two transactions are sent at a time, each with the waiting puts, in order and within its limits."""
     for number in range(300):
         put(puts, b"%d" % number, number)
-    puts.put("queue-", ["large"], bytes(MOST_BYTES), 0.0)
+    puts.put("queue-", ["large"], bytes(MAX_BUNDLE_BYTES), 0.0)
     puts.put("queue-", ["last"], b"last", 0.0)
     for number, _ in enumerate(silent.changes):  # which grows
-        assert len(silent.changes) <= number + AT_ONCE
+        assert len(silent.changes) <= number + MAX_TRANSACTIONS
         run(silent.fail(number))
     assert [len(change) for change in silent.changes] == [1, 1, 128, 128, 42, 1, 1]
     sent = [create.data for change in silent.changes for create in change]
-    assert sent == [*(b"%d" % number for number in range(300)), bytes(MOST_BYTES), b"last"]
+    assert sent == [*(b"%d" % number for number in range(300)), bytes(MAX_BUNDLE_BYTES), b"last"]
     with pytest.raises(PutFailed, match="302 puts failed"):
         puts.flush(0.0)
 
 
-def test_servers_with_a_lower_limit_get_smaller_transactions(silent: Silent) -> None:
+def test_servers_with_a_lower_limit_get_smaller_transactions(silent: UnansweredLink) -> None:
     """Transactions are no larger than the servers accept."""
     _, puts = begun(silent, 20_000)
     for number in range(10):
@@ -182,16 +182,16 @@ def test_servers_with_a_lower_limit_get_smaller_transactions(silent: Silent) -> 
     assert [len(change) for change in silent.changes] == [1, 1, 3, 3, 2]
 
 
-def test_what_waits_when_the_session_ends_is_not_sent(silent: Silent) -> None:
+def test_what_waits_when_the_session_ends_is_not_sent(silent: UnansweredLink) -> None:
     """Puts that wait when the session ends fail as not stored; they do not use a later session of the client."""
     lifecycle, puts = begun(silent)
     for number in range(5):
         put(puts, b"", number)
-    lifecycle.happened("lost")
+    lifecycle.handle("lost")
     silent.state = "lost"
-    for number in range(AT_ONCE):
+    for number in range(MAX_TRANSACTIONS):
         run(silent.fail(number))
-    assert len(silent.changes) == AT_ONCE
+    assert len(silent.changes) == MAX_TRANSACTIONS
     with pytest.raises(PutFailed, match="5 puts failed") as caught:
         puts.flush(0.0)
     assert sorted(caught.value.messages) == [0, 1, 2, 3, 4]
@@ -203,7 +203,7 @@ def test_bytes_under_way_are_bounded(puts: Puts) -> None:
     assert not puts.put("queue-", ["small"], b"x", 0.0)
 
 
-def test_failures_are_told_in_the_order_of_the_puts(puts: Puts, silent: Silent) -> None:
+def test_failures_are_told_in_the_order_of_the_puts(puts: Puts, silent: UnansweredLink) -> None:
     """Failures are reported in the order of the puts, in whatever order the transactions fail."""
     put(puts, b"", 0)
     put(puts, b"", 1)
@@ -214,14 +214,14 @@ def test_failures_are_told_in_the_order_of_the_puts(puts: Puts, silent: Silent) 
     assert caught.value.messages == [0, 1]
 
 
-def test_failures_are_kept_up_to_a_bound(puts: Puts, silent: Silent) -> None:
+def test_failures_are_kept_up_to_a_bound(puts: Puts, silent: UnansweredLink) -> None:
     """Beyond the limit only the number of failed puts is kept."""
-    for number in range(MOST_FAILURES + 5):
+    for number in range(MAX_FAILURES + 5):
         put(puts, b"", number)
     for number, _ in enumerate(silent.changes):  # which grows
         run(silent.fail(number))
     with pytest.raises(PutFailed, match="105 puts failed") as caught:
         puts.flush(0.0)
-    assert caught.value.messages == list(range(MOST_FAILURES))
-    assert caught.value.puts == MOST_FAILURES + 5
+    assert caught.value.messages == list(range(MAX_FAILURES))
+    assert caught.value.puts == MAX_FAILURES + 5
     assert puts.flush(0.0)

@@ -14,11 +14,11 @@ from qdo.curator.backlog import now_ms
 from qdo.curator.leader import LeaderElection
 from qdo.curator.nodes import decode, encode
 from qdo.errors import InvalidArgument, QueueStopped
-from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Heard, Nodes, expire, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Nodes, RecordedCalls, expire, until
 from tests.replacing import replace_in
 
 
-def test_messages_come_in_order_and_leave_nothing(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_messages_come_in_order_and_leave_nothing(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Each message is handled once, in the order of puts, also within a node; then queue and locks are empty."""
     with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
         for number in range(20):
@@ -41,7 +41,7 @@ def test_nodes_are_those_of_curator(nodes: Nodes, client: Any) -> None:  # noqa:
     assert decode(client.get(f"{nodes.path}/queue-0000000001")[0]) == [b"a", b"b"]
 
 
-def test_priorities(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_priorities(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """The smallest number comes first, and the oldest of one number."""
     with nodes.opened(nodes.builder(client).build_priority_queue()) as queue:
         for number, priority in enumerate([5, -1, 0, 5, -(2**31), 2**31 - 1, -1]):
@@ -51,7 +51,7 @@ def test_priorities(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: A
         assert heard.wait(9) == ["-2147483648 4", "-1 1", "-1 6", "0 2", "x", "y", "5 0", "5 3", "2147483647 5"]
 
 
-def test_a_smaller_number_overtakes_those_that_wait(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_smaller_number_overtakes_those_that_wait(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A message with a smaller number comes before all waiting ones."""
     heard.released.clear()
     builder = nodes.builder(client, heard, put_in_background=False)
@@ -65,7 +65,7 @@ def test_a_smaller_number_overtakes_those_that_wait(nodes: Nodes, client: Any, h
         assert heard.wait(7)[:2] == ["first", "urgent"]
 
 
-def test_delays(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_delays(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A message comes at its instant and not before, the earliest first, in whatever order they were put."""
     now = int(time.time() * 1000)
     with nodes.opened(nodes.builder(client).build_delay_queue()) as queue:
@@ -80,7 +80,7 @@ def test_delays(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN40
         until(lambda: queue.message_count() == 1)
 
 
-def test_messages_are_removed_by_id(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_messages_are_removed_by_id(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """All messages of an id are removed, except one in hand; others keep their order."""
     heard.released.clear()
     with nodes.opened(nodes.builder(client, heard, put_in_background=False).build_id_queue()) as queue:
@@ -94,7 +94,7 @@ def test_messages_are_removed_by_id(nodes: Nodes, client: Any, heard: Heard) -> 
         assert heard.wait(3) == ["m0", "m1", "m4"]
 
 
-def test_several_consumers_share_a_queue(nodes: Nodes, heard: Heard) -> None:
+def test_several_consumers_share_a_queue(nodes: Nodes, heard: RecordedCalls) -> None:
     """Consumers in several sessions and threads handle each message once."""
     producer = nodes.builder(nodes.client()).build_queue()
     consumers = [nodes.builder(nodes.client(), heard, threads=2).build_queue() for _ in range(2)]
@@ -106,7 +106,7 @@ def test_several_consumers_share_a_queue(nodes: Nodes, heard: Heard) -> None:
     assert len(heard) == 100
 
 
-def test_without_a_lock_path_messages_are_removed_first(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_without_a_lock_path_messages_are_removed_first(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Without a lock path, which must be chosen explicitly, messages are removed first, and lost on a failure."""
     with pytest.raises(InvalidArgument, match="delete_first=True"):
         nodes.builder(client, heard, lock_path=None)
@@ -125,7 +125,7 @@ def test_without_a_lock_path_messages_are_removed_first(nodes: Nodes, client: An
         assert heard.wait(2) == ["m0", "m1"]
 
 
-def test_nodes_of_others_stay(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_nodes_of_others_stay(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A node with another name is neither handled nor removed."""
     client.create(f"{nodes.path}/config", b"mine", makepath=True)
     with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
@@ -135,7 +135,7 @@ def test_nodes_of_others_stay(nodes: Nodes, client: Any, heard: Heard) -> None: 
     assert client.get_children(nodes.path) == ["config"]
 
 
-def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Consumers and producers recreate the node of a queue."""
     with nodes.opened(nodes.builder(client, heard, put_in_background=False).build_queue()) as queue:
         queue.put("m0")
@@ -146,7 +146,7 @@ def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any, heard
         assert heard.wait(2) == ["m0", "m1"]
 
 
-def test_what_curator_put_back_is_taken(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_what_curator_put_back_is_taken(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Names that Curator put back without a priority are handled before all others."""
     client.ensure_path(nodes.path)
     for name in ("queue-100000005", "queue-0FFFFFFFF", "queue-"):
@@ -155,7 +155,7 @@ def test_what_curator_put_back_is_taken(nodes: Nodes, client: Any, heard: Heard)
         assert heard.wait(3) == ["queue-", "queue-0FFFFFFFF", "queue-100000005"]
 
 
-def test_a_queue_is_used_once(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_is_used_once(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Before its start and after its close a queue refuses puts, and it cannot be started twice."""
     queue = nodes.builder(client, heard, retry=AT_ONCE).build_queue()
     states = [queue.state]
@@ -182,7 +182,7 @@ def test_a_client_has_to_be_connected(nodes: Nodes) -> None:
         nodes.builder(client).build_queue().start()
 
 
-def test_nodes_that_are_there_need_no_rights_above_them(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_nodes_that_are_there_need_no_rights_above_them(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A queue with existing nodes is used by programs that may not create nodes above it."""
     for path in (nodes.path, nodes.lock_path):
         client.ensure_path(path)
@@ -192,7 +192,7 @@ def test_nodes_that_are_there_need_no_rights_above_them(nodes: Nodes, client: An
         assert heard.wait(1) == ["m0"]
 
 
-def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Only the leading consumer takes messages; when it ends, the other one continues."""
     clients = (client, nodes.client())
     elections = [LeaderElection(each, f"{nodes.path}-leader") for each in clients]
@@ -202,7 +202,7 @@ def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard
             election.start()
             if election is elections[0]:
                 assert election.wait(PATIENCE)
-        second = Heard()
+        second = RecordedCalls()
         first_queue = stack.enter_context(
             nodes.opened(nodes.builder(client, heard, election=elections[0]).build_queue())
         )
@@ -220,7 +220,11 @@ def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard
         assert second.wait(20) == [f"{number}" for number in range(20, 40)]
 
 
-def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(
+    nodes: Nodes,
+    client: Any,  # noqa: ANN401 - kazoo's
+    heard: RecordedCalls,
+) -> None:
     """After a lost session the election is repeated by itself; the rebuilt queue takes messages once it leads."""
     election = LeaderElection(client, f"{nodes.path}-leader")
     builder = nodes.builder(client, heard, election=election)
@@ -239,7 +243,7 @@ def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(nodes: Nodes,
         election.close()
 
 
-def test_two_queues_on_one_client(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_two_queues_on_one_client(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Consumers in one session leave each other's messages alone; closing one does not affect the other."""
     heard.released.clear()
     queues = [nodes.builder(client, heard).build_queue() for _ in range(2)]
@@ -257,12 +261,12 @@ def test_two_queues_on_one_client(nodes: Nodes, client: Any, heard: Heard) -> No
     assert len(heard) == 3
 
 
-def test_a_clock_that_is_set_forward_is_noticed(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_clock_that_is_set_forward_is_noticed(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A delayed message comes when the clock is set to its instant, and not only after the remaining time."""
     ahead = [0]
     with (
         replace_in(consumption, now_ms, lambda: now_ms() + ahead[0]),
-        replace_in(consumption, consumption.LONGEST_WAIT, 0.1),
+        replace_in(consumption, consumption.MAX_WAIT, 0.1),
         nodes.opened(nodes.builder(client, heard).build_delay_queue()) as queue,
     ):
         queue.put("later", now_ms() + 10**9)

@@ -10,7 +10,16 @@ import pytest
 from qdo.curator.nodes import encode
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError, QueueStopped, SessionLost
 from tests.harness.proxy import Proxy
-from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, end_session, errors_into, expire, start, until
+from tests.qdo.curator.queues.queue_nodes import (
+    PATIENCE,
+    Nodes,
+    RecordedCalls,
+    end_session,
+    errors_into,
+    expire,
+    start,
+    until,
+)
 
 
 def put(client: Any, nodes: Nodes, *messages: str) -> None:  # noqa: ANN401 - kazoo's
@@ -19,7 +28,7 @@ def put(client: Any, nodes: Nodes, *messages: str) -> None:  # noqa: ANN401 - ka
         client.create(f"{nodes.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
 
 
-def test_suspended_and_reconnected(nodes: Nodes, client: Any, proxy: Proxy, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_suspended_and_reconnected(nodes: Nodes, client: Any, proxy: Proxy, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """Without a connection no message is begun; the one in hand is removed after the reconnect; others follow.
 
     started → suspended → started
@@ -43,7 +52,7 @@ def test_suspended_and_reconnected(nodes: Nodes, client: Any, proxy: Proxy, hear
     assert events == ["suspended", "reconnected"]
 
 
-def test_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """When the session ends during a callback, the message stays and another consumer gets it once; the queue ends.
 
     started → lost → closed
@@ -54,7 +63,7 @@ def test_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 
     put(client, nodes, "m0", "m1")
     own = nodes.client()
     queue = nodes.builder(own, heard, on_state=events.append, on_error=errors_into(errors)).build_queue()
-    other = Heard()
+    other = RecordedCalls()
     with nodes.opened(queue), nodes.opened(nodes.builder(client, other).build_queue()):
         heard.wait(1)
         assert other.wait(1) == ["m1"]
@@ -76,7 +85,7 @@ def test_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 
     assert client.get_children(nodes.lock_path) == []
 
 
-def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A message in hand is not removed after its session ended, even if another session holds its lock by then."""
     errors: list[QdoError] = []
     heard.released.clear()
@@ -94,7 +103,7 @@ def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Any, hea
     assert client.get_children(nodes.lock_path) == ["queue-0000000000"]
 
 
-def test_suspended_and_lost(nodes: Nodes, client: Any, proxy: Proxy, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_suspended_and_lost(nodes: Nodes, client: Any, proxy: Proxy, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A session that ended without a connection is lost once the servers can report it.
 
     suspended → lost
@@ -112,7 +121,7 @@ def test_suspended_and_lost(nodes: Nodes, client: Any, proxy: Proxy, heard: Hear
         assert heard == []
 
 
-def test_closed_while_a_message_is_in_hand(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_closed_while_a_message_is_in_hand(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """After a close no message is begun; the one in hand is finished, and then the consumer's nodes are gone.
 
     started → closed
@@ -147,7 +156,7 @@ def test_a_consumer_may_close_its_queue(nodes: Nodes, client: Any) -> None:  # n
     until(lambda: not client.get_children(nodes.lock_path))
 
 
-def test_closed_and_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_closed_and_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """If the session ends after the close, the message in hand stays in the queue for another consumer.
 
     closed → closed
@@ -169,7 +178,7 @@ def test_closed_and_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # no
     assert client.get_children(nodes.lock_path) == []
 
 
-def test_a_queue_that_is_closed_again_waits_again(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_that_is_closed_again_waits_again(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A second close waits for messages that the first did not wait for."""
     heard.released.clear()
     put(client, nodes, "m0")
@@ -201,7 +210,7 @@ def test_consumers_that_close_their_queue_do_not_wait_for_each_other(nodes: Node
     assert client.get_children(nodes.path) == []
 
 
-def test_a_start_that_failed_can_be_made_again(nodes: Nodes, proxy: Proxy, heard: Heard) -> None:
+def test_a_start_that_failed_can_be_made_again(nodes: Nodes, proxy: Proxy, heard: RecordedCalls) -> None:
     """A failed start leaves nothing and can be repeated; of two concurrent starts one fails as "started before".
 
     latent → latent → started
@@ -234,7 +243,7 @@ def test_a_start_that_failed_can_be_made_again(nodes: Nodes, proxy: Proxy, heard
     assert queue.close(PATIENCE)
 
 
-def test_a_dead_holders_message_is_taken(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_dead_holders_message_is_taken(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """When a lock vanishes with its session, the message is taken although nothing changes in the queue."""
     put(client, nodes, "m0")
     holder = nodes.client()
@@ -247,7 +256,7 @@ def test_a_dead_holders_message_is_taken(nodes: Nodes, client: Any, heard: Heard
         assert heard.wait(2) == ["m1", "m0"]
 
 
-def test_a_lock_whose_answer_was_lost_is_the_consumers_own(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_lock_whose_answer_was_lost_is_the_consumers_own(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """A consumer that finds its own lock, whose answer was lost, holds it, and does not wait for itself."""
     put(client, nodes, "m0")
     queue = nodes.builder(client, heard).build_queue()
@@ -258,7 +267,7 @@ def test_a_lock_whose_answer_was_lost_is_the_consumers_own(nodes: Nodes, client:
     until(lambda: not client.get_children(nodes.lock_path))
 
 
-def test_a_consumer_without_its_fence_is_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_consumer_without_its_fence_is_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
     """If the fence of its session is removed, a consumer ends, and takes no message that it could not finish."""
     queue = nodes.builder(client, heard).build_queue()
     with nodes.opened(queue):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tests.harness.nemesis import hit
+from tests.harness.nemesis import inflict
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import plain
 from tests.qdo.faults.servers.services import Deed
@@ -36,11 +36,11 @@ class ZooKeeperService:
     def __init__(self, ensemble: ZooKeeperEnsemble, session_timeout: float = 2.5, apart: Collection[str] = ()) -> None:
         self.session_timeout = session_timeout
         self.apart = apart
-        self.deeds: Mapping[str, Deed] = {
+        self.faults: Mapping[str, Deed] = {
             "cut": lambda _, seconds: self._hit("pause", lambda: ensemble.nodes, seconds),
             "leader": lambda _, seconds: self._hit("kill", self._leader, seconds),
             "hush": lambda _, seconds: self._hit("pause", self._leader, seconds),
-            "silence": lambda slot, seconds: hit("silence", self._proxies[slot], seconds),
+            "silence": lambda slot, seconds: inflict("silence", self._proxies[slot], seconds),
         }
         self._ensemble = ensemble
         self._hosts = ensemble.connect_string
@@ -69,7 +69,7 @@ class ZooKeeperService:
 
     def _hit(self, kind: str, servers: Callable[[], Sequence[ZooKeeperNode]], seconds: float) -> None:
         with self._one:
-            hit(kind, servers(), seconds)
+            inflict(kind, servers(), seconds)
 
     def _leader(self) -> list[ZooKeeperNode]:
         until = time.monotonic() + LEADER_SECONDS

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from tests.faults.webs import Store
-from tests.harness.nemesis import hit
+from tests.harness.nemesis import inflict
 
 Deed = Callable[[str, float], None]
 """Does something to a slot, or to all, for a number of seconds; returns when it is undone."""
@@ -32,7 +32,7 @@ class Service(Protocol):
         """The slots whose workers reach it by a network of their own."""
 
     @property
-    def deeds(self) -> Mapping[str, Deed]:
+    def faults(self) -> Mapping[str, Deed]:
         """The faults of the service and of its network."""
 
     def url(self, slot: str = "") -> str:
@@ -62,7 +62,7 @@ class ServiceGroups:
         self._store = store
         self._one = threading.Lock()
         kinds = {} if store is None else {"node-kill": "kill", "node-pause": "pause"}
-        self.deeds: Mapping[str, Deed] = {name: self._breaking(kind) for name, kind in kinds.items()}
+        self.faults: Mapping[str, Deed] = {name: self._breaking(kind) for name, kind in kinds.items()}
 
     def url(self, slot: str = "") -> str:
         return ""
@@ -78,6 +78,6 @@ class ServiceGroups:
         def break_one(_slot: str, seconds: float) -> None:
             assert self._store is not None
             with self._one:
-                hit(kind, [random.choice(list(self._store.nodes.values()))], seconds)
+                inflict(kind, [random.choice(list(self._store.nodes.values()))], seconds)
 
         return break_one

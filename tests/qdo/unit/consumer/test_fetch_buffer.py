@@ -28,7 +28,9 @@ def filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
     return buffer, rows
 
 
-def handed(buffer: FetchBuffer, most: int, skip: frozenset[Partition] = frozenset()) -> list[tuple[int, int]]:
+def counts_handed_out(
+    buffer: FetchBuffer, most: int, skip: frozenset[Partition] = frozenset()
+) -> list[tuple[int, int]]:
     """Hands out, and returns the partitions with the number of messages of each."""
     batches = buffer.hand_out(buffer.take(most, skip))
     return [(batch.partition.number, len(batch.messages)) for batch in batches]
@@ -86,8 +88,8 @@ def test_a_whole_chunk_is_given_as_it_is() -> None:
 def test_partitions_take_turns() -> None:
     """A partition that was handed out goes to the end of the line, so that each gets its turn."""
     buffer, _ = filled(2, 2, 2)
-    assert [handed(buffer, 1) for _ in range(6)] == [[(number, 1)] for number in (1, 2, 3, 1, 2, 3)]
-    assert handed(buffer, 1) == []
+    assert [counts_handed_out(buffer, 1) for _ in range(6)] == [[(number, 1)] for number in (1, 2, 3, 1, 2, 3)]
+    assert counts_handed_out(buffer, 1) == []
 
 
 def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
@@ -149,7 +151,7 @@ def test_the_sums_are_those_of_the_partitions() -> None:
     buffer.put(rows[2], messages(20, 24, 3))
     assert buffer.count == sum(row.count for row in rows)
     assert buffer.size == sum(row.size for row in rows)
-    assert dict(handed(buffer, 100)) == {ONE.number: 2, THREE.number: 5}
+    assert dict(counts_handed_out(buffer, 100)) == {ONE.number: 2, THREE.number: 5}
 
 
 def test_bodies_of_all_kinds_are_weighed() -> None:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.consumer.fetcher import (
-    GATHER,
+    MAX_READS,
+    MIN_READ_MESSAGES,
+    POLL_MERGE_INTERVAL,
     QUEUES,
-    READS,
-    SLICE,
     BufferSpace,
     FetchPlan,
     InFlightCalls,
@@ -42,64 +42,66 @@ def planned(*wants: OwnedPartition, room: BufferSpace = ROOMY, pending_calls: In
 
 def test_reads_are_few_at_a_time() -> None:
     """With the max number of reads under way no read is begun, but a poll still is."""
-    plan_fetches = planned(want(1, more=True), want(2, more=None), want(3), pending_calls=InFlightCalls(READS, (), 4))
-    assert [ask.wait for ask in plan_fetches.asks] == [WAIT]
+    plan_fetches = planned(
+        want(1, more=True), want(2, more=None), want(3), pending_calls=InFlightCalls(MAX_READS, (), 4)
+    )
+    assert [ask.wait for ask in plan_fetches.calls] == [WAIT]
 
 
 def test_room_is_shared_by_those_who_have_more() -> None:
     """Partitions share the room; if the shares would get too small, fewer partitions are read."""
     other = InFlightCalls(1, (), 4)
-    (ask,) = planned(*(want(number, more=True) for number in range(1, 6)), pending_calls=other).asks
-    assert (len(ask.wants), ask.limit) == (5, 750)
-    (ask,) = planned(*(want(number, more=True) for number in range(1, 1001)), pending_calls=other).asks
-    assert [one.partition.number for one in ask.wants] == list(range(1, 38))
+    (ask,) = planned(*(want(number, more=True) for number in range(1, 6)), pending_calls=other).calls
+    assert (len(ask.partitions), ask.limit) == (5, 750)
+    (ask,) = planned(*(want(number, more=True) for number in range(1, 1001)), pending_calls=other).calls
+    assert [one.partition.number for one in ask.partitions] == list(range(1, 38))
     assert ask.limit == 101
 
 
 def test_two_calls_take_turns() -> None:
     """With nothing under way busy partitions are split into two calls: one is answered while the next is made."""
-    asks = planned(*(want(number, more=True) for number in range(1, 6))).asks
-    assert [[one.partition.number for one in ask.wants] for ask in asks] == [[1, 2, 3], [4, 5]]
+    asks = planned(*(want(number, more=True) for number in range(1, 6))).calls
+    assert [[one.partition.number for one in ask.partitions] for ask in asks] == [[1, 2, 3], [4, 5]]
     assert {ask.limit for ask in asks} == {750}
-    (ask,) = planned(want(1, more=True)).asks
+    (ask,) = planned(want(1, more=True)).calls
     assert ask.limit == PAGE
 
 
 def test_whoever_was_not_looked_at_comes_first() -> None:
     """A partition that was not read yet comes first; otherwise busy ones would delay it forever."""
     full, new = want(1, more=True), want(2, more=None)
-    (ask,) = planned(full, new, pending_calls=InFlightCalls(READS - 1, (), 4)).asks
-    assert ask.wants == (new,)
-    assert {ask.wants for ask in planned(full, new).asks} == {(full,), (new,)}
+    (ask,) = planned(full, new, pending_calls=InFlightCalls(MAX_READS - 1, (), 4)).calls
+    assert ask.partitions == (new,)
+    assert {ask.partitions for ask in planned(full, new).calls} == {(full,), (new,)}
 
 
 def test_whoever_holds_nothing_is_never_starved() -> None:
     """A partition that holds nothing may read its reserve, even when others fill the room."""
-    read, poll = planned(want(1, more=True), want(2), want(3, held=1), room=FULL).asks
+    read, poll = planned(want(1, more=True), want(2), want(3, held=1), room=FULL).calls
     assert (read.limit, poll.limit) == (7, 7)
-    assert [one.partition.number for one in poll.wants] == [2]
+    assert [one.partition.number for one in poll.partitions] == [2]
 
 
 def test_a_newcomer_waits_until_the_others_end() -> None:
     """A newcomer gets a poll of its own that ends with the running one, which is not broken off."""
-    (ask,) = planned(want(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).asks
+    (ask,) = planned(want(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).calls
     assert ask.wait == 7.5
 
 
 def test_polls_that_end_together_become_one() -> None:
     """Shortly before a poll ends no other is begun; if its answer is overdue, nobody waits for it."""
-    soon = planned(want(2), pending_calls=InFlightCalls(0, (NOW + GATHER / 2,), 4))
-    assert soon.asks == []
-    assert soon.recheck == NOW + GATHER * 1.5
-    overdue = planned(want(2), pending_calls=InFlightCalls(0, (NOW - GATHER,), 4))
-    assert overdue.asks[0].wait == WAIT
+    soon = planned(want(2), pending_calls=InFlightCalls(0, (NOW + POLL_MERGE_INTERVAL / 2,), 4))
+    assert soon.calls == []
+    assert soon.recheck == NOW + POLL_MERGE_INTERVAL * 1.5
+    overdue = planned(want(2), pending_calls=InFlightCalls(0, (NOW - POLL_MERGE_INTERVAL,), 4))
+    assert overdue.calls[0].wait == WAIT
 
 
 def test_too_many_polls_are_not_begun() -> None:
     """Polls are limited, because the service has few places; partitions without one are read without waiting."""
-    (ask,) = planned(want(2), pending_calls=InFlightCalls(1, (NOW + 9,) * 4, 4)).asks
+    (ask,) = planned(want(2), pending_calls=InFlightCalls(1, (NOW + 9,) * 4, 4)).calls
     assert ask.wait == 0
-    assert planned(want(2), pending_calls=InFlightCalls(READS, (NOW + 9,) * 4, 4)).asks == []
+    assert planned(want(2), pending_calls=InFlightCalls(MAX_READS, (NOW + 9,) * 4, 4)).calls == []
 
 
 WANTS = st.lists(
@@ -121,7 +123,7 @@ ROOMS = st.builds(
 )
 FLIGHTS = st.builds(
     InFlightCalls,
-    st.integers(0, READS),
+    st.integers(0, MAX_READS),
     st.lists(st.floats(NOW - 2, NOW + WAIT), max_size=5).map(tuple),
     st.integers(1, 5),
 )
@@ -132,19 +134,19 @@ def test_plans_stay_within_all_bounds(
     wants: list[OwnedPartition], room: BufferSpace, pending_calls: InFlightCalls
 ) -> None:
     """No partition is asked twice, no call is too large, and the number of calls and the room have their bounds."""
-    asks = plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT).asks
-    all_wants = [one for ask in asks for one in ask.wants]
+    asks = plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT).calls
+    all_wants = [one for ask in asks for one in ask.partitions]
     assert len(all_wants) == len(set(all_wants))
     assert set(all_wants) <= set(wants)
     reads = [ask for ask in asks if not ask.wait]
     polls = [ask for ask in asks if ask.wait]
-    assert len(reads) + pending_calls.reads <= READS
+    assert len(reads) + pending_calls.reads <= MAX_READS
     assert len(polls) <= max(0, pending_calls.most_polls - len(pending_calls.polls))
     for ask in asks:
-        assert len({one.partition.queue for one in ask.wants}) <= QUEUES
+        assert len({one.partition.queue for one in ask.partitions}) <= QUEUES
         assert 1 <= ask.limit <= PAGE
-        assert ask.limit * len(ask.wants) <= max(room.free + SLICE, len(ask.wants) * room.reserve)
-    assert all(one.more is False for ask in polls for one in ask.wants)
+        assert ask.limit * len(ask.partitions) <= max(room.free + MIN_READ_MESSAGES, len(ask.partitions) * room.reserve)
+    assert all(one.more is False for ask in polls for one in ask.partitions)
     if not room.free:
         assert not any(one.count for one in all_wants)
 
@@ -152,7 +154,7 @@ def test_plans_stay_within_all_bounds(
 @given(WANTS, ROOMS)
 def test_there_is_always_something_to_do(wants: list[OwnedPartition], room: BufferSpace) -> None:
     """With nothing under way and an empty partition a read is planned, so reading never stops."""
-    asks = plan_fetches(wants, room, IDLE, NOW, page=PAGE, wait=WAIT).asks
+    asks = plan_fetches(wants, room, IDLE, NOW, page=PAGE, wait=WAIT).calls
     if any(not one.count for one in wants):
         assert asks
 

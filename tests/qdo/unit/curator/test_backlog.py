@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdo.curator.backlog import MOST_BLOCKED, RECHECK, SHARE, Backlog
+from qdo.curator.backlog import MAX_BLOCKED, RECHECK, SHARE, Backlog
 from qdo.curator.nodes import DELAY, PRIORITY, QUEUE, Child, Names
 
 NOW = 1_800_000_000_000
@@ -30,7 +30,7 @@ def take(backlog: Backlog) -> Child:
     return child
 
 
-def taken(backlog: Backlog) -> list[str]:
+def take_all(backlog: Backlog) -> list[str]:
     nodes = []
     while (child := backlog.take(NOW)) is not None:
         nodes.append(child.name)
@@ -42,7 +42,7 @@ def test_nodes_are_taken_in_order_and_once() -> None:
     backlog = listed(names(3)[::-1])
     first = take(backlog)
     backlog.listed(names(3), 0.0, 0.0)
-    assert [first.name, *taken(backlog)] == names(3)
+    assert [first.name, *take_all(backlog)] == names(3)
     backlog.drop(first)
     assert backlog.take(NOW) is None
 
@@ -54,10 +54,10 @@ def test_what_was_not_handled_is_taken_again() -> None:
     backlog.set_aside(second)
     backlog.put_back(first)
     backlog.listed(names(3), 0.0, 0.0)
-    assert taken(backlog) == [names(3)[0], names(3)[2]]
+    assert take_all(backlog) == [names(3)[0], names(3)[2]]
     backlog.listed([], 0.0, 0.0)
     backlog.listed(names(2, 1), 0.0, 0.0)
-    assert taken(backlog) == [second.name]
+    assert take_all(backlog) == [second.name]
 
 
 def test_a_blocked_node_waits_for_its_lock() -> None:
@@ -67,10 +67,10 @@ def test_a_blocked_node_waits_for_its_lock() -> None:
     assert backlog.block(first, 0.0)
     assert backlog.block(second, 0.0)
     backlog.listed([first.name], 0.0, 0.0)
-    assert taken(backlog) == []
+    assert take_all(backlog) == []
     for name in (first.name, first.name, second.name):
         backlog.unblock(name)
-    assert taken(backlog) == [first.name]
+    assert take_all(backlog) == [first.name]
 
 
 def test_a_blocked_node_may_be_in_hand_after_all() -> None:
@@ -80,17 +80,17 @@ def test_a_blocked_node_may_be_in_hand_after_all() -> None:
     assert backlog.block(first, 0.0)
     assert backlog.hold(first)
     backlog.unblock(first.name)
-    assert taken(backlog) == []
+    assert take_all(backlog) == []
     assert backlog.block(first, 0.0)
     backlog.unblock(first.name)
     assert not backlog.hold(first)
-    assert taken(backlog) == [first.name]
+    assert take_all(backlog) == [first.name]
 
 
 def test_locks_are_watched_up_to_a_bound() -> None:
     """Further nodes locked by others are read with a later list."""
-    backlog = listed(names(MOST_BLOCKED + 1))
-    assert all(backlog.block(take(backlog), 0.0) for _ in range(MOST_BLOCKED))
+    backlog = listed(names(MAX_BLOCKED + 1))
+    assert all(backlog.block(take(backlog), 0.0) for _ in range(MAX_BLOCKED))
     assert not backlog.block(take(backlog), 5.0)
     assert backlog.listing_due(6.0, NOW) == 5.0 + RECHECK - 6.0
 
@@ -102,7 +102,7 @@ def test_what_was_not_watched_is_looked_at_again() -> None:
     assert backlog.block(first, 0.0)
     assert backlog.listing_due(0.0, NOW) is None
     backlog.unwatched()
-    assert taken(backlog) == names(2)
+    assert take_all(backlog) == names(2)
     assert backlog.listing_due(0.0, NOW) == 0
 
 

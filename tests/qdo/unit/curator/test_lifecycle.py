@@ -31,11 +31,11 @@ WAY: dict[State, list[Event]] = {
 }
 
 
-def at(state: State, heard: list[Event] | None = None) -> Lifecycle:
+def lifecycle_in(state: State, heard: list[Event] | None = None) -> Lifecycle:
     """Returns a life cycle in this state."""
     lifecycle = Lifecycle("/q", None if heard is None else heard.append)
     for event in WAY[state]:
-        assert lifecycle.happened(event)
+        assert lifecycle.handle(event)
     assert lifecycle.state == state
     return lifecycle
 
@@ -43,10 +43,10 @@ def at(state: State, heard: list[Event] | None = None) -> Lifecycle:
 @pytest.mark.parametrize(("before", "event", "after"), TABLE)
 async def test_a_state_changes(before: State, event: Event, after: State) -> None:
     """Each transition of the table happens, and wakes the waiting threads."""
-    lifecycle = at(before)
+    lifecycle = lifecycle_in(before)
     woken = [asyncio.ensure_future(lifecycle.changed.next.wait()) for _ in range(2)]
     await asyncio.sleep(0)
-    assert lifecycle.happened(event)
+    assert lifecycle.handle(event)
     async with asyncio.timeout(60):
         await asyncio.gather(*woken)
     assert lifecycle.state == after
@@ -56,27 +56,27 @@ async def test_a_state_changes(before: State, event: Event, after: State) -> Non
 def test_nothing_else_changes_a_state(state: State) -> None:
     """A transition that is not in the table is ignored: ``lost`` and ``closed`` are final, except for closing."""
     for event in set(get_args(Event)) - {event for before, event, _ in TABLE if before == state}:
-        lifecycle = at(state)
-        assert not lifecycle.happened(event)
+        lifecycle = lifecycle_in(state)
+        assert not lifecycle.handle(event)
         assert lifecycle.state == state
 
 
 def test_the_program_hears_of_its_connection() -> None:
     """The listener is notified of changes of the connection; an error in it does no harm."""
     heard: list[Event] = []
-    lifecycle = at("started", heard)
+    lifecycle = lifecycle_in("started", heard)
     states: list[LinkState] = ["suspended", "connected", "connected", "suspended", "lost", "connected"]
     for state in states:
-        lifecycle.hear(state)
-    lifecycle.happened("close")
+        lifecycle.on_link_state(state)
+    lifecycle.handle("close")
     assert heard == ["suspended", "reconnected", "suspended", "lost"]
 
     def fail(event: Event) -> None:
         raise ValueError(event)
 
     failing = Lifecycle("/q", fail)
-    failing.happened("start")
-    assert failing.happened("lost")
+    failing.handle("start")
+    assert failing.handle("lost")
 
 
 @pytest.mark.parametrize("state", get_args(State))
@@ -84,6 +84,6 @@ def test_a_queue_that_does_not_run_says_why(state: State) -> None:
     """The error names the queue and the next step; started and suspended queues may be used."""
     if state in REASONS:
         with pytest.raises(QueueStopped, match=r"queue /q .*(start|another)"):
-            at(state).require()
+            lifecycle_in(state).require()
     else:
-        at(state).require()
+        lifecycle_in(state).require()

@@ -13,13 +13,13 @@ from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import Member
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.unit.group.faulty import SimulatedGroup
-from tests.qdo.unit.group.owners import PATIENCE, Catalogue, Diary, until
+from tests.qdo.unit.group.owners import PATIENCE, Catalogue, RecordingListener, until
 
 QUEUE = Queue("host", "app", "orders")
 PARTITIONS = frozenset(Partition(QUEUE, number) for number in range(1, 5))
 ONE, TWO, THREE, FOUR = sorted(PARTITIONS)
 WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
-OTHER = Member("b", WANTS)
+OTHER_MEMBER = Member("b", WANTS)
 FIRST, LATER = "1" * 32, "2" * 32
 
 
@@ -33,7 +33,7 @@ class MemberSetup(SimulatedGroup):
 
     def __init__(self) -> None:
         super().__init__()
-        self.owner = Diary()
+        self.owner = RecordingListener()
         self.catalogue = Catalogue(WANTS, {QUEUE: 4})
         self.made: list[GroupMember] = []
 

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
-from qdo.coordination import Sight
+from qdo.coordination import Visibility
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue, Subscription
 
@@ -57,9 +57,9 @@ class Catalogue:
         self.own = own
         self.queues = queues
         self.away = False
-        self.sight = Sight(("*",))
+        self.sight = Visibility(("*",))
         self.wanted: Collection[Subscription] = ()
-        self.leader: Sight | None = None
+        self.leader: Visibility | None = None
         self.unseen: AbstractSet[Queue] = frozenset()
 
     @property
@@ -69,14 +69,14 @@ class Catalogue:
     def look_up(self, wanted: Collection[Subscription], _held: AbstractSet[Queue]) -> None:
         self.wanted = wanted
 
-    def follow(self, leader: Sight | None, _held: AbstractSet[Queue]) -> None:
+    def follow(self, leader: Visibility | None, _held: AbstractSet[Queue]) -> None:
         self.wanted, self.leader = (), leader
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
         self.unseen = unseen
 
 
-class Diary(PartitionListener):
+class RecordingListener(PartitionListener):
     """An owner that records its calls.
 
     Attributes:
@@ -117,7 +117,7 @@ class Diary(PartitionListener):
         return [partitions for notified, partitions in self.notified if notified == what]
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        partitions = self._note("assigned", rows)
+        partitions = self._record_offset("assigned", rows)
         if self.have & partitions:
             self.wrong.append(f"{partitions} assigned twice")
         self.have |= partitions
@@ -129,7 +129,7 @@ class Diary(PartitionListener):
         self.stopped |= set(rows)
 
     async def revoke(self, row: OwnedPartition) -> None:
-        partitions = self._note("revoke", [row])
+        partitions = self._record_offset("revoke", [row])
         if not partitions <= self.have or row not in self.stopped:
             self.wrong.append(f"{partitions} revoked, but not had or not stopped")
         for partition in partitions & self.slow.keys():
@@ -141,7 +141,7 @@ class Diary(PartitionListener):
         self.have -= partitions
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        partitions = self._note("lost", rows)
+        partitions = self._record_offset("lost", rows)
         if not partitions <= self.have or not self.stopped.issuperset(rows):
             self.wrong.append(f"{partitions} lost, but not had or not stopped")
         self.have -= partitions
@@ -156,12 +156,12 @@ class Diary(PartitionListener):
         self.commit_failures.append(error)
 
     def suspended(self) -> None:
-        self._note("suspended", ())
+        self._record_offset("suspended", ())
 
     def resumed(self) -> None:
-        self._note("resumed", ())
+        self._record_offset("resumed", ())
 
-    def _note(self, what: str, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
+    def _record_offset(self, what: str, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
         partitions = frozenset(row.partition for row in rows)
         self.notified.append((what, partitions))
         return partitions

@@ -8,7 +8,7 @@ import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.errors import CoordinationRefused, SessionLost
-from tests.qdo.unit.group.conftest import FIRST, LATER, OTHER, MemberSetup
+from tests.qdo.unit.group.conftest import FIRST, LATER, OTHER_MEMBER, MemberSetup
 from tests.qdo.unit.group.faulty import Fault
 
 
@@ -16,7 +16,7 @@ async def live(group: GroupMember, setup: MemberSetup) -> None:
     """Lives through all usual events, waiting after each until the group is stable."""
     await group.start()
     await commit(group, setup, FIRST)
-    await setup.join(OTHER)
+    await setup.join(OTHER_MEMBER)
     await setup.rest(group)
     setup.see(group, 6)
     await commit(group, setup, LATER)

@@ -11,7 +11,7 @@ from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member, TargetAssignment, stored_assignments
 from qdo.coordination.tree import NODE_LIMIT, Delete
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
-from tests.qdo.unit.group.conftest import ONE, OTHER, PARTITIONS, TWO, WANTS, MemberSetup
+from tests.qdo.unit.group.conftest import ONE, OTHER_MEMBER, PARTITIONS, TWO, WANTS, MemberSetup
 from tests.qdo.unit.group.owners import until
 from tests.replacing import replace_in
 
@@ -24,7 +24,7 @@ async def pause() -> None:
 async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(setup: MemberSetup) -> None:
     """A leader that cannot ask the service takes nothing away, and works on what it had before."""
     setup.catalogue.away = True
-    other = await setup.join(OTHER)
+    other = await setup.join(OTHER_MEMBER)
     assert await other.set_target(TargetAssignment({ONE: "a", TWO: "b"}), -1)
     group = setup.make()
     await group.start()
@@ -38,7 +38,7 @@ async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(s
 
 async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(setup: MemberSetup) -> None:
     """A partition that is taken away while it is claimed is given back, because another member owns it by then."""
-    other = await setup.join(OTHER)
+    other = await setup.join(OTHER_MEMBER)
     assert await other.lead()
     assert await other.set_target(TargetAssignment(dict.fromkeys(PARTITIONS, "a")), -1)
     claiming = setup.coordinator.held_up["claim"] = asyncio.Event()
@@ -60,7 +60,7 @@ async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(se
     group = setup.make()
     await group.start()
     await until(lambda: setup.owner.have == PARTITIONS)
-    await setup.join(OTHER)
+    await setup.join(OTHER_MEMBER)
     await until(
         lambda: sorted(row.state for row in group.table.held.values()) == ["owned", "owned", "revoking", "revoking"]
     )
@@ -90,7 +90,7 @@ async def test_a_share_that_fits_into_no_node_changes_nothing(
     await group.start()
     await setup.rest(group)
     with replace_in(stored_assignments, NODE_LIMIT, 10):
-        await setup.join(OTHER)
+        await setup.join(OTHER_MEMBER)
         await until(lambda: "bytes, but a node holds at most 10" in caplog.text)
         assert group.state == "active"
         assert setup.owner.have == PARTITIONS
@@ -169,7 +169,7 @@ async def test_what_is_not_allowed_is_told(setup: MemberSetup, call: str) -> Non
     group = setup.make()
     await group.start()
     await setup.rest(group)
-    await setup.join(OTHER)
+    await setup.join(OTHER_MEMBER)
     await setup.rest(group)
     assert len(setup.owner.refusals) == 1
 

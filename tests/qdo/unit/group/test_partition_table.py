@@ -15,9 +15,9 @@ from qdo.coordination.tree import Delete
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner, SessionLost
 from qdo.partitions import Partition
 from qdo.tasks import CANCEL_GRACE
-from tests.qdo.unit.group.conftest import FIRST, LATER, ONE, OTHER, TWO
+from tests.qdo.unit.group.conftest import FIRST, LATER, ONE, OTHER_MEMBER, TWO
 from tests.qdo.unit.group.faulty import Fault, SimulatedGroup
-from tests.qdo.unit.group.owners import Diary, standing_time, until
+from tests.qdo.unit.group.owners import RecordingListener, standing_time, until
 
 
 class TableSetup(SimulatedGroup):
@@ -27,7 +27,7 @@ class TableSetup(SimulatedGroup):
 
     def __init__(self) -> None:
         super().__init__()
-        self.owner = Diary()
+        self.owner = RecordingListener()
         self.events = SessionEvents(lambda event: self.table.close() if event == "lost" else None)
         self.faults, self.held_up = self.coordinator.faults, self.coordinator.held_up
 
@@ -44,7 +44,7 @@ class TableSetup(SimulatedGroup):
 
     async def take(self, partition: Partition) -> Session:
         """Lets another member own a partition."""
-        other = await self.join(OTHER)
+        other = await self.join(OTHER_MEMBER)
         assert await other.claim([partition])
         return other
 
@@ -64,7 +64,7 @@ class TableSetup(SimulatedGroup):
         return self.service.tree.nodes[self._paths.offset(partition)].version
 
     @property
-    def told(self) -> list[str]:
+    def notifications(self) -> list[str]:
         return [what for what, _ in self.owner.notified]
 
     async def claim_in_doubt(self, *partitions: Partition) -> None:
@@ -157,7 +157,7 @@ async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None
     await setup.until(None)
     assert setup.is_free(ONE)
     assert setup.recorded(ONE) == FIRST
-    assert setup.told == ["assigned", "revoke"]
+    assert setup.notifications == ["assigned", "revoke"]
 
 
 async def test_revoking_to_releasing_when_the_time_is_over(setup: TableSetup) -> None:
@@ -166,11 +166,11 @@ async def test_revoking_to_releasing_when_the_time_is_over(setup: TableSetup) ->
     with standing_time() as skip:
         await setup.table.claim([ONE])
         setup.table.give_up([ONE])
-        await until(lambda: setup.told == ["assigned", "revoke"])
+        await until(lambda: setup.notifications == ["assigned", "revoke"])
         skip(20.0)
         await until(lambda: setup.is_free(ONE))
         await setup.until(None)
-    assert setup.told == ["assigned", "revoke", "lost"]
+    assert setup.notifications == ["assigned", "revoke", "lost"]
     assert setup.owner.cancelled == ["revoke"]
 
 
@@ -181,7 +181,7 @@ async def test_owned_to_releasing_when_it_is_found_to_be_anothers(setup: TableSe
     assert await setup.table.record({ONE: FIRST}) == {ONE}
     assert setup.state() == "releasing"
     await setup.until(None)
-    assert setup.told == ["assigned", "lost"]
+    assert setup.notifications == ["assigned", "lost"]
     assert setup.owner_of(ONE) == setup.others["b"].link.session
 
 
@@ -195,7 +195,7 @@ async def test_revoking_to_releasing_when_it_is_found_to_be_anothers(setup: Tabl
     assert setup.state() == "releasing"
     setup.owner.hurry()
     await setup.until(None)
-    assert setup.told == ["assigned", "revoke"]
+    assert setup.notifications == ["assigned", "revoke"]
 
 
 @pytest.mark.parametrize("state", ["owned", "revoking", "releasing", "unsure"])
@@ -210,7 +210,7 @@ async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
         setup.owner.slow = {ONE: asyncio.Event()} if state == "revoking" else {}
         setup.held_up["release"] = asyncio.Event()
         setup.table.give_up([ONE])
-        await until(lambda: "revoke" in setup.told and setup.state() == state)
+        await until(lambda: "revoke" in setup.notifications and setup.state() == state)
     rows = list(setup.table.held.values())
     setup.session.link.end(SessionLost("enough"))
     assert setup.table.held == {}
@@ -221,7 +221,7 @@ async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
         await setup.table.record({ONE: FIRST})
     await setup.table.abandon()
     notified = {"owned": ["assigned", "lost"], "revoking": ["assigned", "revoke", "lost"], "unsure": []}
-    assert setup.told == notified.get(state, ["assigned", "revoke"])
+    assert setup.notifications == notified.get(state, ["assigned", "revoke"])
 
 
 async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None:
@@ -239,17 +239,17 @@ async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None
     setup.owner.on_revoke = swallow
     with standing_time() as skip:
         setup.table.give_up([ONE])
-        await until(lambda: setup.told == ["assigned", "revoke"])
+        await until(lambda: setup.notifications == ["assigned", "revoke"])
         skip(20.0)
         await until(lambda: setup.is_free(ONE))
         assert setup.state() == "releasing"
         skip(CANCEL_GRACE)
-        assert setup.told == ["assigned", "revoke"]
+        assert setup.notifications == ["assigned", "revoke"]
         skip(20.0)
         await setup.until(None)
         await setup.table.claim([ONE])
         await until(lambda: len(setup.owner.notified) == 4)
-        assert setup.told == ["assigned", "revoke", "lost", "assigned"]
+        assert setup.notifications == ["assigned", "revoke", "lost", "assigned"]
         stuck.set()
         await until(lambda: not setup.table._calls)
         assert setup.state() == "owned"

@@ -83,7 +83,7 @@ def test_being_handed_over_costs_no_attempt(found: HandlingNote | None) -> None:
     assert again.begin([FIRST]) == suspicion.begin([FIRST])
 
 
-class Deadly:
+class CrashingRunner:
     """Runs messages, each for a moment, until one of them ends the worker.
 
     Attributes:
@@ -187,7 +187,7 @@ async def live(
     commits, hands_over = odds
     records.begin()
     settings = WorkerSettings(retry=Retry(attempts=attempts), on_failure="skip", commit_messages=20)
-    runner = Deadly(chance, 3, culprits)
+    runner = CrashingRunner(chance, 3, culprits)
     handling = Handling(
         runner,  # type: ignore[arg-type] # likewise
         settings,

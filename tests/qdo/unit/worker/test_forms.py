@@ -68,7 +68,7 @@ async def generated_async() -> Any:  # noqa: ANN401
     yield
 
 
-class Later:
+class NonCoroutineAwaitable:
     """An awaitable that is not a coroutine."""
 
     def __await__(self) -> Any:  # noqa: ANN401
@@ -76,11 +76,11 @@ class Later:
         yield
 
 
-NOTHING_RAN: dict[str, End] = {
+UNRUN_RESULTS: dict[str, End] = {
     "coroutine": unheard,
     "generator": generated,
     "async generator": generated_async,
-    "awaitable": Later,
+    "awaitable": NonCoroutineAwaitable,
 }
 
 
@@ -175,10 +175,10 @@ async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", NOTHING_RAN)
+@pytest.mark.parametrize("kind", UNRUN_RESULTS)
 async def test_what_nothing_ran_of_is_not_handled(form: str, kind: str) -> None:
     """A handler that returns an object which nothing runs ends the worker with an error; nothing is handled."""
-    ran = await results(FORMS[form](NOTHING_RAN[kind]))
+    ran = await results(FORMS[form](UNRUN_RESULTS[kind]))
     assert ran.handled == 0
     assert ran.failure is not None
     assert ran.failure.effect == "exit"
@@ -259,31 +259,31 @@ def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
 
 @pytest.mark.parametrize("beside_async", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["returns", *NOTHING_RAN, *FAILED])
+@pytest.mark.parametrize("kind", ["returns", *UNRUN_RESULTS, *FAILED])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 async def test_tasks(form: str, kind: str, *, beside_async: bool) -> None:
     """A call is done when its task returns; any other end is a failed attempt, and the worker goes on."""
-    end = {"returns": lambda: 5, **NOTHING_RAN, **FAILED}[kind]
+    end = {"returns": lambda: 5, **UNRUN_RESULTS, **FAILED}[kind]
     jobs = jobs_of(form, end, beside_async=beside_async)
     ran = await results(handler_of(jobs), body=BODY)
     assert ran.handled == (kind == "returns")
     if kind != "returns":
         assert ran.failure is not None
         assert ran.failure.effect == "fail"
-        assert kind not in NOTHING_RAN or "task one returned a" in ran.failure.text
+        assert kind not in UNRUN_RESULTS or "task one returned a" in ran.failure.text
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", NOTHING_RAN)
+@pytest.mark.parametrize("kind", UNRUN_RESULTS)
 async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) -> None:
     """A task that returns an unrun object raises in tests and in ``job_queue.run`` too, without a worker."""
-    handler: Any = handler_of(jobs_of(form, NOTHING_RAN[kind], beside_async=False))
+    handler: Any = handler_of(jobs_of(form, UNRUN_RESULTS[kind], beside_async=False))
     call = message(1, body=BODY)
     with pytest.raises(NothingRan, match="task one"):
         await asyncio.to_thread(handler.run, call)
     with pytest.raises(NothingRan, match="task one"):
         await handler.run_async(call)
-    handle = FORMS[form](NOTHING_RAN[kind])
+    handle = FORMS[form](UNRUN_RESULTS[kind])
     if is_async(handle):
         with pytest.raises(InvalidHandle, match="AsyncClient"):
             sync_handler(handle)

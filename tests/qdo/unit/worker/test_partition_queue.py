@@ -56,8 +56,8 @@ class QueueModel(RuleBasedStateMachine):
         if run is None:
             return multiple()
         assert 1 <= len(run.messages) <= most
-        for message in run.messages:
-            assert run.attempt == self.failed.get(message.id, 0) + 1
+        for taken in run.messages:
+            assert run.attempt == self.failed.get(taken.id, 0) + 1
         self.running.append(run)
         return run
 
@@ -84,7 +84,7 @@ class QueueModel(RuleBasedStateMachine):
     def again(self, one: FailedMessage) -> None:
         """Marks a message for another attempt."""
         self.holding.remove(one)
-        self.partition_queue.again(one)
+        self.partition_queue.retry(one)
 
     @rule(one=consumes(held))
     def finish(self, one: FailedMessage) -> None:
@@ -116,8 +116,8 @@ class QueueModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """From any state everything can be finished, and nothing is left over."""
-        for message in list(self.holding):
-            self.finish(message)
+        for held_message in list(self.holding):
+            self.finish(held_message)
         for run in list(self.running):
             self.settle_all(run)
         while (more := self.partition_queue.take(5)) is not None:

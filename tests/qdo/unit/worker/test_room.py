@@ -138,7 +138,7 @@ async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
     assert middle.discard(rows_of(middle, *partitions))
     gate.set()
     await middle.until_ended(loop.time() + 30)
-    assert middle.room > 0
+    assert middle.capacity > 0
 
 
 class Dying:
@@ -173,15 +173,15 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     (work,) = middle._works.values()
     (run,) = work.runs
     run.since -= 50
-    middle.note_progress()
+    middle.record_progress()
     assert middle._metrics.oldest >= 50
     assert "in hand" not in caplog.text
     run.since -= 50
-    middle.note_progress()
-    middle.note_progress()
+    middle.record_progress()
+    middle.record_progress()
     assert caplog.text.count(f"message {0:032x} of {work.partition} for 100 s") == 1
     run.handled = 1
-    middle.note_progress()
+    middle.record_progress()
     assert middle._metrics.oldest < 50
     gate.set()
     assert await middle.finish(rows_of(middle, Partition(QUEUE, 1)), asyncio.get_running_loop().time() + 30)
@@ -208,7 +208,7 @@ def aged(middle: Dispatcher, seconds: float) -> None:
     for work in (*middle._works.values(), *middle._leaked):
         for run in work.runs:
             run.since -= seconds
-    middle.note_progress()
+    middle.record_progress()
 
 
 async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -> None:
@@ -255,7 +255,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
     aged(middle, 11)
     aged(middle, 20)
     assert middle._runner.slots == 0
-    assert middle.room == 0
+    assert middle.capacity == 0
     middle.feed(Partition(QUEUE, 3), messages(1, 3))
     middle.dispatch()
     assert middle._works[Partition(QUEUE, 3)].partition_queue.count == 1
@@ -292,7 +292,7 @@ async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
 
 
-class Answerless(Owned):
+class UnansweredNotes(Owned):
     """Records no note until it is told to."""
 
     def __init__(self, **offsets: CommittedOffset) -> None:
@@ -307,7 +307,7 @@ class Answerless(Owned):
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
 async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(kind: str) -> None:
     """A message that waits for its note is not taken for a hanging handler: no attempt counts, and nothing fails."""
-    owned = Answerless(p1=CommittedOffset(held=True))
+    owned = UnansweredNotes(p1=CommittedOffset(held=True))
     begun = []
 
     async def later(message: Message, _: object) -> None:
@@ -375,14 +375,14 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
     await asyncio.sleep(0)
     aged(middle, 20)
     await _until(lambda: bool(owned.rejoined))
-    assert middle.room > 0
+    assert middle.capacity > 0
     ended.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
 
 
 async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     """If the session is lost while a hanging message is noted, the next session is not ended on its account."""
-    gate, owned = threading.Event(), Answerless()
+    gate, owned = threading.Event(), UnansweredNotes()
     middle = await handling(lambda *_: gate.wait(30), owned=owned, stalled_after=10.0)
     partition = Partition(QUEUE, 1)
     middle.feed(partition, messages(1, 1))

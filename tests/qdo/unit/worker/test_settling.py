@@ -73,7 +73,7 @@ async def test_a_run_is_settled_once(why: str) -> None:
         while not owned.asked.is_set():
             await asyncio.sleep(0.05)
             if why == "stalled":
-                worker.note_progress()
+                worker.record_progress()
         go.set()
         await asyncio.to_thread(ended.wait)
         await asyncio.sleep(0.1)
@@ -106,12 +106,12 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
         worker._works[PARTITION].close()  # it is being revoked when the time is over
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not run.leaked:
-                worker.note_progress()
+                worker.record_progress()
                 await asyncio.sleep(0.05)
     assert worker.discard(rows_of(worker, PARTITION))
     async with asyncio.timeout(PATIENCE_SECONDS):
         while PARTITION in worker.busy:
-            worker.note_progress()
+            worker.record_progress()
             await asyncio.sleep(0.05)
     worker.feed(PARTITION, messages(1, 1))
     worker.dispatch()
@@ -147,7 +147,7 @@ async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
             worker.discard(rows_of(worker, PARTITION))
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not hanging.leaked:
-                worker.note_progress()
+                worker.record_progress()
                 await asyncio.sleep(0.05)
         if work.handing_over is not None:
             await work.handing_over

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, SessionLease, Wire
+from qdo.coordination.zookeeper.driver.handler import CLOSE_TIMEOUT, PIECE, Handler, SessionLease, Wire
 from qdo.keepalive.vitals import Vitals
 from tests.waiting import join
 
@@ -32,7 +32,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def make(ours: socket.socket, closing: float = CLOSING) -> tuple[Wire, Handler, SessionLease, Hand]:
+def make(ours: socket.socket, closing: float = CLOSE_TIMEOUT) -> tuple[Wire, Handler, SessionLease, Hand]:
     """Creates a wire on a clock that stands still."""
     hand = Hand()
     lease = SessionLease(3.0, hand)
@@ -194,7 +194,7 @@ def test_nothing_lapses_before_it_began() -> None:
     hand = Hand()
     lease = SessionLease(1.0, hand)
     hand.now += 100
-    lease.hear(hand.now)
+    lease.renew(hand.now)
     assert not lease.lapsed
     assert not lease.broken
     lease.grant(1.0, hand.now)
@@ -215,10 +215,10 @@ def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
     """An answer may have arrived before the process was stopped, so the session may have ended since."""
     lease, hand = begun(10.0)
     hand.now += 11
-    lease.hear(hand.now)
+    lease.renew(hand.now)
     assert lease.lapsed
-    assert lease.left == 0
-    lease.hear(hand.now)
+    assert lease.remaining == 0
+    lease.renew(hand.now)
     assert lease.lapsed
 
 
@@ -228,9 +228,9 @@ def test_an_answer_counts_from_its_request() -> None:
     hand.now += 1
     sent_at = hand.now
     hand.now += 8
-    lease.hear(sent_at)
+    lease.renew(sent_at)
     assert lease.silence == 8
-    assert lease.left == 2
+    assert lease.remaining == 2
     hand.now += 2.1
     assert lease.lapsed
 
@@ -239,10 +239,10 @@ def test_what_was_found_lapsed_stays_so() -> None:
     """A lapse that was seen is final, even if another process hears the servers in the same instant."""
     hand, vitals = Hand(), Vitals.begin(60.0)
     lease = SessionLease(10.0, hand, vitals)
-    vitals.heard(hand.now)
+    vitals.record_answer(hand.now)
     hand.now += 11
     assert lease.lapsed
-    vitals.heard(hand.now)
+    vitals.record_answer(hand.now)
     assert lease.lapsed
     vitals.close()
 
@@ -250,8 +250,8 @@ def test_what_was_found_lapsed_stays_so() -> None:
 def test_a_process_that_heard_too_late_once_does_not_take_it_back() -> None:
     """A lapse that one process recorded is kept when another connection records an answer."""
     vitals = Vitals.begin(60.0)
-    vitals.heard(1.0, lapsed=True)
-    vitals.heard(2.0)
+    vitals.record_answer(1.0, lapsed=True)
+    vitals.record_answer(2.0)
     assert vitals.lapsed
     vitals.close()
 
@@ -266,5 +266,5 @@ def test_a_lease_lives_while_no_silence_is_too_long(pauses: list[float]) -> None
         hand.now += pause
         longest = max(longest, hand.now - before)
         assert lease.lapsed == (longest > 10.0)
-        lease.hear(hand.now)
+        lease.renew(hand.now)
         assert lease.lapsed == (longest > 10.0)

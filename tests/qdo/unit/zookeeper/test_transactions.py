@@ -27,8 +27,8 @@ def test_bundles_stay_small(wanted: list[Change]) -> None:
     for part in tree.bundle(wanted):
         bundle = wanted[part]
         if len(bundle) > 1:
-            assert len(tree.join(bundle)) <= tree.MOST_OPERATIONS
-            assert tree.size(tree.join(bundle)) <= tree.MOST_BYTES
+            assert len(tree.join(bundle)) <= tree.MAX_OPERATIONS
+            assert tree.size(tree.join(bundle)) <= tree.MAX_BUNDLE_BYTES
 
 
 def test_small_changes_go_together() -> None:

@@ -27,7 +27,7 @@ async def test_what_changes_while_it_is_read_is_not_kept(link: TreeLink) -> None
     watching = WatchedNodes(link)
     reading = asyncio.gather(watching.node("/members/a"), watching.children("/members"))
     await asyncio.sleep(0)
-    watching.hear(["/members/a", "/members"])
+    watching.invalidate(["/members/a", "/members"])
     await reading
     link.tree.apply(0, (SetData("/members/a", b"new", ANY), Create("/members/b")))
     node = await watching.node("/members/a")

@@ -8,7 +8,7 @@ import pytest
 
 from qdo import Jobs
 from queuey.client import Client
-from tests.qdo.worker.claiming.test_claims import SOON
+from tests.qdo.worker.claiming.test_claims import SHORT_BACKOFF
 from tests.qdo.worker.conftest import Workers
 
 
@@ -21,5 +21,5 @@ async def client(workers: Workers) -> AsyncIterator[Client]:
 @pytest.fixture
 async def jobs(workers: Workers, client: Client) -> Jobs:
     """Tasks of a queue with short retry delays."""
-    queue = await workers.system.queue(backoff=SOON)
+    queue = await workers.system.queue(backoff=SHORT_BACKOFF)
     return Jobs(queue.name, client=client, async_client=workers.system.client)

@@ -32,7 +32,7 @@ from tests.qdo.worker.test_processes import Book, book
 __all__ = ["book", "group"]
 
 MODULE = "tests.qdo.worker.hands"
-SOON = "first=0.05,most=0.05,jitter=0"
+SHORT_BACKOFF = "first=0.05,most=0.05,jitter=0"
 
 
 def make(workers: Workers, handler: Any, *queues: Queue, ttl: float = 30.0, **options: Any) -> Worker:  # noqa: ANN401
@@ -236,7 +236,7 @@ async def test_what_is_not_finished_in_time_comes_again(workers: Workers) -> Non
 @pytest.mark.parametrize("kind", ["thread", "task"])
 async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
     """The message of a handler that does not end goes to other workers with a reason; the worker goes on."""
-    queue = await workers.system.queue(max_deliveries=1, backoff=SOON)
+    queue = await workers.system.queue(max_deliveries=1, backoff=SHORT_BACKOFF)
     await workers.system.send(queue, 2)
     go_on = threading.Event()
 
@@ -265,7 +265,7 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
 
 async def test_a_worker_whose_threads_all_hang_ends(workers: Workers) -> None:
     """A worker whose threads all hang claims no more and exits with code 1, because each hang costs a thread."""
-    queue = await workers.system.queue(backoff=SOON)
+    queue = await workers.system.queue(backoff=SHORT_BACKOFF)
     await workers.system.send(queue, 4)
     go_on, begun = threading.Event(), []
 
@@ -334,7 +334,7 @@ async def test_a_service_that_is_away(
 
 async def test_hooks_and_counts(workers: Workers) -> None:
     """Middleware and metrics work as in a group."""
-    queue = await workers.system.queue(backoff=SOON)
+    queue = await workers.system.queue(backoff=SHORT_BACKOFF)
     await workers.system.send(queue, 2)
     told: list[str] = []
 

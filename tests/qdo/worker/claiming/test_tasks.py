@@ -23,7 +23,7 @@ from qdo.jobs.tasks import Invocation
 from qdo.worker.failure import ExitCode
 from queuey.client import Backoff, Client, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
-from tests.qdo.worker.claiming.test_claims import SOON, dead_letters, until_done
+from tests.qdo.worker.claiming.test_claims import SHORT_BACKOFF, dead_letters, until_done
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import Book, book
 from tests.servers.served import Served
@@ -467,7 +467,7 @@ async def test_a_worker_says_which_task(workers: Workers, jobs: Jobs, caplog: py
 
 async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks run in processes by the program's name; a plain one over its time limit is interrupted there."""
-    queue = await workers.system.queue(backoff=SOON)
+    queue = await workers.system.queue(backoff=SHORT_BACKOFF)
     monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     client = workers.system.client
     await client.send(queue.name, json={"task": "write", "args": ["a"], "kwargs": {"times": 2}})

@@ -104,7 +104,7 @@ async def test_queues_without_names(workers: Workers, client: Client, kind: Any)
     def one() -> None:
         """Does nothing."""
 
-    with pytest.raises(InvalidRequest, match=f"This is an? {kind} queue, whose messages have"):
+    with pytest.raises(InvalidRequest, match=f"Messages of an? {kind} queue have"):
         await asyncio.to_thread(one.send)
 
 

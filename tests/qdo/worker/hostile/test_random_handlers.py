@@ -19,7 +19,7 @@ import pytest
 
 from qdo.worker.failure import ExitCode
 from queuey.client import Outgoing
-from tests.qdo.contract.backends import LONG_ENOUGH
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.hostile import handlers
 from tests.qdo.worker.hostile.handlers import ENDING, KINDS, RAISED
@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 ATTEMPTS = 3
 MODES = {"threads": ["--threads", "3"], "tasks": ["--tasks", "3"], "processes": ["--processes", "2"]}
-QUICK = {"fine", "kill", "exit", "task", *RAISED}
+INSTANT_KINDS = {"fine", "kill", "exit", "task", *RAISED}
 """Bodies that take no time."""
 
 
@@ -176,7 +176,7 @@ def supervise(running: Served, tmp_path: Path) -> Iterator[Supervise]:
 async def test_every_message_is_done_or_dead(workers: Workers, supervise: Supervise, mode: str, seed: int) -> None:
     """With handlers that kill, exit and raise every message ends; a static worker does not wait for its old session."""
     where = ["--name", "worker", "--grace", "1m"]
-    await Play(workers, supervise, mode)(random.Random(seed), QUICK, 10, *where)
+    await Play(workers, supervise, mode)(random.Random(seed), INSTANT_KINDS, 10, *where)
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ async def test_handlers_of_all_kinds_leave_nothing_undone(
 ) -> None:
     """Every message ends also with handlers that hang, swallow their cancellation, or block the whole worker."""
     chance = random.Random(f"{mode} {seed}")
-    options = ["--session-timeout", str(LONG_ENOUGH), "--stalled-after", "5s"]
+    options = ["--session-timeout", str(RESPONSIVE_SESSION_SECONDS), "--stalled-after", "5s"]
     if chance.random() < 0.5:
         options += ["--name", "worker", "--grace", "1m"]
     await Play(workers, supervise, mode)(chance, KINDS, 10, *options)

@@ -29,7 +29,7 @@ from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from tests.servers.keyspaces import HandClock, HandedStore
 from tests.sim.cassandra import cql
-from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.world import Work, World
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class PresentWorld(World):
     def at(self, seconds: float, work: Work) -> None:
         work()
 
-    def some(self, mean: float) -> float:
+    def random_time(self, mean: float) -> float:
         return 0.0
 
 
@@ -95,7 +95,7 @@ class InProcessCluster(Cluster):
     def __init__(self) -> None:
         self.time = SkippingTime()
         self.stores: list[CassandraStore] = []
-        super().__init__(PresentWorld(self.time), Weather(slow=0.0), nodes=1)
+        super().__init__(PresentWorld(self.time), NetworkFaults(slow=0.0), nodes=1)
         self._stored_at = 0
         self.nodes[0].offset = 0.0
         self.committed = self.nodes[0].data  # conditions also see unconditional writes
@@ -103,6 +103,7 @@ class InProcessCluster(Cluster):
         self._insert("INSERT INTO system_views.settings (name, value) VALUES (?, ?)", "commitlog_sync", "batch")
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+        """Carries out a request at once. Unprepared statements can only change the schema."""
         with self._lock:
             if request.statement in INSERT:
                 self._stored_at = self.time.wall()
@@ -203,6 +204,7 @@ class InProcessDriver(Driver):
         return "the store is closed" if self._ended else self._problem_found
 
     def send(self, request: Request | Encoded, done: Done) -> None:
+        """Sends a request. The loop's client answers frequent ones in its loop; the others are answered by a thread."""
         if self._ended:
             done(None, StoreClosed("the store is closed"))
             return

@@ -13,7 +13,7 @@ from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.backends import APP, PROMPT, ROW_AGE, SimulatedLocation
-from tests.contract.samples import begun, eventually, make_queue, new, say, shown_bodies
+from tests.contract.samples import append_bodies, bodies_in_partition, eventually, make_queue, new_message, start_append
 from tests.replacing import replace
 from tests.sim.cassandra.one_node.in_process import TARGET, InProcessCluster, InProcessDriver, SkippingTime, make
 
@@ -70,14 +70,14 @@ def test_a_write_on_its_way_keeps_the_read_delay() -> None:
     try:
         bridge.run(store.applications.create_application(APP))
         queue = make_queue(store, read_delay=None, consistency=PROMPT)
-        say(store, queue, "a")
+        append_bodies(store, queue, "a")
         with replace(InProcessCluster.ask, hold):
-            answer = begun(store, queue, [new("b")])
+            answer = start_append(store, queue, [new_message("b")])
             assert eventually(lambda: bool(held))
-            assert shown_bodies(store, queue) == []
+            assert bodies_in_partition(store, queue) == []
         ask(*held.pop())
         assert len(answer.result(60)) == 1
-        assert shown_bodies(store, queue) == ["a", "b"]
+        assert bodies_in_partition(store, queue) == ["a", "b"]
     finally:
         store.close()
 

@@ -11,10 +11,10 @@ from queuey.errors import NameChanged
 from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
-from queuey.storage.cassandra.bucket_index import FIRST_LOOK, LOW_WATERMARK_EVERY
+from queuey.storage.cassandra.bucket_index import LOW_WATERMARK_EVERY, MAX_FIRST_ROWS
 from queuey.storage.cassandra.bucketing import BucketWidths
 from tests.backends import APP, cassandra_options
-from tests.contract.samples import bodies, new, pages, shown_bodies, whole
+from tests.contract.samples import bodies, bodies_in_partition, new_message, pages, whole_partition
 from tests.replacing import replace
 from tests.sim.cassandra.one_node.in_process import InProcessCluster, InProcessStore, make
 
@@ -41,7 +41,7 @@ def store(cluster: InProcessCluster) -> Iterator[CassandraStore]:
 
 def kept_bodies(store: CassandraStore, queue: Queue) -> list[str | bytes]:
     """Returns the bodies that a kept read shows, and checks that fetches by id show the same."""
-    read_pages = pages(store, queue, structs.replace(whole(), kept=True))
+    read_pages = pages(store, queue, structs.replace(whole_partition(), kept=True))
     shown = [message for page in read_pages for message in page.messages]
     assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in shown], kept=True)) == shown
     return bodies(shown)
@@ -58,14 +58,18 @@ def test_rows_stay_for_a_day(cluster: InProcessCluster, store: CassandraStore, t
         row = store._parts.rows.get(APP, "q")
         assert row is not None
         assert (row.home_class, row.longest_ttl) == (bucketing.class_of(30 * HOUR), 30 * HOUR)
-    items = [new("kept", ttl=ttl, kept=True), new("dropped", ttl=ttl), new("kept", ttl=ttl, kept=True)]
+    items = [
+        new_message("kept", ttl=ttl, kept=True),
+        new_message("dropped", ttl=ttl),
+        new_message("kept", ttl=ttl, kept=True),
+    ]
     first, _, _ = bridge.run(store.messages.append(queue, items))
     assert cluster.leap(ttl - 60)
-    assert shown_bodies(store, queue) == kept_bodies(store, queue) == ["kept", "dropped", "kept"]
+    assert bodies_in_partition(store, queue) == kept_bodies(store, queue) == ["kept", "dropped", "kept"]
     assert cluster.leap(120)
-    assert (shown_bodies(store, queue), kept_bodies(store, queue)) == ([], ["kept", "kept"])
+    assert (bodies_in_partition(store, queue), kept_bodies(store, queue)) == ([], ["kept", "kept"])
     assert cluster.leap(KEPT_SECONDS - 120)
-    assert (shown_bodies(store, queue), kept_bodies(store, queue)) == ([], ["kept", "kept"])
+    assert (bodies_in_partition(store, queue), kept_bodies(store, queue)) == ([], ["kept", "kept"])
     bridge.run(store.messages.delete(queue, [(1, first)]))
     assert kept_bodies(store, queue) == ["kept"]
     assert cluster.leap(120)
@@ -76,32 +80,32 @@ def test_rows_below_the_low_watermark_are_found(cluster: InProcessCluster, store
     """Ended messages behind more buckets than one lookup shows are still read, fetched and deleted."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", SPEC))
     with replace(BucketWidths.width_at, lambda _self, _now: bucketing.NARROWEST):
-        for _ in range(FIRST_LOOK + 2):
-            (last,) = bridge.run(store.messages.append(queue, [new("kept", ttl=60, kept=True)]))
+        for _ in range(MAX_FIRST_ROWS + 2):
+            (last,) = bridge.run(store.messages.append(queue, [new_message("kept", ttl=60, kept=True)]))
             assert cluster.leap(6)
     assert cluster.leap(60)
     for _ in range(2):
-        assert shown_bodies(store, queue) == []
+        assert bodies_in_partition(store, queue) == []
         assert cluster.leap(LOW_WATERMARK_EVERY)
     [lookup] = store._driver.calls.run(
         store._parts.bucket_index.lookup([(queue.qid, 1, 0)], consistency="ONE", low_watermarks=True)
     )
     assert lookup.low_watermark is not None
     assert lookup.low_watermark > last
-    assert len(kept_bodies(store, queue)) == FIRST_LOOK + 2
+    assert len(kept_bodies(store, queue)) == MAX_FIRST_ROWS + 2
     bridge.run(store.messages.delete(queue, [(1, last)]))
-    assert len(kept_bodies(store, queue)) == FIRST_LOOK + 1
+    assert len(kept_bodies(store, queue)) == MAX_FIRST_ROWS + 1
 
 
 def test_names_stay_as_long_as_their_rows(cluster: InProcessCluster, store: CassandraStore) -> None:
     """A new value of a name replaces an ended one; a removed name row would hide the name's own message."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", SPEC))
-    first = bridge.run(store.names.write_named(queue, "n", new("first", ttl=TTL, kept=True), b"", None))
+    first = bridge.run(store.names.write_named(queue, "n", new_message("first", ttl=TTL, kept=True), b"", None))
     assert cluster.leap(TTL + KEPT_SECONDS - 60)
     assert kept_bodies(store, queue) == ["first"]
     with pytest.raises(NameChanged):
-        bridge.run(store.names.write_named(queue, "n", new("second", kept=True), b"", None))
-    bridge.run(store.names.write_named(queue, "n", new("second", kept=True), b"", first))
+        bridge.run(store.names.write_named(queue, "n", new_message("second", kept=True), b"", None))
+    bridge.run(store.names.write_named(queue, "n", new_message("second", kept=True), b"", first))
     assert kept_bodies(store, queue) == ["second"]
 
 
@@ -109,7 +113,7 @@ def test_estimates_of_a_queue_that_gets_the_option(store: CassandraStore) -> Non
     """Estimates of a queue that gets the option count the messages posted before, none of which is kept."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(ttl=100, read_delay=0.0)))
     for _ in range(5):
-        bridge.run(store.messages.append(queue, [new(str(number), ttl=100) for number in range(600)]))
+        bridge.run(store.messages.append(queue, [new_message(str(number), ttl=100) for number in range(600)]))
     [before] = bridge.run(store.messages.lag(queue, [(1, None)]))
     queue = bridge.run(store.catalogue.update_queue(queue, structs.replace(SPEC, ttl=100)))
     [after] = bridge.run(store.messages.lag(queue, [(1, None)]))

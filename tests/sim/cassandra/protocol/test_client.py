@@ -55,7 +55,7 @@ def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, *re
 
 def again(request: FastRequest, _error: BaseException) -> None:
     """Repeats any failed request through the driver."""
-    request.turn()
+    request.fall_back()
 
 
 def without_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
@@ -96,12 +96,12 @@ MUTATIONS = {
         first=3,
         violations=of_early_readers,
     ),
-    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.lose, again), first=1),
+    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.fail_in_doubt, again), first=1),
     "a lost append is in doubt": Mutation(
         ("G6",), partial(replace_in, fast_request, translate, without_effect), first=10
     ),
     "a request is answered once": Mutation(
-        ("answers",), partial(replace, FastRequest.tell, whenever_there_is_an_answer), first=3
+        ("answers",), partial(replace, FastRequest.finish, whenever_there_is_an_answer), first=3
     ),
 }
 

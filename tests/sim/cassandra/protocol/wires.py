@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tests.sim.world import ProcessLoop
 
 USER, PASSWORD = "queuey", "secret"
-RARELY = 0.1
+RARE_FAULT_FACTOR = 0.1
 """Factor for faults other than lost answers to requests: a lost answer of a handshake, a connection that breaks before
 a request arrives, a statement that a node has forgotten."""
-CUT = 0.2
+SPLIT_PROBABILITY = 0.2
 """Probability that an answer arrives in two pieces."""
-SOON = 1e-9
+TIME_TOLERANCE = 1e-9
 """Tolerance in seconds, because times are sums."""
 
 
@@ -68,7 +68,8 @@ class Direction:
         self._chunks.clear()
 
     def _arrive(self) -> None:
-        chunks, now, arrived = self._chunks, self._world.now + SOON, bytearray()
+        """Delivers all bytes that are due as one piece. After the end of the direction nothing more arrives."""
+        chunks, now, arrived = self._chunks, self._world.now + TIME_TOLERANCE, bytearray()
         while chunks and chunks[0][0] <= now:
             _, data = chunks.popleft()
             if data is None:
@@ -113,12 +114,12 @@ class Wire(asyncio.Transport):
     def write(self, data: Any) -> None:  # noqa: ANN401 - bytes
         """Sends requests. The connection may break before they arrive."""
         if self._is_open:
-            if self._cluster.happens(RARELY * self._cluster.weather.lost):
+            if self._cluster.happens(RARE_FAULT_FACTOR * self._cluster.network_faults.lost):
                 self._cluster.faults["unsent"] += 1
                 self._to_node.lose()
                 self._break()
             else:
-                self._to_node.send(self._way(), bytes(data))
+                self._to_node.send(self._transport_time(), bytes(data))
 
     def abort(self) -> None:
         """Ends the connection. Written bytes may still arrive."""
@@ -141,16 +142,21 @@ class Wire(asyncio.Transport):
         self._work()
 
     def _work(self) -> None:
-        if (away := self._away()) > 0.0:
+        """Handles the requests that have arrived, once the node is back.
+
+        Only statements of the store may fail in it.
+        """
+        if (away := self._time_away()) > 0.0:
             self._world.at(away, self._work)
             return
         for stream, opcode, body in frames.requests_in(self._requests):
             if opcode in {EXECUTE, BATCH}:
                 self._carry_out(stream, frames.sent(opcode, body))
             else:
-                self._answer(stream, *self._of_session(opcode, body), often=RARELY)
+                self._answer(stream, *self._answer_to(opcode, body), often=RARE_FAULT_FACTOR)
 
-    def _of_session(self, opcode: int, body: bytes) -> tuple[int, bytes]:
+    def _answer_to(self, opcode: int, body: bytes) -> tuple[int, bytes]:
+        """Answers a request that prepares the session or a statement: returns the opcode and body."""
         if opcode == frames.STARTUP:
             return frames.AUTHENTICATE, frames.text("org.apache.cassandra.auth.PasswordAuthenticator")
         if opcode == frames.AUTH_RESPONSE:
@@ -166,8 +172,9 @@ class Wire(asyncio.Transport):
         return frames.SUPPORTED, frames.VERSIONS
 
     def _carry_out(self, stream: int, sent: frames.Sent) -> None:
+        """Carries out a statement, unless the node has forgotten it. It rarely forgets one at random."""
         forgotten = self._node.forgotten
-        if self._cluster.happens(RARELY * self._cluster.weather.lost):
+        if self._cluster.happens(RARE_FAULT_FACTOR * self._cluster.network_faults.lost):
             self._cluster.faults["forgotten"] += 1
             forgotten.add(sent.rows[0][0])
         for query_id, _ in sent.rows:
@@ -179,11 +186,12 @@ class Wire(asyncio.Transport):
         if request.statement == NOW:
             request = request._replace(host=self._node.address)
         self._cluster.note_append(request, -1)
-        self._cluster.ask(request, partial(self._ended, stream, request))
+        self._cluster.ask(request, partial(self._send_result, stream, request))
 
-    def _ended(
+    def _send_result(
         self, stream: int, request: Request | Encoded, rows: Rows | None, failure: StoreUnavailable | None
     ) -> None:
+        """Sends the result of a statement to the client, or an error that says that too few replicas were up."""
         if failure is not None:
             self._answer(stream, frames.ERROR, frames.error(frames.UNAVAILABLE, struct.pack(">Hii", 4, 2, 1)))
         elif isinstance(request, Request):
@@ -194,7 +202,7 @@ class Wire(asyncio.Transport):
     def _answer(self, stream: int, opcode: int, body: bytes, *, often: float = 1.0) -> None:
         """Sends an answer, unless it is lost. ``often`` is a factor for the probability of that."""
         data, rng, cluster = frames.frame(stream, opcode, body), self._world.rng, self._cluster
-        if not cluster.happens(often * cluster.weather.lost):
+        if not cluster.happens(often * cluster.network_faults.lost):
             self._send(data)
             return
         fate = rng.choice(("none", "late", "late", "half", "broken"))
@@ -202,40 +210,41 @@ class Wire(asyncio.Transport):
         if fate == "late":
             self._world.at(rng.choice((1.0, 4.0, 9.0)) * cluster.pace.scale, partial(self._send, data))
         elif fate == "half" and self._is_open:
-            self._to_client.send(self._way(), data[: self._inside(data)])
+            self._to_client.send(self._transport_time(), data[: self._inside(data)])
         if fate in {"half", "broken"}:
             self._break()
 
     def _send(self, data: bytes) -> None:
+        """Sends bytes once the node is back, sometimes in two pieces. Drops them if the connection was closed."""
         if not self._is_open:
             return
-        if (away := self._away()) > 0.0:
+        if (away := self._time_away()) > 0.0:
             self._world.at(away, partial(self._send, data))
             return
         rng = self._world.rng
-        if rng.random() < CUT:
+        if rng.random() < SPLIT_PROBABILITY:
             split = self._inside(data)
-            self._to_client.send(self._way(), data[:split])
+            self._to_client.send(self._transport_time(), data[:split])
             data = data[split:]
-        self._to_client.send(self._way(), data)
+        self._to_client.send(self._transport_time(), data)
 
     # The network
 
-    def _way(self) -> float:
-        return self._distance * self._world.some(self._cluster.weather.slow)
+    def _transport_time(self) -> float:
+        return self._distance * self._world.random_time(self._cluster.network_faults.slow)
 
     def _inside(self, data: bytes) -> int:
         """Returns a random index within data. Draws once for any length, so a seed's history does not depend on it."""
         return 1 + int(self._world.rng.random() * (len(data) - 1))
 
-    def _away(self) -> float:
+    def _time_away(self) -> float:
         return self._node.away_until - self._world.now
 
     def _break(self) -> None:
         """Breaks the connection. The client notices later."""
         if self._is_open:
             self._is_open = False
-            self._to_client.send(self._way(), None)
+            self._to_client.send(self._transport_time(), None)
 
 
 def connector(cluster: Cluster, loop: ProcessLoop, near: str | None = None) -> Callable[..., Any]:
@@ -252,7 +261,7 @@ def connector(cluster: Cluster, loop: ProcessLoop, near: str | None = None) -> C
         make: Callable[[], asyncio.Protocol], address: str, _port: int, *, ssl: None
     ) -> tuple[Wire, asyncio.Protocol]:
         node = next(node for node in cluster.nodes if node.address == address)
-        await asyncio.sleep(cluster.world.some(cluster.weather.slow))
+        await asyncio.sleep(cluster.world.random_time(cluster.network_faults.slow))
         if node not in cluster.up() or (address != near and cluster.world.now < opened):
             raise ConnectionRefusedError("the simulated node is away")
         client = make()

@@ -124,9 +124,9 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
     assert not parts.keys
     parts.write(messages.limit(1), "query", 4, 3600)
     StreamParts(files).write(messages.limit(1), "query", 3, 3600)
-    for stream_parts in (parts, StreamParts(files)):
-        assert len(stream_parts.keys) == 1
-        assert stream_parts.read(spark, stream_parts.keys).count() == len(embedded.all(queue))
+    for same in (parts, StreamParts(files)):
+        assert len(same.keys) == 1
+        assert same.read(spark, same.keys).count() == len(embedded.all(queue))
     parts.tidy("query", 5)
     assert StreamParts(files).keys == parts.keys
     parts.complete([*parts.keys])
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tm
     (checkpoint / "commits").mkdir(parents=True)
     (checkpoint / "commits" / "0").write_text("v1\n{}")
     (checkpoint / "metadata").write_text('{"id":"566fb1bf-dd18-4045-a342-3cf1b9113a84"}')
-    with pytest.raises(OptionError, match="of a stream to another archive"):
+    with pytest.raises(OptionError, match="belongs to another archive"):
         archive_stream(spark, options(embedded, tmp_path / "archive"), str(checkpoint), quiet, once=True)
 
 

@@ -23,7 +23,7 @@ from tests.spark.kept import Kept
 from tests.spark.pipeline.archive.archives import HOUR, last_hour, message, past
 
 
-def found(kept: Kept, queue: Queue) -> set[int]:
+def partitions_found(kept: Kept, queue: Queue) -> set[int]:
     """Returns the partitions with a bucket to archive."""
     packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
     return {msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in find_buckets._find(kept.named, packed)}
@@ -54,7 +54,7 @@ def test_partitions_that_are_new(embedded: Kept) -> None:
         bridge.run(embedded.store.bulk.load(extended, [message(3, last_hour() - 5, ids.random_low(), 4)]))
 
     with first(type(embedded.store.bulk).horizon, extend, after=1):
-        assert found(embedded, queue) == {1, 2, 4}
+        assert partitions_found(embedded, queue) == {1, 2, 4}
 
 
 def test_all_partitions_or_none(embedded: Kept) -> None:
@@ -65,14 +65,14 @@ def test_all_partitions_or_none(embedded: Kept) -> None:
         bridge.run(embedded.store.catalogue.update_queue(queue, QueueSpec(ttl=86_400)))
 
     with first(type(embedded.store.bulk).extent, change, after=4):
-        assert found(embedded, queue) == {1, 2}
+        assert partitions_found(embedded, queue) == {1, 2}
 
 
 def test_which_queues_a_stream_reads() -> None:
     """Names that cannot be in a list of names are selected by a pattern that matches only them."""
-    assert find_buckets.choice_of(Subscribe(("a", "b"))) == {"subscribe": "a,b"}
-    assert find_buckets.choice_of(Pattern("a.*")) == {"subscribePattern": "a.*"}
-    odd = find_buckets.choice_of(Subscribe(("a,b", " c", "x.y")))
+    assert find_buckets.subscribe_options(Subscribe(("a", "b"))) == {"subscribe": "a,b"}
+    assert find_buckets.subscribe_options(Pattern("a.*")) == {"subscribePattern": "a.*"}
+    odd = find_buckets.subscribe_options(Subscribe(("a,b", " c", "x.y")))
     assert [
         name for name in ("a,b", " c", "x.y", "a", "b", "c", "x-y") if re.fullmatch(odd["subscribePattern"], name)
     ] == [
@@ -81,4 +81,4 @@ def test_which_queues_a_stream_reads() -> None:
         "x.y",
     ]
     with pytest.raises(OptionError, match="whole queues"):
-        find_buckets.choice_of(Assign((("a", (1,)),)))
+        find_buckets.subscribe_options(Assign((("a", (1,)),)))

@@ -60,7 +60,7 @@ def content(messages: list[Message]) -> list[tuple[Any, ...]]:
     return [row[:-1] for row in stored(messages)]
 
 
-def found(kept: Kept, name: str) -> list[Message]:
+def messages_in(kept: Kept, name: str) -> list[Message]:
     return kept.all(bridge.run(kept.store.catalogue.queue(APP, name, fresh=True)))
 
 
@@ -68,22 +68,22 @@ def test_into_a_new_queue(embedded: Kept, orders: Queue, replay: Replay) -> None
     """Replays write the same messages with the same ids to a queue like the archived one, however often they run."""
     planned = replay(into="copy", dry_run=True)
     with pytest.raises(QueueNotFound):
-        found(embedded, "copy")
+        messages_in(embedded, "copy")
     first, second = replay(into="copy"), replay(into="copy")
     assert (planned.messages, first.messages, second.messages) == (90, 90, 90)
     assert [one.queues[0].created for one in (planned, first, second)] == [True, True, False]
     assert first.run == second.run == planned.run
     copy = bridge.run(embedded.store.catalogue.queue(APP, "copy", fresh=True))
     assert (copy.partitions, copy.ttl, copy.consistency) == (orders.partitions, orders.ttl, orders.consistency)
-    assert content(found(embedded, "copy")) == content(embedded.all(orders))
+    assert content(messages_in(embedded, "copy")) == content(embedded.all(orders))
     now = ids.now_ticks()
-    assert all(one.expires <= now + 86_400 * TICKS_PER_SECOND for one in found(embedded, "copy"))
+    assert all(one.expires <= now + 86_400 * TICKS_PER_SECOND for one in messages_in(embedded, "copy"))
 
 
 def test_with_its_own_expiry(embedded: Kept, orders: Queue, replay: Replay) -> None:
     """Messages can keep their expiry."""
     replay(into="copy", keep_expiry=True)
-    assert stored(found(embedded, "copy")) == stored(embedded.all(orders))
+    assert stored(messages_in(embedded, "copy")) == stored(embedded.all(orders))
 
 
 def test_fresh_ids_in_the_old_order(embedded: Kept, orders: Queue, replay: Replay) -> None:
@@ -91,8 +91,8 @@ def test_fresh_ids_in_the_old_order(embedded: Kept, orders: Queue, replay: Repla
     before = ids.now_ticks()
     reports = [replay(into="again", fresh=True, partitions=2, lead=3) for _ in range(2)]
     assert [(one.messages, one.written) for one in reports] == [(90, 90), (90, 0)]
-    until(lambda: len(found(embedded, "again")) == 90)
-    messages = found(embedded, "again")
+    until(lambda: len(messages_in(embedded, "again")) == 90)
+    messages = messages_in(embedded, "again")
     assert min(one.ticks for one in messages) > before
     assert sorted(map(text, messages)) == sorted(map(text, embedded.all(orders)))
     for partition in (1, 2):
@@ -131,7 +131,7 @@ def test_a_choice(embedded: Kept, orders: Queue, replay: Replay) -> None:
     report = replay(into="part", lower=(lower, LOW_MIN), upper=(upper, LOW_MIN), where="valueType = 'bytes' OR false")
     assert (report.buckets, report.messages) == (2, len(expected))
     assert len(expected) > 5
-    assert content(found(embedded, "part")) == content(expected)
+    assert content(messages_in(embedded, "part")) == content(expected)
 
 
 def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path
         replay()
     small = embedded.queue("small", partitions=2)
     for more in ({"into": "small", "existing": True}, {"into": "new", "partitions": 2}):
-        with pytest.raises(OptionError, match="only with fresh ids"):
+        with pytest.raises(OptionError, match="fewer partitions need fresh ids"):
             replay(**more)
     replay(into="one", run="mine", where="partition = 1")
     with pytest.raises(OptionError, match="another replay"):
@@ -177,14 +177,14 @@ def test_several_queues(spark: SparkSession, embedded: Kept, orders: Queue, repl
     """All queues of an archive are restored under their names; several go into one queue only with fresh ids."""
     past(embedded, "bills", 20, hours=1)
     archive(spark, options(embedded, to), quiet)
-    before = {name: content(found(embedded, name)) for name in ("orders", "bills")}
+    before = {name: content(messages_in(embedded, name)) for name in ("orders", "bills")}
     with pytest.raises(OptionError, match="only with fresh ids"):
         replay(selection=Pattern(".*"), into="both")
     assert replay(selection=Pattern(".*"), into="both", fresh=True, lead=3).queues[0].sources == ("bills", "orders")
-    until(lambda: len(found(embedded, "both")) == 110)
+    until(lambda: len(messages_in(embedded, "both")) == 110)
     for name in before:
         bridge.run(
             embedded.store.catalogue.delete_queue(bridge.run(embedded.store.catalogue.queue(APP, name, fresh=True)))
         )
     assert replay(selection=Pattern(".*")).messages == 110
-    assert {name: content(found(embedded, name)) for name in before} == before
+    assert {name: content(messages_in(embedded, name)) for name in before} == before

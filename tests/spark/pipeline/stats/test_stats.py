@@ -135,11 +135,11 @@ def observation(at: float, oldest: float, newest: float) -> GroupObservation:
 def test_how_the_age_of_a_backlog_grows(oldest: float, growth: float, first: float | None) -> None:
     """The growth is the ageing of the oldest unread message in seconds per second between two observations."""
     earlier = observation(1000, 100, 20)
-    judged = lag.judged(observation(1030, oldest, 20), earlier, 10_000)
+    judged = lag.group_lag(observation(1030, oldest, 20), earlier, 10_000)
     assert judged.growth == pytest.approx(growth, abs=0.001)
     assert judged.forecast.first == (None if first is None else pytest.approx(first))
-    assert lag.judged(observation(1030, oldest, 20), None, 10_000).growth is None
-    over = lag.judged(observation(1030, oldest, 50), earlier, 10_000).forecast
+    assert lag.group_lag(observation(1030, oldest, 20), None, 10_000).growth is None
+    over = lag.group_lag(observation(1030, oldest, 50), earlier, 10_000).forecast
     assert over.lost == (101 if growth == 1 else 0), "nothing has come any more, and what is there is read in time"
 
 
@@ -158,14 +158,14 @@ def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
         ("deep", 2, "workers", 0),
     ]
     assert ids.to_hex(rows[0].position) == stored[9]
-    with pytest.raises(OptionError, match="stands still"):
+    with pytest.raises(OptionError, match="do not change"):
         LagOptions(store=embedded.named, offsets=offsets, sample=1)
 
 
 def test_the_report_is_a_document(embedded: Kept) -> None:
     """A report survives JSON, and lists first the rows that lose first."""
     rows = [
-        lag.Behind(
+        lag.GroupLag(
             queue=f"q{number}",
             partition=1,
             group="g",
@@ -178,7 +178,7 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
         )
         for number, first in enumerate([None, 5.0, 2.0, None])
     ]
-    report = lag.summed_up(rows, LagOptions(store=embedded.named, top=3), 7.0)
+    report = lag.lag_report(rows, LagOptions(store=embedded.named, top=3), 7.0)
     assert [row.queue for row in report.rows] == ["q2", "q1", "q3"]
     assert (report.partitions, report.behind, report.messages, report.first, report.lost) == (4, 3, 6, 2.0, 2)
     assert json.loads(msgspec.json.encode(report))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}

@@ -2,7 +2,7 @@
 
 A seed makes a :class:`History`, and :func:`play` plays it in true time. The machine of the process may be suspended at
 any moment: its time since boot and its wall clock stop, while nodes and network continue. Answers that arrive meanwhile
-are processed when it resumes. At least half of the nodes are honest: their clocks are right within ``HONEST``.
+are processed when it resumes. At least half of the nodes are honest: their clocks are right to ``MAX_HONEST_ERROR``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measured
 
 S = 1.0
-HONEST = 0.001
+MAX_HONEST_ERROR = 0.001
 """Max seconds by which an honest node's clock is off."""
-TOLERANCE = HONEST + 0.006
+TOLERANCE = MAX_HONEST_ERROR + 0.006
 """Seconds that the clock drift during an acknowledgement may add to S/2."""
 START, BOOT = 1_750_000_000.0, 1000.0
 QUICK = 0.0005
@@ -44,7 +44,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Weather:
+class NetworkState:
     """The state of the network from a true time on.
 
     Attributes:
@@ -85,7 +85,7 @@ class History:
     standstills: tuple[Step, ...]
     walls: tuple[Step, ...]
     sets: tuple[Step, ...]
-    weather: tuple[Weather, ...]
+    weather: tuple[NetworkState, ...]
     writes: tuple[Step, ...]
     end: float
 
@@ -111,7 +111,7 @@ def draw(seed: int) -> History:
     ]
     return History(
         seed,
-        ahead=tuple(rng.uniform(-HONEST, HONEST) for _ in range(count)),
+        ahead=tuple(rng.uniform(-MAX_HONEST_ERROR, MAX_HONEST_ERROR) for _ in range(count)),
         wrong=rng.randrange(count) if odd == "wrong" else -1,
         shared=rng.randrange(count) if odd == "shared" else -1,
         wall=wall,
@@ -136,7 +136,7 @@ def _changes(some: random.Random, standstills: Sequence[Step], end: float) -> li
     return [0.0, *sorted([*at_any, *with_standstills])]
 
 
-def _weather(some: random.Random, at: float, count: int) -> Weather:
+def _weather(some: random.Random, at: float, count: int) -> NetworkState:
     """Returns a fast network, or a slow one: one way or both, some nodes or all."""
     there, back = [QUICK] * count, [QUICK] * count
     kind = some.choice(("calm", "there", "back", "both"))
@@ -146,7 +146,7 @@ def _weather(some: random.Random, at: float, count: int) -> Weather:
             if some.random() < share:
                 there[node] = some.uniform(0.0, 0.9) if kind in {"there", "both"} else QUICK
                 back[node] = some.uniform(0.0, 1.6) if kind in {"back", "both"} else QUICK
-    return Weather(at, tuple(there), tuple(back), some.choice((0.0, 0.0, 0.2)))
+    return NetworkState(at, tuple(there), tuple(back), some.choice((0.0, 0.0, 0.2)))
 
 
 @dataclass
@@ -265,7 +265,7 @@ class World:
             if not ended:
                 ended, self._asking = True, False
                 refusing = self.check.refusing
-                self.check.note(dict(answers), began, node_count)
+                self.check.apply_round(dict(answers), began, node_count)
                 self.outcome.refusals += self.check.refusing and not refusing
                 then()
                 if self._waiting and not self._asking:

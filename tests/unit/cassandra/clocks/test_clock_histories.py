@@ -99,14 +99,14 @@ def vouching(check: ClockCheck, answers: Mapping[str, Interval], *others: Any) -
 
 
 REAL_BEHIND, REAL_CONCLUDE = ClockCheck._behind, ClockCheck._conclude
-REAL_NOTE, REAL_SOUND = ClockCheck._note, ClockCheck.sound
+REAL_NOTE, REAL_SOUND = ClockCheck._apply_round, ClockCheck.sound
 
 MUTATIONS: dict[str, tuple[int, Callable[[], AbstractContextManager[None]]]] = {
     "a round alone shows that we were not behind": (365, partial(replace, ClockCheck._behind, by_what_is_known)),
     "the longest standstill since": (365, partial(replace, Interval.standstill_since, no_standstill)),
     "its length": (450, partial(replace, Interval.standstill_since, from_the_low_end)),
     "a check after the write": (9, partial(replace, ClockCheck.sound, any_round)),
-    "half of the nodes": (37, partial(replace, ClockCheck._note, by_few)),
+    "half of the nodes": (37, partial(replace, ClockCheck._apply_round, by_few)),
     "two witnesses": (37, partial(replace_in, clock_check, WITNESSES, 1)),
     "no wall clock before a check": (53760, partial(replace, ClockCheck._conclude, accepting_first)),
     "no vouch for a clock that was off": (862, partial(replace, ClockCheck._conclude, vouching)),

@@ -17,7 +17,7 @@ from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Encoded, Request
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.sim.cassandra.cluster import Node
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 DOWN = StoreUnavailable("down")
 
@@ -26,7 +26,7 @@ class Watched:
     """A process that compares its clock with the nodes' when the test says so."""
 
     def __init__(self) -> None:
-        self.driver = CalmDriver()
+        self.driver = FaultlessDriver()
         self.nodes = self.driver.cluster.nodes
         self.clock = self.driver.clock()
         check, timing = ClockCheck(self.clock, lambda: 1.0), TimingInForce(CassandraOptions(), self.clock)

@@ -43,7 +43,7 @@ class Wire(asyncio.Transport):
     """One connection, as its node sees it.
 
     Attributes:
-        asked: Unanswered requests: stream, opcode and body.
+        unanswered_requests: Unanswered requests: stream, opcode and body.
         writes: How often the client has written.
         is_open: Whether neither side has ended it.
     """
@@ -51,7 +51,7 @@ class Wire(asyncio.Transport):
     def __init__(self, node: ScriptedNode, client: Any) -> None:  # noqa: ANN401 - the client's protocol
         super().__init__()
         self.node, self.client = node, client
-        self.asked: list[tuple[int, int, bytes]] = []
+        self.unanswered_requests: list[tuple[int, int, bytes]] = []
         self.writes = 0
         self.is_open = True
         self._unread = bytearray()
@@ -67,7 +67,7 @@ class Wire(asyncio.Transport):
 
     def answer(self, body: bytes = ROW, opcode: int = protocol.RESULT, *, at: int = 0) -> None:
         """Answers a request, by default the oldest one."""
-        stream, _, _ = self.asked.pop(at)
+        stream, _, _ = self.unanswered_requests.pop(at)
         self.send(frame(stream, opcode, body))
 
     def send(self, data: bytes) -> None:
@@ -116,7 +116,7 @@ class ScriptedNode:
 
     @property
     def waiting(self) -> int:
-        return sum(len(wire.asked) for wire in self.wires if wire.is_open)
+        return sum(len(wire.unanswered_requests) for wire in self.wires if wire.is_open)
 
     def take(self, wire: Wire, stream: int, opcode: int, body: bytes) -> None:
         """Answers messages of the handshake, and keeps requests for the test."""
@@ -124,7 +124,7 @@ class ScriptedNode:
         if opcode == self.breaks_at:
             wire.abort()
         elif self.is_silent or opcode in {protocol.EXECUTE, protocol.BATCH}:
-            wire.asked.append((stream, opcode, body))
+            wire.unanswered_requests.append((stream, opcode, body))
         else:
             wire.send_soon(frame(stream, *self._answer(opcode, body)))
 
@@ -250,7 +250,7 @@ class Scene:
     async def arrived(self, count: int = 1) -> list[Wire]:
         """Waits until ``count`` requests have reached the nodes; returns the connections that carry them."""
         await until_async(lambda: sum(node.waiting for node in self.nodes) == count, every=0)
-        return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.asked]
+        return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.unanswered_requests]
 
     async def has_ended(self, count: int = 1) -> None:
         await until_async(lambda: len(self.ended) >= count)

@@ -66,8 +66,8 @@ async def test_ten_thousand_in_flight(scene: Scene) -> None:
             scene.send()
         wires = await scene.arrived(10_000)
         for wire in wires:
-            data = b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.asked)
-            wire.asked.clear()
+            data = b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.unanswered_requests)
+            wire.unanswered_requests.clear()
             for start in range(0, len(data), 1001):
                 wire.send(data[start : start + 1001])
     assert scene.ended == [([(b"a",)], None)] * 20_000
@@ -80,7 +80,7 @@ async def test_an_answer_cut_at_every_byte(scene: Scene) -> None:
     for cut in range(9 + len(ROW)):
         scene.send(only=node.address)
         [wire] = await scene.arrived()
-        data = frame(wire.asked.pop()[0], protocol.RESULT, ROW)
+        data = frame(wire.unanswered_requests.pop()[0], protocol.RESULT, ROW)
         wire.send(data[:cut])
         assert len(scene.ended) == cut
         wire.send(data[cut:])
@@ -97,7 +97,7 @@ async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempo
             await scene.connected()
             scene.send(only=node.address, idempotent=idempotent)
             [wire] = await scene.arrived()
-            wire.send(frame(wire.asked[0][0], protocol.RESULT, ROW)[:cut])
+            wire.send(frame(wire.unanswered_requests[0][0], protocol.RESULT, ROW)[:cut])
             wire.abort()
             await scene.has_ended(cut + 1)
             await node.is_connected_again(wire)
@@ -226,7 +226,7 @@ async def test_timeouts_and_late_answers(scene: Scene) -> None:
     assert scene.outcomes == ["unknown", "none"]
     scene.send(only=node.address)
     await scene.arrived(4)
-    assert len({stream for stream, _, _ in wire.asked}) == 4
+    assert len({stream for stream, _, _ in wire.unanswered_requests}) == 4
     for letter in (b"1", b"2", b"3", b"4"):
         wire.answer(ROW[:-1] + letter)
     assert [rows for rows, _ in scene.ended] == [None, None, [(b"3",)], [(b"4",)]]
@@ -275,7 +275,7 @@ async def test_a_second_node_after_a_silence() -> None:
 
 async def test_what_is_slow_everywhere_does_not_become_more() -> None:
     """While a node answers other requests, few waiting ones are sent to a second node."""
-    with replace_in(fast_request, fast_request.MOST_SPARE, 2.0):
+    with replace_in(fast_request, fast_request.MAX_SPARE, 2.0):
         scene = Scene(patience=0.1)
     await scene.connected()
     for _ in range(12):
@@ -298,13 +298,13 @@ async def test_streams_are_exhausted(scene: Scene) -> None:
         for _ in range(10):
             scene.send(idempotent=False)
         wires = await scene.arrived(8)
-        assert [len(wire.asked) for wire in wires] == [4, 4]
+        assert [len(wire.unanswered_requests) for wire in wires] == [4, 4]
         await scene.has_ended(2)
         assert (scene.fallbacks, scene.outcomes) == ([0, 0], [None, None])
         wires[0].answer()
         scene.send(idempotent=False)
         await scene.arrived(8)
-        assert [len(wire.asked) for wire in wires] == [4, 4]
+        assert [len(wire.unanswered_requests) for wire in wires] == [4, 4]
 
 
 async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
@@ -345,7 +345,7 @@ async def test_a_silent_connection_is_replaced(scene: Scene) -> None:
 async def test_back_pressure(scene: Scene) -> None:
     """While the transport accepts no bytes requests wait, up to a limit; further ones go elsewhere."""
     first, second = scene.nodes
-    with replace_in(connection_module, fast_request.MOST_WAITING, 1000):
+    with replace_in(connection_module, fast_request.MAX_WAITING_BYTES, 1000):
         first.wire.client.pause_writing()
         for _ in range(12):
             scene.send(only=first.address, body=b"x" * 100)
@@ -488,7 +488,8 @@ async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
     scene.send(only=node.address, decodes=False)
     [wire] = await scene.arrived(2)
     data = b"".join(
-        frame(stream, protocol.RESULT, body) for (stream, *_), body in zip(wire.asked, (ROW, VOID), strict=True)
+        frame(stream, protocol.RESULT, body)
+        for (stream, *_), body in zip(wire.unanswered_requests, (ROW, VOID), strict=True)
     )
     received = scene.now = 103.0
     wire.send(data)
@@ -506,7 +507,7 @@ async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest
     scene.send(only=node.address, done=fail)
     scene.send(only=node.address)
     [wire] = await scene.arrived(2)
-    wire.send(b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.asked))
+    wire.send(b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.unanswered_requests))
     assert scene.outcomes == [None]
     assert "could not be delivered" in caplog.text
     scene.send(only=node.address, done=fail, timeout=1.0)
@@ -524,8 +525,8 @@ async def test_the_drivers_answer_comes_in_the_loops_thread(scene: Scene) -> Non
     await scene.has_ended()
     told: list[Any] = []
     request = scene.send(done=lambda *_: told.append(asyncio.get_running_loop()))
-    request.turned = False
-    await asyncio.to_thread(request.turn)
+    request.has_fallen_back = False
+    await asyncio.to_thread(request.fall_back)
     await until_async(lambda: told)
     assert told == [scene.loop]
 
@@ -536,7 +537,7 @@ async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
     request.driver_fallback = lambda *_: None
     [wire] = await scene.arrived()
     wire.abort()
-    await until_async(lambda: request.turned)
+    await until_async(lambda: request.has_fallen_back)
     scene.now += 2.0
     await scene.has_ended()
     assert scene.outcomes == ["unknown"]

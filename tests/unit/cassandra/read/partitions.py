@@ -18,7 +18,7 @@ from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import BucketSource, Gathered, Probe, Rounds
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cql import Cell
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 START = ids.seconds_to_ticks(1_750_000_000)
 SECOND = TICKS_PER_SECOND
@@ -127,9 +127,9 @@ def partitions(draw: st.DrawFn) -> Partition:
     return partition
 
 
-def holding(partition: Partition) -> CalmDriver:
+def holding(partition: Partition) -> FaultlessDriver:
     """Returns a driver whose cluster holds a partition."""
-    driver = CalmDriver()
+    driver = FaultlessDriver()
     driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
     for time_bucket, rows in partition.time_buckets.items():
         for position, (_, body, expires, meta) in rows.items():

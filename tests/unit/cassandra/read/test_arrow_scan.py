@@ -20,7 +20,7 @@ from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import Extent
 from tests import strategies
 from tests.unit.cassandra.read.partitions import END, NOW, Partition, holding, partitions, positions, too_much
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.unit.cassandra.test_message_codec import answer_of, longs, metas
 
 LIKE_A_ROW = b"\0\0\0\x10" + message_codec.id_bytes(1, 2)
@@ -135,7 +135,7 @@ def test_a_page_that_cannot_be_shortened_is_an_error() -> None:
 
 
 def scanned(
-    driver: CalmDriver,
+    driver: FaultlessDriver,
     partition: Partition,
     bounds: tuple[Position, Position],
     rows_of_page: int,
@@ -148,8 +148,8 @@ def scanned(
     messages: list[tuple[Position, str]] = []
     before = bounds[0]
     pace = arrow_scan.Pace(context)
-    for columns, end in arrow_scan.scan(context, Extent(sources, *bounds, complete=True), pace):
-        batch = arrow_scan.alive(columns, NOW).batch
+    for scanned, end in arrow_scan.scan(context, Extent(sources, *bounds, complete=True), pace):
+        batch = arrow_scan.alive(scanned, NOW).batch
         texts = batch.column("body").to_pylist() if bodies else [b""] * len(batch)
         ticks, low = batch.column("ticks").to_pylist(), batch.column("low").to_pylist()
         new = [((at, half), text.decode()) for at, half, text in zip(ticks, low, texts, strict=True)]

@@ -13,9 +13,9 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucket_index, bucketing
 from queuey.storage.cassandra.bucket_index import (
-    FIRST_LOOK,
     LOW_WATERMARK_EVERY,
     LOW_WATERMARK_STEP,
+    MAX_FIRST_ROWS,
     MORE,
     REFRESH_PUT,
     BucketIndex,
@@ -27,7 +27,7 @@ from queuey.storage.cassandra.driver import Request
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions, Level
 from tests import strategies
-from tests.unit.cassandra.simulated import BOOTED, CalmDriver
+from tests.unit.cassandra.simulated import BOOTED, FaultlessDriver
 
 START = ids.seconds_to_ticks(BOOTED)
 END = ids.TICKS_MAX + 1
@@ -41,7 +41,7 @@ class Record:
     """The index of one partition, and a process that uses it."""
 
     def __init__(self, time_buckets: Sequence[Bucket] = (), *, size: int = 1000) -> None:
-        self.driver = CalmDriver()
+        self.driver = FaultlessDriver()
         clock = self.driver.clock()
         self.index = BucketIndex(self.driver, clock, size, TimingInForce(OPTIONS, clock))
         other = BucketIndex(self.driver, clock, 1, TimingInForce(OPTIONS, clock))
@@ -139,7 +139,7 @@ def test_a_record_outlives_what_it_names(at: int, kind: int, width_index: int) -
 
 def test_an_idle_partition_costs_one_query() -> None:
     """One lookup of an idle partition finds everything; it may have a low watermark and no buckets."""
-    time_buckets = [row_of(2, number) for number in range(FIRST_LOOK - 1)]
+    time_buckets = [row_of(2, number) for number in range(MAX_FIRST_ROWS - 1)]
     record = Record(time_buckets)
     result = record.lookup(START)
     assert (result.low, result.high, {*result.recorded.time_buckets}) == (0, END, {*time_buckets})
@@ -172,7 +172,7 @@ def test_a_look_is_remembered_until_it_is_too_old() -> None:
 
 RUNS = {
     "none": [],
-    "one more than a first look": [row_of(3, number) for number in range(FIRST_LOOK + 1)],
+    "one more than a first look": [row_of(3, number) for number in range(MAX_FIRST_ROWS + 1)],
     "as many as a look": [row_of(4, number) for number in range(MORE)],
     "several looks": [row_of(4, 3 * number) for number in range(2 * MORE + 1)],
     "several widths and classes": [

@@ -26,7 +26,7 @@ def noted(*ranges: tuple[int, int], below: int = 10**6, time_bucket: Bucket = PL
     """Records these ranges as empty, in this order."""
     vacancies = EmptyRanges(100)
     for low, high in ranges:
-        vacancies.note(KEY, Probe(time_bucket, at(low), at(high), 10, descending=False), at(below))
+        vacancies.record(KEY, Probe(time_bucket, at(low), at(high), 10, descending=False), at(below))
     return vacancies
 
 
@@ -68,5 +68,5 @@ def test_memory_is_bounded() -> None:
     """The cache has a max number of buckets; the oldest are dropped."""
     vacancies = EmptyRanges(2)
     for part in range(3):
-        vacancies.note((7, part), Probe(PLACE, at(0), at(9), 10, descending=False), at(100))
+        vacancies.record((7, part), Probe(PLACE, at(0), at(9), 10, descending=False), at(100))
     assert [start_of(vacancies, 0, key=(7, part)) for part in range(3)] == [0, 9, 9]

@@ -179,7 +179,7 @@ def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descendi
         partition.rounds.clear()
         read_once(partition, Slice(1, upper=END, max_bytes=max_bytes, descending=descending), longest=long)
         for number, probes in enumerate(partition.rounds):
-            room = max(4 * max_bytes, long * len(probes), reading.LEAST_BYTES if number else 0)
+            room = max(4 * max_bytes, long * len(probes), reading.MIN_ROUND_BYTES if number else 0)
             assert long * sum(probe.limit for probe in probes) <= room
 
 

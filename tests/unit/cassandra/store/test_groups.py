@@ -22,7 +22,7 @@ from queuey.storage.cassandra.store.groups import CassandraGroups
 from queuey.storage.cassandra.store.offsets import CassandraOffsets
 from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from tests.replacing import replace
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 A, B = ((ids.EPOCH_TICKS + n, n) for n in range(2))
 GROUP = "acme", "group"
@@ -32,7 +32,7 @@ CHANGE = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),))
 class Opened:
     """A store on a cluster, in a process whose wall clock is ahead by some seconds."""
 
-    def __init__(self, calm: CalmDriver, ahead: float = 0.0) -> None:
+    def __init__(self, calm: FaultlessDriver, ahead: float = 0.0) -> None:
         self.calm = calm
         clock = Clock(calm.clock().since_boot, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
         options = CassandraOptions(heartbeat=1e9)
@@ -52,7 +52,7 @@ class Opened:
 
 @pytest.fixture
 def opened() -> Opened:
-    return Opened(CalmDriver())
+    return Opened(FaultlessDriver())
 
 
 def test_a_machine_that_stood_still(opened: Opened) -> None:
@@ -108,7 +108,7 @@ def test_sessions_expire(opened: Opened) -> None:
     """Sessions, and the queues that members are asked about, expire without deletes."""
     seen = opened.ended(CassandraGroups.renew_session, *GROUP, 1, 3000)
     opened.ended(CassandraGroups.ask_member, *GROUP, 1, 7, 3000)
-    opened.ended(CassandraGroups.note_search, *GROUP, seen)
+    opened.ended(CassandraGroups.record_search, *GROUP, seen)
     sessions = opened.ended(CassandraGroups.group_sessions, *GROUP)
     assert (sessions.members[1].seen, sessions.members[1].asked, sessions.searched) == (seen, {7}, seen)
     opened.calm.advance(5)

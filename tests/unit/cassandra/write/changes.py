@@ -28,7 +28,7 @@ from queuey.storage.cassandra.store import (
 )
 from queuey.storage.cassandra.timing import SOON, settled
 from tests.backends import APP
-from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.cql import command
 from tests.sim.cassandra.messages import Site
 from tests.sim.world import World, begin
@@ -50,7 +50,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.world = World(1)
-        self.site = Site(self.world, Cluster(self.world, Weather()))
+        self.site = Site(self.world, Cluster(self.world, NetworkFaults()))
         self.cluster = self.site._cluster
         self.store: CassandraStore = self.site.store
         self.attempts: list[float] = []

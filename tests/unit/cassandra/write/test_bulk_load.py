@@ -44,8 +44,8 @@ def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level
 def test_long_bodies_do_not_crowd_a_connection(size: int, most: int) -> None:
     """The usual number of small batches is in flight, fewer with long bodies, and at least one."""
     weights = {weight for _, _, weight in bulk_load._batches(np.full(20, size))}
-    assert all(0 < weight <= bulk_load.FLYING for weight in weights)
-    assert bulk_load.FLYING // max(weights) == most
+    assert all(0 < weight <= bulk_load.MAX_IN_FLIGHT for weight in weights)
+    assert bulk_load.MAX_IN_FLIGHT // max(weights) == most
 
 
 class Silent:

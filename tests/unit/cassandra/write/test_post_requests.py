@@ -15,7 +15,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra.clocks.clock_watch import NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.message_codec import DELETE, INSERT
-from tests.sim.cassandra.cluster import Cluster, Weather
+from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.messages import Site
 from tests.sim.world import World
 
@@ -27,7 +27,7 @@ class CountedCluster(Cluster):
     """One node that counts the requests of each kind, and may leave them unanswered."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world, Weather(), nodes=1)
+        super().__init__(world, NetworkFaults(), nodes=1)
         self.counts: Counter[str] = Counter()
         self.is_mute = False
 

@@ -9,21 +9,21 @@ from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
-from tests.unit.cassandra.simulated import CalmDriver
+from tests.unit.cassandra.simulated import FaultlessDriver
 
 LEVEL = InForce("EACH_QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=4.0, safe=True)
 
 
 @pytest.fixture
-def driver() -> CalmDriver:
+def driver() -> FaultlessDriver:
     """A driver whose answers wait for the test."""
-    opened = CalmDriver()
+    opened = FaultlessDriver()
     opened.held = True
     return opened
 
 
 @pytest.fixture
-def undo_writer(driver: CalmDriver) -> UndoWriter:
+def undo_writer(driver: FaultlessDriver) -> UndoWriter:
     return UndoWriter(driver, driver.clock())
 
 
@@ -35,7 +35,7 @@ def undo(undo_writer: UndoWriter, seconds: float, *, number: int = 0, partition:
     return told
 
 
-def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_thousands_at_once(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """When Cassandra is away, all of very many operations get their result in time, without waiting for each other."""
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
     told = [undo(undo_writer, 2.0, number=number) for number in range(3000)]
@@ -43,7 +43,7 @@ def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
     assert told == [["unknown"]] * 3000
 
 
-def test_a_flood_takes_turns(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_a_flood_takes_turns(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """One turn of the loop handles a bounded number of rows, so that other calls run in between."""
     first: list[int] = []
     with driver.loop.turn():
@@ -54,7 +54,7 @@ def test_a_flood_takes_turns(driver: CalmDriver, undo_writer: UndoWriter) -> Non
     assert (first, len(driver.sent)) == ([20], 50)
 
 
-def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
+def test_the_oldest_are_given_up(driver: FaultlessDriver) -> None:
     """The oldest of too many undo writes without a waiting caller are given up, and counted."""
     undo_writer = UndoWriter(driver, driver.clock(), kept=5)
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
@@ -66,7 +66,7 @@ def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
     assert undo_writer.abandoned >= 10
 
 
-def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_tried_on_at_the_level_of_the_write(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """A caller gets its result at the deadline; the delete is retried at the write's level, and counted when made."""
     late, in_time = undo(undo_writer, 0.05), undo(undo_writer, 600.0, partition=2)
     driver.advance(0.1)
@@ -86,7 +86,7 @@ def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: Und
     assert {request.consistency for request in driver.sent} == {LEVEL.writes}
 
 
-def test_those_that_fail_together_go_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_those_that_fail_together_go_together(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """Due undo writes of one Cassandra partition are one request."""
     told = [undo(undo_writer, 600.0, number=number) for number in range(3)]
     first, *others = driver.sent
@@ -100,7 +100,7 @@ def test_those_that_fail_together_go_together(driver: CalmDriver, undo_writer: U
     assert first.consistency == LEVEL.writes
 
 
-def test_an_answer_counts_from_when_it_was_read(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_an_answer_counts_from_when_it_was_read(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """A confirmation that was read before the deadline is in time, even if the loop handles it later."""
     told = undo(undo_writer, 1.0)
     [(parts, _)] = [(answer.args[1].args[0], answer) for answer in driver.waiting]  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def test_an_answer_counts_from_when_it_was_read(driver: CalmDriver, undo_writer:
     assert told == ["none"]
 
 
-def test_a_caller_that_fails_harms_no_other(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_a_caller_that_fails_harms_no_other(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """A callback that fails affects neither other callbacks nor due undo writes."""
 
     def fail(_: Outcome) -> None:
@@ -126,7 +126,7 @@ def test_a_caller_that_fails_harms_no_other(driver: CalmDriver, undo_writer: Und
     assert undo_writer.confirmed == 2
 
 
-def test_closing_gives_up_what_does_not_hold(driver: CalmDriver, undo_writer: UndoWriter) -> None:
+def test_closing_gives_up_what_does_not_hold(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """On close every waiting caller gets the outcome "unknown", and nothing is sent any more."""
     told = undo(undo_writer, 600.0)
     undo_writer.close(0.0)

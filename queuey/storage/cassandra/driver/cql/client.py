@@ -24,7 +24,7 @@ from cassandra.connection import ConnectionException
 from cassandra.protocol import OptionsMessage, PreparedQueryNotFound
 
 from queuey.storage.cassandra.driver.cql.connection import Connection
-from queuey.storage.cassandra.driver.fast_request import LOOK_EVERY, FastRequest, InFlight
+from queuey.storage.cassandra.driver.fast_request import CHECK_INTERVAL, FastRequest, InFlight
 from queuey.storage.troubles import Trouble
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class Node:
         self._drop(ConnectionException("the connection was closed"))
 
     async def _stay_connected(self) -> None:
+        """Connects, and again after a pause whenever that fails or the connection ends. Ends only when cancelled."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -90,6 +91,7 @@ class Node:
             pause = min(2 * pause, MAX_PAUSE)
 
     async def _connect(self) -> Connection:
+        """Returns a connection that is logged in. Raises after CONNECT_TIMEOUT."""
         client, cluster, port = self._client, self._cluster, self._host.endpoint.port
         connection = Connection(client.loop, self.address, client.clock)
         try:
@@ -102,6 +104,7 @@ class Node:
         return connection
 
     async def _until_broken(self, connection: Connection) -> None:
+        """Returns once the connection has ended; raises TimeoutError if a heartbeat is not answered."""
         while not connection.ended.done():
             await asyncio.wait([connection.ended], timeout=HEARTBEAT)
             if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
@@ -109,6 +112,7 @@ class Node:
                     await connection.ask(OptionsMessage())
 
     def _drop(self, error: Exception) -> None:
+        """Marks the node as broken, and fails the requests of its connection with ``error``."""
         self.is_broken = True
         connection, self.connection = self.connection, None
         self._client.count_nodes()
@@ -128,6 +132,7 @@ class _Attempt:
         self._forgotten: tuple[bytes, ...] = ()
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
+        """Passes the answer to the request, unless the node has forgotten the statement and can prepare it again."""
         request = self._request
         request.answered_at = self._connection.received_at
         if not isinstance(answer, PreparedQueryNotFound) or not self._prepare(answer.info):
@@ -143,12 +148,13 @@ class _Attempt:
         return True
 
     def _prepared(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
+        """Repeats the request once the statement is prepared; if it is not, the driver sends the request."""
         request = self._request
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
             return
         if not (is_prepared and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
-            request.turn()
+            request.fall_back()
 
 
 class CqlClient:
@@ -244,12 +250,13 @@ class CqlClient:
             if node.connection is not None:
                 yield node
 
-    def _only(self, address: str) -> Iterator[Node]:
+    def _nodes_at(self, address: str) -> Iterator[Node]:
         node = self._nodes.get(address)
         if node is not None and node.connection is not None:
             yield node
 
     def _find_replicas(self, routing_key: bytes) -> tuple[Node, ...]:
+        """Returns the known nodes that have a row, up or not, and caches them by routing key."""
         if len(self._replicas) >= MAX_ROUTES:
             self._replicas.clear()
         token_map = self._token_map
@@ -263,13 +270,14 @@ class CqlClient:
     # Requests
 
     def send(self, request: FastRequest) -> None:
+        """Sends a request to one node with its row, or to its ``address``; if none is usable, over the driver."""
         request.nodes = (
-            self._nodes_with(request.routing_key) if request.address is None else self._only(request.address)
+            self._nodes_with(request.routing_key) if request.address is None else self._nodes_at(request.address)
         )
         request.clock = self.clock
         request.began = self.clock()
         if not self._ask(request):
-            request.turn()
+            request.fall_back()
             return
         self._in_flight.add(request)
         if self._timer is None:
@@ -282,6 +290,7 @@ class CqlClient:
             self._timer.cancel()
 
     def _ask(self, request: FastRequest) -> bool:
+        """Sends a request to the next of its nodes that accepts it. Returns False if none does."""
         for node in request.nodes:
             connection = node.connection
             attempt = _Attempt(self, request, connection)
@@ -291,7 +300,7 @@ class CqlClient:
         return False
 
     def _set_timer(self) -> None:
-        self._timer = self.loop.call_later(LOOK_EVERY, self._let_it_read)
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._let_it_read)
 
     def _let_it_read(self) -> None:
         """Lets the loop read the answers that came during a long turn before they count as late."""

@@ -21,7 +21,7 @@ from cassandra import protocol as messages
 from cassandra.connection import ConnectionException
 
 from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of, body_of, header
-from queuey.storage.cassandra.driver.fast_request import MOST_WAITING
+from queuey.storage.cassandra.driver.fast_request import MAX_WAITING_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
 
         ``metadata``: the result's columns, for an answer that does not describe them.
         """
-        if self.ended.done() or self._out_size > MOST_WAITING:
+        if self.ended.done() or self._out_size > MAX_WAITING_BYTES:
             return False
         if self._free:
             stream = self._free.pop()
@@ -131,6 +131,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionException(f"Cassandra node {self.address} answered a login with {answer!r}")
 
     def fail(self, error: Exception) -> None:
+        """Ends the connection, once: all waiting requests get the error, and nothing more is sent."""
         if self.ended.done():
             return
         self.ended.set_result(None)
@@ -153,6 +154,7 @@ class Connection(asyncio.Protocol):
         self.fail(ConnectionException(f"the connection to Cassandra node {self.address} broke{reason}"))
 
     def data_received(self, data: bytes) -> None:
+        """Delivers the answers that these bytes complete. A broken frame ends the connection."""
         if self.ended.done():
             return
         self.received_at = self._clock()
@@ -166,6 +168,7 @@ class Connection(asyncio.Protocol):
             self.fail(error)
 
     def _answered(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
+        """Delivers an answer, or the error of reading it, and frees its stream. An unknown stream breaks the frame."""
         waiting = self._waiting.pop(stream, None)
         if waiting is None:
             raise BrokenFrame(f"an answer is for stream {stream}, which has no request")
