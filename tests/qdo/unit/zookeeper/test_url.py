@@ -82,6 +82,7 @@ def test_tls() -> None:
         "zookeeper://u:p@h?login=kerberos",
         "zookeeper://h?login_file=/nowhere/at/all",
         "zookeeper://h?tls=no&ca=/c",
+        "zookeeper://h?tls=no&key_password=p",
     ],
 )
 def test_what_makes_no_sense_is_refused(url: str) -> None:
