@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measures.cassandra import costs
-from bench.pages import Taken, read
-from bench.results import table
+from bench.pages import MeasuredReport, read
+from bench.results import number, table
 from bench.started.processes import ROOT
 
 MEASURE = "cassandra-costs"
@@ -89,7 +89,7 @@ class Costs:
     file: float
 
     @classmethod
-    def measured(cls, taken: Taken) -> Costs:
+    def measured(cls, taken: MeasuredReport) -> Costs:
         rows = {row.name: row for row in taken.report.rows}
 
         def cpu(name: str) -> tuple[float, float]:
@@ -182,13 +182,13 @@ def model(cost: Costs, facts: Mapping[str, str]) -> str:
         f"Measured at commit `{facts['commit']}` ({facts['date']}, {facts['processor']}).",
         table([*columns, "disk, each node", "memory, service"], rows),
         load_text,
-        table(["what", "CPU, service", "CPU, all nodes"], [cost_row(name, pair) for name, pair in shown(cost)]),
+        table(["what", "CPU, service", "CPU, all nodes"], [cost_row(name, pair) for name, pair in cost_rows(cost)]),
         size_text,
     ]
     return "\n\n".join(parts)
 
 
-def shown(cost: Costs) -> list[tuple[str, tuple[float, float]]]:
+def cost_rows(cost: Costs) -> list[tuple[str, tuple[float, float]]]:
     return [
         ("post a message", cost.post),
         ("send it to a live stream, too", cost.stream),
@@ -199,7 +199,7 @@ def shown(cost: Costs) -> list[tuple[str, tuple[float, float]]]:
 
 
 def cost_row(name: str, pair: tuple[float, float]) -> list[str]:
-    return [name, *(f"{seconds * 1e6:,.3g} µs" for seconds in pair)]
+    return [name, *(f"{number(seconds * 1e6)} µs" for seconds in pair)]
 
 
 def size(count: float) -> str:

@@ -22,6 +22,8 @@ from bench.started.processes import ROOT, contents
 from queuey import __version__
 
 FOR_USERS = "performance.md"
+MODEL = "capacity.md"
+"""The page that :mod:`bench.capacity` writes."""
 SUMMARY: dict[str, Sequence[str]] = {
     "post1": ["queuey"],
     "post100": ["queuey, 1 connections", "queuey, 64 connections"],
@@ -55,7 +57,7 @@ BLOCK = re.compile(r"(?ms)^\*\*[^*\n]+\*\* \(`python -m bench ([\w -]+)`\).*?(?=
 """A hand-written block of figures of several measures; the sections of these measures replace it."""
 
 
-class Taken(NamedTuple):
+class MeasuredReport(NamedTuple):
     report: Report
     facts: Mapping[str, str]
 
@@ -72,18 +74,18 @@ class Taken(NamedTuple):
         return "\n\n".join(parts) + "\n\n"
 
 
-def read(paths: Sequence[Path]) -> dict[str, Taken]:
+def read(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
     """Reads results by the names of their measures; if several files have a measure, the last one wins."""
-    reports: dict[str, Taken] = {}
+    reports: dict[str, MeasuredReport] = {}
     for path in paths:
         content = json.loads(path.read_text("utf-8"))
         for report in content["reports"]:
             if not report["skipped"]:
-                reports[report["name"]] = Taken(Report.from_json(report), content["facts"])
+                reports[report["name"]] = MeasuredReport(Report.from_json(report), content["facts"])
     return reports
 
 
-def page(text: str, taken: Mapping[str, Taken]) -> str:
+def page(text: str, taken: Mapping[str, MeasuredReport]) -> str:
     text = BLOCK.sub(lambda block: "" if set(block[1].split()) <= taken.keys() else block[0], text)
     parts = re.split(r"(?m)^(?=##+ )", text)
     present = set()
@@ -106,11 +108,11 @@ def prose(section: str) -> list[str]:
     return [text for text in paragraphs if not text.startswith(("|", "* ", "Commit ", "Measured "))]
 
 
-def for_users(text: str, taken: Mapping[str, Taken]) -> str:
+def for_users(text: str, taken: Mapping[str, MeasuredReport]) -> str:
     sides = {name: iter(rows) for name, rows in SUMMARY.items()}
 
     summary_facts = [t.facts for name, t in taken.items() if name in SUMMARY]
-    if summary_facts and len({facts["commit"] for facts in summary_facts}) == 1 and SUMMARY.keys() <= taken.keys():
+    if summary_facts and len({facts["contents"] for facts in summary_facts}) == 1 and SUMMARY.keys() <= taken.keys():
         text = MEASURED.sub(lambda _: measured(summary_facts[0]), text)
 
     def line(match: re.Match[str]) -> str:
@@ -132,7 +134,7 @@ def measured(facts: Mapping[str, str]) -> str:
     return f"Measured at commit `{facts['commit']}` ({run}); contents `{facts['contents']}`."
 
 
-def complaint(text: str, version: str, found: str) -> str | None:
+def refusal_reason(text: str, version: str, found: str) -> str | None:
     """Returns why a version must not be released with this page of figures, or None if it may be.
 
     Args:
@@ -151,10 +153,11 @@ def complaint(text: str, version: str, found: str) -> str | None:
 def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
     """Writes the pages, and prints the measures that no page lists."""
     if list(arguments) == ["--check"]:
-        sys.exit(complaint((docs / FOR_USERS).read_text("utf-8"), __version__, contents()))
+        sys.exit(refusal_reason((docs / FOR_USERS).read_text("utf-8"), __version__, contents()))
     taken = read([Path(name) for name in arguments])
     written = ""
-    for path in [*sorted(docs.glob("measurements/*.md")), docs / FOR_USERS]:
+    pages = [path for path in sorted(docs.glob("measurements/*.md")) if path.name != MODEL]
+    for path in [*pages, docs / FOR_USERS]:
         text = path.read_text("utf-8")
         text = for_users(text, taken) if path.name == FOR_USERS else page(text, taken)
         path.write_text(text, "utf-8")

@@ -12,25 +12,25 @@ import pytest
 
 from bench.harness import Bench, Skip
 from bench.job_queues import probe
-from bench.job_queues.probe import Ear
+from bench.job_queues.probe import Receiver
 from bench.measures import jobs
 from bench.started import other_python, river
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
-    with contextlib.closing(Ear()) as ear:
+def ear() -> Iterator[Receiver]:
+    with contextlib.closing(Receiver()) as ear:
         yield ear
 
 
-def test_a_job_tells_how_long_ago_it_was_sent(ear: Ear) -> None:
+def test_a_job_tells_how_long_ago_it_was_sent(ear: Receiver) -> None:
     """Its seconds are those since the sender's clock was read."""
     sent = time.monotonic() - 5
     probe.timed(ear.port, sent)
     assert 5 <= ear.hear(5) <= time.monotonic() - sent
 
 
-def test_the_first_and_the_last_job_tell(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_and_the_last_job_tell(ear: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those between only count."""
     monkeypatch.setattr(probe, "_NUMBERS", iter(range(1, 6)))
     for _ in range(5):
@@ -48,7 +48,7 @@ def test_our_round_runs_to_its_end(tmp_path: Path, name: str, monkeypatch: pytes
     bench = Bench(tmp_path, quick=True)
     with contextlib.ExitStack() as stack:
         ours = jobs.ours_embedded(bench) if name == "embedded" else jobs.ours(bench, stack, 1, name)
-        result = jobs.taken(bench, ours)
+        result = jobs.run_round(bench, ours)
     assert result.many is not None
     assert min(result.one, result.many, result.done) > 0
     assert 0 < result.p50 <= result.slowest
@@ -63,8 +63,9 @@ def test_an_interpreter_without_a_system_skips_it() -> None:
         other_python.versions(Path("/nowhere/python"), ["rq"])
 
 
-def test_a_machine_without_go_skips_river(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_go_skips_river(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what is missing."""
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(Skip, match="needs Go"):
         river.program()

@@ -49,7 +49,12 @@ def test_results_fill_the_pages(tmp_path: Path) -> None:
     row = Row("queuey", [12_345.0], "messages/s", {"p50 ms": 1.5, "p99 ms": 2.5})
     report = Report("post1", "POST of one message", [row], [], [])
     content: dict[str, Any] = {
-        "facts": {"commit": "0123abcd", "date": "2026-11-27 10:00 UTC", "processor": "a processor"},
+        "facts": {
+            "commit": "0123abcd",
+            "contents": "0123456789ab",
+            "date": "2026-11-27 10:00 UTC",
+            "processor": "a processor",
+        },
         "reports": [report.as_json()],
     }
     (tmp_path / "results.json").write_text(json.dumps(content))
@@ -71,7 +76,7 @@ def test_results_fill_the_pages(tmp_path: Path) -> None:
 )
 def test_a_release_has_figures_of_its_own(version: str, page: str, refused: bool) -> None:  # noqa: FBT001 - a column
     """A version without ``.dev`` is refused if the page's figures are of other contents."""
-    assert (pages.complaint(f"# Figures\n\n{page}\n", version, "0123") is not None) == refused
+    assert (pages.refusal_reason(f"# Figures\n\n{page}\n", version, "0123") is not None) == refused
 
 
 def test_contents_are_those_of_the_product(tmp_path: Path) -> None:

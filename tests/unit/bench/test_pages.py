@@ -6,11 +6,17 @@ import json
 import re
 from pathlib import Path
 
-from bench import pages
+from bench import charts, pages
 from bench.results import Report, Row, Verdict
 from bench.started.processes import ROOT
+from tests.replacing import replace
 
-FACTS = {"commit": "abcd1234", "date": "2026-11-23 09:05 UTC", "processor": "AMD EPYC, 2 cores"}
+FACTS = {
+    "commit": "abcd1234",
+    "contents": "0123456789ab",
+    "date": "2026-11-23 09:05 UTC",
+    "processor": "AMD EPYC, 2 cores",
+}
 DETAILS = {"p50 ms": 3.5, "p99 ms": 6.25, "server CPU us/message": 58.4, "behind it us/message": 41.0}
 PAGE = """# Measurements
 
@@ -51,7 +57,7 @@ USERS = """| on SQLite | callers | messages/s | p50 | p99 | CPU per message | me
 """
 
 
-def results(directory: Path, *names: str) -> dict[str, pages.Taken]:
+def results(directory: Path, *names: str) -> dict[str, pages.MeasuredReport]:
     """Returns results of measures, read from a file."""
     rows = [Row("queuey", [10, 17617, 20000], "messages/s", DETAILS)]
     reports = [
@@ -85,6 +91,20 @@ def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
     assert "Gets**" in text
     assert "Gets**" not in pages.page(PAGE, results(tmp_path, "get1", "get9"))
     assert pages.page(text, results(tmp_path, "post1", "get9")) == text
+
+
+def test_all_pages_but_the_model_are_written(tmp_path: Path) -> None:
+    """The command fills every page of measurements and that for users; the model of capacity has its own program."""
+    results(tmp_path, "post1")
+    (tmp_path / "measurements").mkdir()
+    (tmp_path / "measurements" / "sqlite.md").write_text(PAGE)
+    (tmp_path / "measurements" / pages.MODEL).write_text("A model without figures.")
+    (tmp_path / pages.FOR_USERS).write_text(USERS)
+    with replace(charts.draw, lambda _docs: None):
+        pages.main([str(tmp_path / "results.json")], tmp_path)
+    assert "17,617" in (tmp_path / "measurements" / "sqlite.md").read_text()
+    assert "17,617" in (tmp_path / pages.FOR_USERS).read_text()
+    assert (tmp_path / "measurements" / pages.MODEL).read_text() == "A model without figures."
 
 
 def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:
