@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from queuey.cli.dev import CONFIG, setup, sign
+from queuey.cli.dev import CONFIG_FILE, setup, sign
 from queuey.client import Client, RetryPolicy, queue_name, user_name
 from queuey.client.credentials.profile import read_profile
 from queuey.settings import DEV_ISSUER
@@ -62,7 +62,7 @@ class App:
         self._client = Client(profile.url, key=profile.key, application=APPLICATION, retry=patient)
 
     def _start(self) -> None:
-        where = ["--config", str(self._directory / CONFIG), "--port", str(self._service_port)]
+        where = ["--config", str(self._directory / CONFIG_FILE), "--port", str(self._service_port)]
         where += ["--data", str(self._directory / "data"), "--profile", str(self._directory / "profile.toml")]
         command = [sys.executable, "-m", "queuey", "serve", *where]
         self._service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
