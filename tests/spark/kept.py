@@ -86,7 +86,7 @@ def opened(options: Mapping[str, str]) -> Store:
     from queuey.storage import opening  # noqa: PLC0415 - loaded on use
 
     store = opening.open_store(settings.load(dict(options), {}).settings, jobs=False)
-    opening.patiently(lambda: bridge.run(store.applications.application_names()), 60)
+    opening.retry_until_available(lambda: bridge.run(store.applications.application_names()), 60)
     return store
 
 

@@ -223,7 +223,7 @@ def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kep
     hidden = ReceiptFile(told.path.with_name("_receipts.jsonl"))
     hidden.path.write_text(told.path.read_text())
     for pattern in (hidden.path.name, "*.jsonl"):
-        with pytest.raises(OptionError, match="overlooks"):
+        with pytest.raises(OptionError, match="ignores files with such names"):
             audited(spark, embedded, ReceiptFile(told.path.with_name(pattern)))
     for wrong in ({"only_archive": True}, {"late": 0.0}, {"archive": "x", "only_archive": True, "groups": ("g",)}):
         with pytest.raises(OptionError):

@@ -145,7 +145,7 @@ def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path
     replay(into="one", run="mine", where="partition = 1")
     with pytest.raises(OptionError, match="another replay"):
         replay(into="one", run="mine", existing=True)
-    with pytest.raises(QueueNotFound, match="nothing of a queue 'other'"):
+    with pytest.raises(QueueNotFound, match="has no messages of queue 'other'"):
         replay(selection=Subscribe(("other",)))
     with pytest.raises(OptionError, match="TTL"):
         replay(ttl=60, keep_expiry=True)
