@@ -18,7 +18,7 @@ from queuey import ids
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.cassandra import open_store
-from queuey.storage.opening import patiently
+from queuey.storage.opening import retry_until_available
 
 LIMIT = 10_000
 
@@ -46,7 +46,7 @@ def load(store: Store, queue: Queue, count: int) -> Callable[[], int]:
 def main() -> None:
     action, url, *numbers = sys.argv[1:]
     store = open_store(url)
-    queue = patiently(lambda: bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), 30)
+    queue = retry_until_available(lambda: bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), 30)
     print(json.dumps(timed(globals()[action](store, queue, *map(int, numbers)))))
     store.close()
 

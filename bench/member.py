@@ -6,7 +6,7 @@ each with one line of JSON:
 =========  =============================================================================================================
 ``join``   starts a consumer; the answer is the time before the start
 ``mark``   resets the recorded waits; the answer is the time of the command
-``state``   the answer is a :class:`MemberState`
+``state``  the answer is a :class:`MemberState`
 ``leave``  closes the consumer; the answer is the time before the close
 =========  =============================================================================================================
 
@@ -150,7 +150,7 @@ async def main(service: str, place: str, group: str, queues: list[str]) -> None:
                     await member.close()
                 case "mark":
                     member.mark()
-                case "tell":
+                case "state":
                     answer = member.state()
             print(msgspec.json.encode(answer).decode(), flush=True)
 

@@ -36,7 +36,7 @@ class EnduringResult(TypedDict):
     times: dict[str, list[float]]
 
 
-class Enduring(Generator):
+class FixedRateGenerator(Generator):
     """Drives all connections of a plan from one epoll loop and counts all answers."""
 
     def __init__(self, plan: EnduringPlan) -> None:
@@ -106,4 +106,4 @@ class Enduring(Generator):
 
 
 if __name__ == "__main__":
-    main(lambda plan: Enduring(plan).send_and_wait())
+    main(lambda plan: FixedRateGenerator(plan).send_and_wait())

@@ -42,7 +42,7 @@ class Times(TypedDict):
     longest: float
 
 
-class Modest:
+class SingleConnectionCaller:
     def __init__(self, plan: ModestPlan) -> None:
         self.plan = plan
         self.sock = socket.create_connection(("127.0.0.1", plan["port"]), timeout=60)
@@ -102,7 +102,7 @@ def main() -> None:
     plan: ModestPlan = json.load(sys.stdin)
     gc.disable()
     try:
-        print(json.dumps(Modest(plan).run()))
+        print(json.dumps(SingleConnectionCaller(plan).run()))
     except (BadAnswer, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(1)

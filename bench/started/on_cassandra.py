@@ -16,7 +16,7 @@ from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.cassandra.timing import PATIENT
-from queuey.storage.opening import patiently
+from queuey.storage.opening import retry_until_available
 
 KEYSPACE = "bench"
 STATED = ("deadline", "delay", "difference")
@@ -40,7 +40,7 @@ def prepare(
     options = CassandraOptions(follow=patient, stated=stated)
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
-    patiently(lambda: bridge.run(store.applications.application_names()), 30)
+    retry_until_available(lambda: bridge.run(store.applications.application_names()), 30)
     service.furnish(store, queues)
     return store
 

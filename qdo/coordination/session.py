@@ -382,6 +382,7 @@ class Session:
     async def _others(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
         """Returns the partitions that a member of the same name may have claimed after it replaced this one.
 
+        Also drops them from those that this session holds.
         Such a claim raised the version of the offset, which was read before and which this session's claim checks.
         """
         own = [p for p, standing in todo.items() if standing == "mine"]

@@ -54,7 +54,7 @@ class HeartbeatProcess:
 
     @property
     def session_end(self) -> float:
-        """The end of the session after the heartbeats of both processes, by :func:`now`; 0 if none was answered."""
+        """The end of the session, by :func:`now`; 0 if no heartbeat was answered, or the session has lapsed."""
         begin = self._vitals.last_heard
         return 0.0 if begin is None or self._vitals.lapsed else begin + self._session
 

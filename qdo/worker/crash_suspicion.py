@@ -59,24 +59,24 @@ class CrashSuspicion:
         note = self._found
         return note is not None and note.lost > 0 and order_of(message.id) <= order_of(note.until)
 
-    def lost(self, message: Message) -> int:
+    def lost_attempts(self, message: Message) -> int:
         """Returns the number of attempts at a message in which the worker was lost, as far as recorded."""
         note = self._found
         return note.lost if note is not None and self._single and note.until == message.id else 0
 
-    def attempt(self, message: Message) -> int:
+    def attempt_number(self, message: Message) -> int:
         """Returns the number of the next attempt, or of the last one if the message is given up."""
-        lost = self.lost(message)
+        lost = self.lost_attempts(message)
         given_up = self._found is not None and self._found.last and 0 < self._attempts <= lost
         return lost if given_up else lost + 1
 
-    def last(self, message: Message) -> bool:
+    def must_run_alone(self, message: Message) -> bool:
         """Returns whether the worker may not handle other messages at the same time."""
         return self.suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
 
     def begin(self, messages: Sequence[Message]) -> HandlingNote:
         self._begun = messages
-        return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.last(messages[0]))
+        return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.must_run_alone(messages[0]))
 
     def handled(self, messages: int) -> None:
         self._remaining -= messages

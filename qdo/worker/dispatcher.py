@@ -387,7 +387,10 @@ class Dispatcher(PartitionListener):
             self._update_busy(work.partition)
 
     async def _finish(self, work: PartitionWork, deadline: float) -> None:
-        """Waits for the messages in flight, then handles the messages in the gaps before handled ones."""
+        """Waits for the messages in flight, then handles those in the gaps before handled ones.
+
+        Does not stop at ``deadline``, which only limits the gaps that are filled: the caller cancels it.
+        """
         await work.until_quiet()
         before = work.partition_queue.count
         has_gaps = not self._halted and work.fill(deadline)
@@ -476,7 +479,7 @@ class Dispatcher(PartitionListener):
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
         """Runs messages between two notes. Fails the first one if workers were lost in all its attempts."""
-        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # the message has had its last attempt
+        if run.attempt <= (lost := suspicion.lost_attempts(run.messages[0])):  # the message has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin(run.messages), RunResult(0)
         try:

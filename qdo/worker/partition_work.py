@@ -409,7 +409,7 @@ class PartitionWork:
     def must_run_alone(self) -> bool:
         """Whether the next message must run alone in this worker."""
         first = None if self.suspicion is None else self.partition_queue.first
-        return self.suspicion is not None and first is not None and self.open and self.suspicion.last(first)
+        return self.suspicion is not None and first is not None and self.open and self.suspicion.must_run_alone(first)
 
     @property
     def note_without_own_attempt(self) -> HandlingNote | None:
@@ -423,7 +423,7 @@ class PartitionWork:
         run = self.partition_queue.take(most) if self.open else None
         if run is not None:
             if suspicion is not None:
-                run.attempt = max(run.attempt, suspicion.attempt(run.messages[0]))
+                run.attempt = max(run.attempt, suspicion.attempt_number(run.messages[0]))
             self.runs[run] = None
             self._quiet.clear()
         return run

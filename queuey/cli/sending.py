@@ -178,8 +178,8 @@ class _Feeding:
         self._stored[part.queue] += len(self._client.send_many(part.queue, messages))
         self._progress(self._stored.total(), self._read)
 
-    def _explain_failure(self, error: BaseException, line: int) -> None:
-        """Prints how many messages were stored, and how to continue."""
+    def _explain_failure(self, error: BaseException, last_line_sent: int) -> None:
+        """Prints how many messages were stored, and how to continue. With --queue-field, --skip cannot."""
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
@@ -187,8 +187,8 @@ class _Feeding:
         output.print_note(f"{plural(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
             output.print_note("Some messages of the current batch may be stored as well.")
-        if self._route.queue_field is None and line:
-            output.print_note(f"To continue after line {line}: --skip {line}")
+        if self._route.queue_field is None and last_line_sent:
+            output.print_note(f"To continue after line {last_line_sent}: --skip {last_line_sent}")
         elif self._route.queue_field is not None:
             output.print_note("No --skip continues here: with --queue-field, lines are sent by queue and not in order.")
 

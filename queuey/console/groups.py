@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
 from queuey.console.pages import is_part
-from queuey.console.sessions import PageRequests
+from queuey.console.sessions import PageRequestFactory
 from queuey.errors import GroupNotFound
 from queuey.service.groups.views import LAG_PAGE
 from queuey.web.endpoint import Match
@@ -32,7 +32,7 @@ class GroupStatus(NamedTuple):
     """The state of a group, in queues that the caller may see.
 
     Attributes:
-        state: ``empty``, ``rebalancing``, ``lagging`` or ``ok``, or blank if the caller may see no queue of the group.
+        state: ``empty``, ``rebalancing``, ``lagging`` or ``ok``, or blank if the caller sees no partitions.
         members: Number of members that are not absent.
         lag: Number of unprocessed messages.
         seconds: Age of the oldest unprocessed message.
@@ -50,11 +50,8 @@ class GroupStatus(NamedTuple):
         return self.seconds >= LAGGING_SECONDS
 
 
-def standing(group: GroupInfo) -> GroupStatus:
-    """Returns the state of a group: empty, rebalancing, lagging, ok, or blank without partitions.
-
-    Its delay is the longest.
-    """
+def status_of(group: GroupInfo) -> GroupStatus:
+    """Returns the state of a group; ``seconds`` is the longest lag of any partition."""
     partitions = [partition for by_number in group.queues.values() for partition in by_number.values()]
     members = sum(member.state != "absent" for member in group.members)
     seconds = max((partition.lag_seconds or 0.0 for partition in partitions if partition.lag), default=0.0)
@@ -73,7 +70,7 @@ def standing(group: GroupInfo) -> GroupStatus:
 class GroupPages:
     """Views of ``_groups`` and of the groups under it, with the rights of version 1 of the API."""
 
-    def __init__(self, asks: PageRequests) -> None:
+    def __init__(self, asks: PageRequestFactory) -> None:
         self._asks = asks
         self._groups = GroupViews(asks.service, asks.authorization)
 
@@ -110,7 +107,7 @@ class GroupPages:
             with suppress(GroupNotFound):  # The group was deleted meanwhile.
                 query = GroupQuery(lag=True)
                 group = await self._groups.find(request, {**match, "group": name}, query, few=True)
-                standings[name] = standing(group)
+                standings[name] = status_of(group)
         return standings
 
     async def show(self, request: Request, match: Match) -> Response:
@@ -118,5 +115,5 @@ class GroupPages:
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
-        values: dict[str, Any] = {"group": group, "names": names, "standing": standing(group)}
+        values: dict[str, Any] = {"group": group, "names": names, "standing": status_of(group)}
         return ask.render("group.html", "Consumer group", group.group, **values)

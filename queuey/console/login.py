@@ -17,7 +17,7 @@ from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, Too
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
-from queuey.web.admission.rates import Bound, Rate
+from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.admission.scheduling import counted_as
 from queuey.web.authorization import Authorization
 from queuey.web.credentials import ApplicationKeys, digest_of
@@ -66,8 +66,8 @@ class LoginViews:
         self._providers = providers
         self._sessions = sessions
         self._authorization = authorization
-        self._of_address = Bound(ATTEMPTS, "logins of this address with wrong keys")
-        self._of_key = Bound(LOGINS, "logins of this key")
+        self._of_address = NamedRateLimiter(ATTEMPTS, "logins of this address with wrong keys")
+        self._of_key = NamedRateLimiter(LOGINS, "logins of this key")
 
     async def form(self, request: Request, match: Match) -> Response:
         """Shows the login form. A request from another site is redirected through our own page first."""
@@ -185,7 +185,7 @@ class LinkViews:
         self._callers = callers
         self._sessions = sessions
         self._audit = audit
-        self._of_address = Bound(ATTEMPTS, "logins of this address with wrong links")
+        self._of_address = NamedRateLimiter(ATTEMPTS, "logins of this address with wrong links")
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the button for any token, so that a GET request does not tell whether a token is valid."""
@@ -224,10 +224,10 @@ class ProviderViews:
     def __init__(self, login: LoginViews, providers: Sequence[Provider]) -> None:
         self._login = login
         self._providers = {provider.tag: provider for provider in providers}
-        self._of_browser = Bound(ATTEMPTS, "logins of this browser that have failed")
-        self._of_address = Bound(WRONG_CODES, "logins of this address that have failed")
-        self._of_provider = Bound(EXCHANGES, "logins at this provider")
-        self._of_user = Bound(LOGINS, "logins of this user")
+        self._of_browser = NamedRateLimiter(ATTEMPTS, "logins of this browser that have failed")
+        self._of_address = NamedRateLimiter(WRONG_CODES, "logins of this address that have failed")
+        self._of_provider = NamedRateLimiter(EXCHANGES, "logins at this provider")
+        self._of_user = NamedRateLimiter(LOGINS, "logins of this user")
 
     async def go(self, request: Request, match: Match) -> Response:
         return await request.in_pool(partial(self._redirect_to_provider, request, self._find_provider(match)))

@@ -16,7 +16,7 @@ from queuey.console import pages
 from queuey.console.charts import backlog, rates
 from queuey.console.groups import GroupPages
 from queuey.console.queue import failures
-from queuey.console.sessions import PageRequest, PageRequests
+from queuey.console.sessions import PageRequest, PageRequestFactory
 from queuey.deadletters import holds_dead, queue_for
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
 from queuey.messages import Finding, Queue
@@ -198,7 +198,7 @@ class OverviewPages:
 
     def __init__(
         self,
-        asks: PageRequests,
+        asks: PageRequestFactory,
         groups: GroupPages,
         findings: Callable[[PageRequest], Awaitable[Sequence[Finding] | None]],
     ) -> None:

@@ -17,7 +17,7 @@ from queuey.console.charts import ChartView, sample
 from queuey.console.groups import GroupPages
 from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
 from queuey.console.overview import OverviewPages
-from queuey.console.sessions import PageRequest, PageRequests, SessionCallers
+from queuey.console.sessions import PageRequest, PageRequestFactory, SessionCallers
 from queuey.errors import NotAuthenticated, StoreUnavailable
 from queuey.messages import Finding
 from queuey.service import Service
@@ -60,7 +60,7 @@ def resources(
     is_local: bool = False,
 ) -> list[Resource]:
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
-    asks = PageRequests(service, authorization, callers, ScheduleSaver(service, authorization), history)
+    asks = PageRequestFactory(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     groups, health = GroupPages(asks), HealthView(asks, examine)
     figures = OverviewPages(asks, groups, health.seen)
@@ -234,7 +234,7 @@ class HealthView:
         examine: Examines the store. Blocks.
     """
 
-    def __init__(self, asks: PageRequests, examine: Examine) -> None:
+    def __init__(self, asks: PageRequestFactory, examine: Examine) -> None:
         self._asks = asks
         self._store = asks.service.store
         self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)

@@ -181,7 +181,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return pages.render(self.request, template, title, of=of, status=status, caller=self.caller, **values)
 
 
-class PageRequests(NamedTuple):
+class PageRequestFactory(NamedTuple):
     service: Service
     authorization: Authorization
     callers: SessionCallers

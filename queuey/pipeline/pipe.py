@@ -261,7 +261,7 @@ def _find_target(pipe: Pipe) -> Queue | None:
 
 
 def _prepare_target(pipe: Pipe) -> None:
-    """Creates the target if it does not exist.
+    """Creates the target if it does not exist, by default with as many partitions as the largest source.
 
     Raises:
         QueueNotFound: The target does not exist, and is not to be created.

@@ -113,7 +113,7 @@ class DueWork(ABC):
 
         Raises:
             RecordChanged: Another process has changed the record.
-            QueueyError: The step failed and must be retried.
+            Exception: The step failed; it is logged and retried.
         """
 
     def forget(self, name: str) -> None:  # noqa: B027 - nothing by default

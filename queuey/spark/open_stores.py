@@ -166,12 +166,12 @@ def _open_existing(options: StoreOptions) -> Store:
     """Opens a store, which must exist; for Cassandra, waits up to ``deadline`` seconds for an answer."""
     settings = settings_of(options)
     remote = opening.is_cassandra(settings)
-    if not remote and not opening.is_made(settings):
+    if not remote and not opening.store_file_exists(settings):
         raise OptionError(f"There is no store at {settings.data}: set option store or data.")
     store = opening.open_store(settings, jobs=False)
     try:
         if remote:
-            opening.patiently(lambda: bridge.run(store.applications.application_names()), settings.deadline)
+            opening.retry_until_available(lambda: bridge.run(store.applications.application_names()), settings.deadline)
     except BaseException:
         store.close()
         raise

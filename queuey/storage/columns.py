@@ -155,7 +155,7 @@ def columns_of(messages: Iterable[Message]) -> MessageColumns:
     return MessageColumns(np.array([message.partition for message in messages], np.int64), batch_of(messages))
 
 
-def in_pieces(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
+def chunked(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
     """Yields messages as columns, in chunks of at most ``most``.
 
     Raises:

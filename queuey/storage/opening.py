@@ -39,7 +39,7 @@ def is_cassandra(settings: Settings) -> bool:
     return settings.store.startswith("cassandra:")
 
 
-def is_made(settings: Settings) -> bool:
+def store_file_exists(settings: Settings) -> bool:
     return file_of(settings).is_file()
 
 
@@ -179,7 +179,7 @@ def examiner(settings: Settings, *, whole: bool = True) -> Callable[[], list[Fin
     return partial(sqlite.examine, settings.data, sqlite_options(settings), whole=whole)
 
 
-def patiently(call: Callable[[], T], seconds: float) -> T:
+def retry_until_available(call: Callable[[], T], seconds: float) -> T:
     """Repeats a read until the store answers, because a Cassandra store connects in the background.
 
     Raises:

@@ -29,7 +29,7 @@ from queuey.storage.cassandra.admin.doctor import examine
 from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import Driver, Encoded, Statement
 from queuey.storage.cassandra.timing import PATIENT
-from queuey.storage.opening import patiently
+from queuey.storage.opening import retry_until_available
 from tests.waiting import until_async
 
 ROOT = Path(__file__).parents[2]
@@ -198,7 +198,7 @@ def test_the_page_makes_a_role_that_suffices(prepared: options.DataCentreTarget,
     assert report.replication is None
     assert len(report.migrations) == len(list((ROOT / "cql").glob("*.cql")))
     with closing(cassandra.open_store(prepared.url, options=ours)) as store:
-        patiently(lambda: bridge.run(store.ping()), 30)
+        retry_until_available(lambda: bridge.run(store.ping()), 30)
         bridge.run(store.applications.create_application("app"))
         queue, _ = bridge.run(store.catalogue.create_queue("app", "q", QueueSpec()))
         places = bridge.run(

@@ -12,7 +12,7 @@ from deploy.local.server import Server
 from queuey.storage import Store, bridge, cassandra, sqlite
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
-from queuey.storage.opening import patiently
+from queuey.storage.opening import retry_until_available
 from queuey.web.credentials import digest_of
 from tests.soak.programs import GroupWorker, Program, Service
 from tests.soak.traffic import APPLICATION, GROUP, KEY, QUEUE, TTL, Traffic
@@ -100,7 +100,7 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
 
 def _furnish(store: Store) -> None:
     with contextlib.closing(store):
-        patiently(lambda: bridge.run(store.applications.application_names()), CONNECT_SECONDS)
+        retry_until_available(lambda: bridge.run(store.applications.application_names()), CONNECT_SECONDS)
         bridge.run(store.applications.create_application(APPLICATION))
         bridge.run(store.applications.add_key(APPLICATION, digest_of(KEY)))
 

@@ -82,7 +82,7 @@ def rebalance(bench: Bench) -> Report:
         places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
         url = stack.enter_context(served(bench, rounds * joins * ROUND // ROUND_SECONDS))
         calls: dict[str, Callable[[], list[Joins]]] = {
-            side: partial(_turn, [stack.enter_context(process(url, place)) for _ in range(MEMBERS + 1)], joins)
+            side: partial(_measure_joins, [stack.enter_context(process(url, place)) for _ in range(MEMBERS + 1)], joins)
             for side, place in places.items()
         }
         samples = {
@@ -101,7 +101,7 @@ def rebalance(bench: Bench) -> Report:
     return Report("", "", rows, verdicts)
 
 
-def _turn(members: Sequence[Member], joins: int) -> list[Joins]:
+def _measure_joins(members: Sequence[Member], joins: int) -> list[Joins]:
     *others, last = members
     for member in others:
         member.do("join")

@@ -191,7 +191,7 @@ def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
 def query_states(members: Sequence[Member]) -> list[MemberState]:
     """Returns the states of all members, queried concurrently."""
     for m in members:
-        m.begin("tell")
+        m.begin("state")
     return [msgspec.json.decode(m.end(), type=MemberState) for m in members]
 
 

@@ -167,7 +167,7 @@ class ServiceSession:
         self._apply(answer, named)
 
     def _apply(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
-        """Applies an answer: stores new partitions, and forgets those that are lost or to be given back."""
+        """Applies an answer: stores new partitions, marks partitions to give back, and forgets lost ones."""
         for partition, taken in self._iterate_partitions(answer.take):
             if taken.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
                 self._forget(partition)

@@ -90,7 +90,7 @@ class ConfiguredStore:
         store = opening.open_store(settings, jobs=False)
         try:
             if remote:
-                opening.patiently(lambda: bridge.run(store.applications.application_names()), READY_TIMEOUT)
+                opening.retry_until_available(lambda: bridge.run(store.applications.application_names()), READY_TIMEOUT)
             yield store
         finally:
             store.close()

@@ -74,7 +74,7 @@ def _check_access(settings: Settings) -> Finding:
     try:
         store = opening.open_store(settings, jobs=False)
         try:
-            opening.patiently(lambda: bridge.run(store.ping()), READY_TIMEOUT)
+            opening.retry_until_available(lambda: bridge.run(store.ping()), READY_TIMEOUT)
             warning = clock_warning(bridge.run(store.ledger.ids_ahead()))
         finally:
             store.close()
@@ -242,7 +242,7 @@ def backup(
 
     settings = store_at.settings
     _require_sqlite(store_at, "queuey backup")
-    if not opening.is_made(settings):
+    if not opening.store_file_exists(settings):
         raise output.Failed(f"there is no store at {settings.data}; name its directory with --data")
     if file.is_dir() or not file.absolute().parent.is_dir() or (file.exists() and not file.is_file()):
         raise typer.BadParameter(f"{str(file)!r} is not a file in an existing directory", param_hint="FILE")
@@ -276,7 +276,7 @@ def restore(
         raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
     if _is_of_store(file, settings.data):
         raise typer.BadParameter(f"{str(file)!r} is the store itself; name a backup", param_hint="FILE")
-    replace = opening.is_made(settings)
+    replace = opening.store_file_exists(settings)
     if replace:
         output.confirm(f"Replace the store at {settings.data} and everything in it?", yes=yes)
     options = opening.sqlite_options(settings, jobs=False)

@@ -157,7 +157,7 @@ def release(
         return _calls_by_receipts(
             queue, "release", receipts, max_receipts=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
         )
-    error = {"error": error_of(reason)[: api.MAX_ERROR], "text": text_of(reason)[: api.MAX_TEXT]}
+    error = {"error": error_name_of(reason)[: api.MAX_ERROR], "text": text_of(reason)[: api.MAX_TEXT]}
     return _calls_by_receipts(queue, "release", receipts, max_receipts=RECEIPTS_WITH_REASON, reason=error, **fields)
 
 
@@ -276,7 +276,8 @@ def text_of(reason: ReleaseReason) -> str:
     return text.encode(errors="replace").decode()
 
 
-def error_of(reason: ReleaseReason) -> str:
+def error_name_of(reason: ReleaseReason) -> str:
+    """Returns the qualified name of the error, or `Released` for a text."""
     if isinstance(reason, tuple):
         return reason[0]
     if isinstance(reason, str):

@@ -220,7 +220,7 @@ def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
             wire.message_id,
             wire.timestamp,
             wire.partition,
-            wire.body if wire.encoding is None else _decode_body(wire),
+            wire.body if wire.encoding is None else _decode_base64_body(wire),
             wire.content_type,
             wire.headers,
             wire.message_key,
@@ -230,7 +230,8 @@ def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
     ]
 
 
-def _decode_body(wire: ReadMessage) -> bytes:
+def _decode_base64_body(wire: ReadMessage) -> bytes:
+    """Returns the body. Raises InvalidAnswer for any encoding but base64."""
     import base64  # noqa: PLC0415 - only needed for binary bodies
 
     if wire.encoding != "base64" or not isinstance(wire.body, str):

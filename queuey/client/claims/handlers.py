@@ -34,6 +34,8 @@ def sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
 def async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[object]]:
     """Returns a coroutine function that calls the handler and awaits an awaitable result.
 
+    It raises NothingRan if the result is a generator, or awaitable once more.
+
     Raises:
         InvalidArgument: The handler is a generator function or a class.
     """

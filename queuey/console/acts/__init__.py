@@ -33,7 +33,7 @@ from queuey.console.acts.schedules import (
     RunSchedule,
     ScheduleAct,
 )
-from queuey.console.sessions import PageRequest, PageRequests, read_form
+from queuey.console.sessions import PageRequest, PageRequestFactory, read_form
 from queuey.errors import (
     Conflict,
     InvalidRequest,
@@ -44,7 +44,7 @@ from queuey.errors import (
     TooManyRequests,
 )
 from queuey.service.operating.audit import Entry, Outcome, SubmittedForm
-from queuey.web.admission.rates import Bound, Rate
+from queuey.web.admission.rates import NamedRateLimiter, Rate
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource, status_of
 from queuey.web.requests import Request, read_query
@@ -93,10 +93,10 @@ class ActViews:
         asks: Identifies callers.
     """
 
-    def __init__(self, asks: PageRequests) -> None:
+    def __init__(self, asks: PageRequestFactory) -> None:
         self._asks = asks
         self._audit = asks.service.audit
-        self._bound = Bound(RATE, "acts of this caller")
+        self._bound = NamedRateLimiter(RATE, "acts of this caller")
         self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
 
     def show(self, request: Request, match: Match) -> Response:

@@ -74,10 +74,10 @@ def emodb_error(error: Exception, status: int, text: str) -> Response:
         seconds = min(5, max(1, getattr(error, "retry_after", 1)))
         body = encode({"message": text, "retryAfterSeconds": seconds})
         return Response(503, body, JSON, UNAVAILABLE, ("Retry-After", str(seconds)))
-    return _refused(error, status, text)
+    return _other_error_response(error, status, text)
 
 
-def _refused(error: Exception, status: int, text: str) -> Response:
+def _other_error_response(error: Exception, status: int, text: str) -> Response:
     if isinstance(error, RefusedQueue):
         return json_response({"queue": text}, 403)
     if status in {401, 403}:

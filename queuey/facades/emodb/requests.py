@@ -54,7 +54,7 @@ def read_ttl(query: dict[str, str]) -> int:
 
 
 def read_limit(query: dict[str, str]) -> int:
-    """Returns the max number of messages to return. Raises as :func:`read_ttl`."""
+    """Returns the max number of messages, at most ``MAX_POLLED``; more is refused. Raises as :func:`read_ttl`."""
     limit = _read_integer(query, "limit", DEFAULT_LIMIT)
     if limit > MAX_POLLED:
         raise BadArgument(f"Limit must be <={MAX_POLLED}")

@@ -1,4 +1,4 @@
-"""Fewest moves: exchanges partitions so that the counts stay as balanced, but members keep more of their partitions.
+"""Fewest moves: exchanges partitions so that members keep more of theirs, and the counts stay equally balanced.
 
 A balanced distribution can move more partitions than necessary: a member gave away partitions of one pool and received
 some of another, although it could have kept its own. Such a detour is a ring: each member gives a partition of a pool

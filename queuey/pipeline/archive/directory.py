@@ -296,7 +296,7 @@ def open_to_write(spark: SparkSession, directory: str, wanted: Archive, *, write
             files.write(ABOUT, manifest.encode(wanted))
         return opened
     about = manifest.decode(text, files.path(ABOUT), Archive)
-    if differing := about.differing(wanted):
+    if differing := about.describe_differences(wanted):
         raise OptionError(f"{files.root} is an archive of another kind: {'; '.join(differing)}")
     return ArchiveDirectory(spark, files, about)
 

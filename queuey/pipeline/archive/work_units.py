@@ -90,7 +90,7 @@ def divided(units: Iterable[WorkUnit]) -> list[WorkUnit]:
 
 
 def grouped(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
-    """Distributes units to at most ``tasks`` groups of about equal weight.
+    """Divides units, in order, into at most ``tasks`` groups of about equal weight; fewer if the work is small.
 
     Units of one bucket stay together if possible, so that a bucket becomes few files.
     """

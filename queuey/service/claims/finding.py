@@ -260,7 +260,7 @@ class Finder:
 
     def passed(self, state: State, scan: ScanResult) -> bool:
         """Records the deliveries of a scan; returns whether the next scan begins further on."""
-        return self.scanner.passed(state, scan) if self.ordered is None else self.ordered.moved
+        return self.scanner.advance_front(state, scan) if self.ordered is None else self.ordered.moved
 
     async def fetch(self, places: Sequence[Location]) -> list[Message]:
         if self.keeps:

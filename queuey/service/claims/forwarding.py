@@ -84,9 +84,9 @@ class Forwarding:
         workers.handle(SETTLE, self._begin_work)
 
     def forward(self, key: Key, refused: float, requests: Sequence[Request]) -> Sequence[Request]:
-        """Sends requests to the partition's home if that is another worker and this one was refused recently.
+        """Sends requests to the partition's home; returns the requests to be done here.
 
-        Returns the requests to be done here.
+        It sends them only if the home is another worker that is up, and an append of this worker was refused recently.
         """
         total, own_number = self._workers.identity.total, self._workers.identity.number
         if total == 1:

@@ -468,7 +468,7 @@ class PartitionLog:
         written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(log_entry.number, entry)
-        self._finder.scanner.claimed(new_claims)
+        self._finder.scanner.advance_front_past(new_claims)
         self._length.add_entry(log_entry.number, len(log_entry.body), written)
         self._follow_ups.known.add_open([log_entry.number, *(place for place, _, _ in entry.outs)], written)
 

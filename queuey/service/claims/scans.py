@@ -302,7 +302,7 @@ class Scanner:
                 return
             part = replace(part, lower=end, limit=PAGE)
 
-    def passed(self, state: State, result: ScanResult) -> bool:
+    def advance_front(self, state: State, result: ScanResult) -> bool:
         """Moves the front up to the first message of a scan that is still free; returns whether it has moved."""
         before = self._front
         for position in result.ahead:
@@ -314,7 +314,7 @@ class Scanner:
                 self._front = max(self._front, ids.following(result.ahead[-1]), result.end or FIRST)
         return self._front > before
 
-    def claimed(self, positions: Sequence[Position]) -> None:
+    def advance_front_past(self, positions: Sequence[Position]) -> None:
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
 
@@ -392,7 +392,7 @@ class OrderedScanner:
         return max(self.waiting.front, ids.following(state.cursor))
 
     def _chain(self, state: State, found: Collection[Position]) -> ContiguousRead:
-        """Returns the chain for the cursor: up to the front, with waiting messages up to the first not in ``found``."""
+        """Returns a chain up to the front, which has seen the waiting messages up to the first not in ``found``."""
         seen = []
         for position in self.waiting.ascending(state):
             seen.append(position)
@@ -456,6 +456,7 @@ class OrderedScanner:
             unread = replace(unread, lower=end, limit=PAGE)
 
     async def _upper(self, wish: ScanDemand) -> Position:
+        """Returns where reads must end: the horizon, or no limit if the demand is exact."""
         if wish.exact:
             return ids.LAST
         await self._scanner.read_horizon()

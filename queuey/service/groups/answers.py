@@ -40,7 +40,7 @@ class Targets:
     def missing(self, member: int, owned: Partitions) -> dict[str, set[int]]:
         """Returns the partitions that are planned for a member and that it does not name as its own.
 
-        A partition that it names under an epoch not below the target's is its own, because only it ends its ownership.
+        A partition that it names under an epoch from the target's to the plan's is its own: only it ends its ownership.
         """
         missing = {}
         for name, targets in self._by_member.get(member, {}).items():

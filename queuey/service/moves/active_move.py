@@ -127,7 +127,7 @@ class PartitionMove(ABC):
 
     @abstractmethod
     async def delete(self, places: list[Position]) -> None:
-        """Deletes messages from the source."""
+        """Deletes messages from the source, after recording the end of their jobs."""
 
 
 class SourceGone(Exception):

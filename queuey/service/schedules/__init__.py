@@ -157,7 +157,7 @@ class ScheduleUseCases:
             raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules, the maximum. Remove unused ones.")
 
     def _save_and_plan(self, record: Record, schedule: Schedule) -> Record:
-        saved = bridge.run(self._store.records.set_record(states.recorded(record, schedule)))
+        saved = bridge.run(self._store.records.set_record(states.with_schedule(record, schedule)))
         self._runner.plan(saved)
         return saved
 
@@ -226,7 +226,7 @@ class ScheduleUseCases:
 def _make_report(record: Record) -> ScheduleReport:
     schedule = states.decode(record.value)
     firing = None if schedule.firing is None else schedule.firing.instant
-    following = states.coming(schedule, MAX_COMING)
+    following = states.list_next_fire_times(schedule, MAX_COMING)
     return ScheduleReport(
         record.name, schedule.plan, schedule.created, schedule.changed, following, firing, schedule.last
     )
@@ -352,4 +352,4 @@ class FireUseCases(DueWork):
         return self._store.claim_logs.claim_time()
 
     async def save(self, record: Record, schedule: Schedule) -> Record:
-        return await self._store.records.set_record(states.recorded(record, schedule))
+        return await self._store.records.set_record(states.with_schedule(record, schedule))

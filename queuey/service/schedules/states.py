@@ -177,7 +177,7 @@ def due_ticks(schedule: Schedule) -> int:
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
 
 
-def recorded(record: Record, schedule: Schedule) -> Record:
+def with_schedule(record: Record, schedule: Schedule) -> Record:
     return replace(record, value=encode(schedule), due=due_ticks(schedule))
 
 
@@ -186,7 +186,7 @@ def choose(schedule: Schedule, now: float) -> Ticks:
 
     Otherwise the due ticks count as skipped.
     """
-    first, timetable = upcoming(schedule, now), schedule.plan.timetable
+    first, timetable = next_fire_time(schedule, now), schedule.plan.timetable
     if first is None or first > now:
         return Ticks(None, first)
     if schedule.plan.missed == "catch_up":
@@ -200,7 +200,7 @@ def choose(schedule: Schedule, now: float) -> Ticks:
     return Ticks(None, next_instant(timetable, now), skipped=first)
 
 
-def upcoming(schedule: Schedule, now: float) -> int | None:
+def next_fire_time(schedule: Schedule, now: float) -> int | None:
     """Returns the next instant. If the clock was ahead when the schedule was fired or changed, computes it again."""
     if schedule.next is None or schedule.next <= now or not _was_ahead(schedule, now):
         return schedule.next
@@ -239,7 +239,7 @@ def advance(schedule: Schedule, ticks: Ticks) -> Schedule:
 
 
 def end(schedule: Schedule, outcome: Outcome) -> Schedule:
-    return replace(schedule, firing=None, last=outcome, next=upcoming(schedule, outcome.at))
+    return replace(schedule, firing=None, last=outcome, next=next_fire_time(schedule, outcome.at))
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
@@ -248,7 +248,7 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
     return replace(schedule, next=following)
 
 
-def coming(schedule: Schedule, most: int) -> list[int]:
+def list_next_fire_times(schedule: Schedule, most: int) -> list[int]:
     """Returns up to ``most`` next instants, only the first if this machine does not know the time zone."""
     return [] if schedule.next is None else list(_coming(schedule.plan.timetable, schedule.next, most))
 

@@ -154,7 +154,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._group_offsets is not None:
             self._group_offsets.record(begin)
-        end = opening.patiently(lambda: self._find_end(begin, limit), READ_TIMEOUT)
+        end = opening.retry_until_available(lambda: self._find_end(begin, limit), READ_TIMEOUT)
         if end == begin:
             time.sleep(self._idle_pause)
             self._last_answer = start

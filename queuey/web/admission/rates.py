@@ -176,7 +176,7 @@ def _make_refusal(limit: _CountedRate) -> TooManyRequests:
     return error
 
 
-class Bound:
+class NamedRateLimiter:
     """A rate limit for each of many names in this process.
 
     Args:

@@ -34,7 +34,7 @@ def tiles(browser: Browser, application: str = "queuey") -> dict[str, str]:
 
 
 def busy(owner: Caller, name: str) -> None:
-    """Creates a queue with four messages: one is claimed, one retries, two wait."""
+    """Creates a queue with five messages: one claimed, one retrying, two waiting, one delayed."""
     owner.create(name)
     for body in "abcd":
         owner.post(name, body)

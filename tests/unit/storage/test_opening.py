@@ -124,10 +124,10 @@ def test_patience_ends() -> None:
             raise answer
         return answer
 
-    assert opening.patiently(call, 10) == "here"
+    assert opening.retry_until_available(call, 10) == "here"
     answers[:] = [StoreUnavailable("still not")]
     with pytest.raises(StoreUnavailable, match="still not"):
-        opening.patiently(call, 0)
+        opening.retry_until_available(call, 0)
 
 
 def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -119,7 +119,7 @@ def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
     ],
 )
 def test_a_credential_more_evades_no_limit(also: Caller, path: str, counted: set[str]) -> None:
-    """A request counts for all that its caller's credentials are good for where it asks."""
+    """A request counts against every tenant that its credentials identify for the application."""
     ann = Caller(frozenset({"shop ann"}), (Grant("shop", frozenset({"read"}), "inbox-ann"),), "users of shop")
     both = Caller(ann.names | also.names, ann.grants + also.grants, "app:alpha")
     rates = Rates(application=9, user=9)

@@ -117,7 +117,7 @@ def test_while_its_append_is_under_way(
 
 
 def test_in_a_later_try(run: Run, owner: Caller, store: Store, between: InterposedStore) -> None:
-    """What a long poll gets that was woken and whose client has left meanwhile is released with the next entry."""
+    """If a client leaves before its woken long poll claims messages, the next entry releases them."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> int:

@@ -406,8 +406,8 @@ def test_work_of_use_cases_in_threads_counts_for_the_tenant_of_their_request() -
     assert sorted(name for name, _, _ in app.seen) == ["a at once", "a later", "b at once", "b later", *["task"] * 4]
 
 
-def test_reads_go_on_when_one_is_alone_again() -> None:
-    """What waited while there were several begins when there are not, though nothing else happens."""
+def test_reads_run_in_parallel_when_one_tenant_is_left() -> None:
+    """A read starts while another read of the only active tenant hangs."""
     stuck = threading.Event()
 
     class Shop(Stub):
@@ -453,7 +453,7 @@ def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -
     assert both.broken != network
 
 
-def test_a_backlog_of_one_is_not_anothers() -> None:
+def test_backlog_of_one_application_does_not_delay_another() -> None:
     """Requests of an application that has used little do not wait behind a hundred of one that has used much."""
     order: list[str] = []
     begin = threading.Event()

@@ -47,6 +47,9 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
 
     Returns:
         By address, why a node did not answer.
+
+    Raises:
+        StoreUnavailable: A node sent no reply, not even an error.
     """
     failed: dict[str, str] = {}
     answered = threading.Semaphore(0)

@@ -38,7 +38,7 @@ def shard_of(name: str) -> int:
     return zlib.crc32(name.encode()) % SHARDS
 
 
-def share_of(wanted: int) -> int:
+def entries_per_shard(wanted: int) -> int:
     """Returns how many entries to ask of each shard, so that one round nearly always gives the first ``wanted``."""
     mean = wanted / SHARDS
     return math.ceil(mean + 3 * math.sqrt(mean)) + 1
@@ -94,7 +94,7 @@ class Scan:
         """Returns the next entries in order: ``wanted`` of them, or fewer at the end."""
         entries: list[IndexEntry] = []
         while len(entries) < wanted:
-            await self._fill(share_of(wanted - len(entries)))
+            await self._fill(entries_per_shard(wanted - len(entries)))
             if not self._heap:
                 break
             while self._heap and len(entries) < wanted:

@@ -119,7 +119,10 @@ class FastRequest:
         self.in_flight += 1
 
     def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
-        """Answers with decoded rows, or for a write with the time of the answer. An unreadable result is in doubt."""
+        """Answers with decoded rows, or for a write with the time of the answer.
+
+        If the result is unreadable, an idempotent request is repeated through the driver; any other is in doubt.
+        """
         if not isinstance(answer, bytes):
             self.finish(answer.parsed_rows or [], None)
             return

@@ -163,7 +163,7 @@ class CassandraBulk(Bulk):
         self._run(self._watch.require())
         loader = self._loader(self._run(self._rows.current(queue)))
         written = 0
-        for piece in columns.in_pieces(messages, LOADED_AT_ONCE):
+        for piece in columns.chunked(messages, LOADED_AT_ONCE):
             self._check(self._run(self._rows.current(queue)), piece, given=True)
             written += loader.write(piece)
         return written

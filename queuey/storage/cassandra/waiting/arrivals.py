@@ -331,7 +331,7 @@ class PolledArrivals:
                 await self._count_steps(len(chunk))
 
     async def _follow(self, watches: Sequence[Watch]) -> int:
-        """Reads the record, unless all partitions can be polled in each turn. Returns the max polls of this turn."""
+        """Reads the record every other turn, unless all partitions can be polled in each. Returns the max polls now."""
         if len(watches) <= MAX_WITHOUT_RECORD and not self._early:
             self._readings, self._missed = 0, False
             return MAX_WITHOUT_RECORD
@@ -400,7 +400,7 @@ def _slice_from(watch: Watch) -> Slice:
 
 
 def _apply_pages(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
-    """Wakes watches whose partition has messages or whose queue has changed; moves the positions of the others."""
+    """Wakes watches whose partition has messages or whose queue has changed, and advances the positions of all."""
     for watch in watches:
         watch.asking = False
     for index, watch in enumerate(watches):

@@ -70,7 +70,7 @@ class ReservingWriter(MessageWriter):
         self._loop.call(self._write, reservation, done)
 
     def _write(self, reservation: Reservation, done: Done) -> None:
-        """Sends the batches, unless the store has closed or the ids are older than W: then nothing is sent."""
+        """Sends the batches. Calls ``done`` with an error if the store has closed or the ids are older than W."""
         operation, level = reservation.operation, reservation.operation.level
         with self._lock:
             is_open = operation in self._operations

@@ -55,7 +55,7 @@ def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
     """Messages of a run that was in hand are noted one by one, later ones by the run; none is charged an attempt."""
     suspicion = suspicion_of(HandlingNote(SECOND.id, 2))
     assert [suspicion.suspected(each) for each in (FIRST, SECOND, THIRD)] == [True, True, False]
-    assert [suspicion.attempt(each) for each in (FIRST, SECOND, THIRD)] == [1, 1, 1]
+    assert [suspicion.attempt_number(each) for each in (FIRST, SECOND, THIRD)] == [1, 1, 1]
     assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 3)
     assert suspicion.begin([THIRD, FOURTH]) == HandlingNote(FOURTH.id, 2)
 
@@ -63,9 +63,9 @@ def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
 def test_a_message_that_was_in_hand_by_itself_is_charged() -> None:
     """Each loss is an attempt at a message that was noted alone, also if the partition was handed over in between."""
     suspicion = suspicion_of(HandlingNote(FIRST.id, 3), held=False)
-    assert [suspicion.attempt(each) for each in (FIRST, SECOND)] == [4, 1]
+    assert [suspicion.attempt_number(each) for each in (FIRST, SECOND)] == [4, 1]
     assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 4)
-    assert not suspicion.last(FIRST)
+    assert not suspicion.must_run_alone(FIRST)
 
 
 NOTES = [None, HandlingNote(FIRST.id, 2), HandlingNote(SECOND.id, 2), HandlingNote(FIRST.id, 4)]
@@ -79,7 +79,10 @@ def test_being_handed_over_costs_no_attempt(found: HandlingNote | None) -> None:
     suspicion.begin([FIRST])
     again = suspicion_of(suspicion.ended(), held=False)
     assert not again.over
-    assert (again.attempt(FIRST), again.last(FIRST)) == (suspicion.attempt(FIRST), suspicion.last(FIRST))
+    assert (again.attempt_number(FIRST), again.must_run_alone(FIRST)) == (
+        suspicion.attempt_number(FIRST),
+        suspicion.must_run_alone(FIRST),
+    )
     assert again.begin([FIRST]) == suspicion.begin([FIRST])
 
 

@@ -1,4 +1,4 @@
-"""In no history of clocks, suspends and slow answers is an id acknowledged or a horizon chosen that G1 forbids."""
+"""No history of clocks, suspends and slow answers leads to an id or a horizon that G1 forbids."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_histories_are_what_they_should_be() -> None:
     assert play(draw(7)) == play(draw(7))
 
 
-def test_slow_and_honest_nodes_are_served_beside() -> None:
+def test_slow_answers_do_not_condemn_a_right_clock() -> None:
     """With slow answers a right clock is never found off, and nearly all writes are acknowledged."""
     outcomes = [play(dataclasses.replace(draw(seed), **NOTHING_WRONG)) for seed in range(100)]
     assert sum(one.refusals for one in outcomes) == 0

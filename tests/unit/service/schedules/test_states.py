@@ -133,9 +133,9 @@ def test_keys() -> None:
 def test_coming() -> None:
     """The list of coming instants begins with the next one; a paused schedule has none."""
     made = schedule(Timetable(every=60, anchor=BEGIN), "skip")
-    assert states.coming(made, 3) == list(islice(instants(made.plan.timetable, BEGIN), 3))
+    assert states.list_next_fire_times(made, 3) == list(islice(instants(made.plan.timetable, BEGIN), 3))
     paused = states.reschedule(replace(made, plan=replace(made.plan, paused=True)), BEGIN)
-    assert (states.coming(paused, 3), states.due_ticks(paused)) == ([], ids.TICKS_MAX)
+    assert (states.list_next_fire_times(paused, 3), states.due_ticks(paused)) == ([], ids.TICKS_MAX)
 
 
 def test_next_instants_are_remembered() -> None:
@@ -148,15 +148,15 @@ def test_next_instants_are_remembered() -> None:
 
     rare = [schedule(Timetable(f"{minute} 3 29 2 *", "Europe/Berlin"), "skip") for minute in range(5)]
     with replace_in(states, instants, counted):
-        first = [states.coming(each, 5) for each in rare]
+        first = [states.list_next_fire_times(each, 5) for each in rare]
         assert computed == [each.plan.timetable for each in rare]
-        assert [states.coming(each, 5) for each in rare] == first
+        assert [states.list_next_fire_times(each, 5) for each in rare] == first
         assert len(computed) == len(rare)
         plan = replace(rare[0].plan, timetable=Timetable("7 4 1 1 *"))
         changed = states.reschedule(replace(rare[0], plan=plan), BEGIN)
-        assert states.coming(changed, 5) == list(islice(instants(plan.timetable, BEGIN), 5))
+        assert states.list_next_fire_times(changed, 5) == list(islice(instants(plan.timetable, BEGIN), 5))
         later = states.advance(rare[1], Ticks(first[1][0], first[1][1]))
-        assert states.coming(later, 4) == first[1][1:]
+        assert states.list_next_fire_times(later, 4) == first[1][1:]
     assert states._coming.cache_info().maxsize == states.MAX_REMEMBERED
 
 
