@@ -197,8 +197,12 @@ def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
         value = attributes[name]
         binary = value.data_type.startswith("Binary")
         content = b64decode(value.binary_value or "") if binary else (value.string_value or "").encode()
-        names = [_prefix_length(name.encode()), _prefix_length(value.data_type.encode())]
-        parts += [*names, b"\x02" if binary else b"\x01", _prefix_length(content)]
+        parts += [
+            _prefix_length(name.encode()),
+            _prefix_length(value.data_type.encode()),
+            b"\x02" if binary else b"\x01",
+            _prefix_length(content),
+        ]
     return md5_of(b"".join(parts))
 
 
