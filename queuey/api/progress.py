@@ -14,7 +14,7 @@ class NewOffset(Struct, frozen=True):
     """An offset to record.
 
     Attributes:
-        expected: The offset that must be recorded now, or null if none may be. If absent, there is no condition.
+        expected: The offset that must be recorded now; null if no offset may be. If absent, any offset is replaced.
     """
 
     offset: str

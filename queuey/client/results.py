@@ -63,7 +63,7 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         The queue must have a ``result_ttl``. Concurrent callers share requests.
 
         Args:
-            timeout: Max seconds to wait. By default there is no limit.
+            timeout: Max seconds to wait. Unlimited by default.
 
         Raises:
             ResultTimeout: The job has not ended in time.

@@ -88,7 +88,7 @@ class JobQueue:
 
         Args:
             idle: Seconds without a message after which the loop ends (0: at the first empty claim). Default: never.
-            patience: Max seconds of uninterrupted failure of the service. By default there is no limit.
+            patience: Max seconds of uninterrupted failure of the service. Unlimited by default.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
             options: See :class:`ClaimOptions`.
 

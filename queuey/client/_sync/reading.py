@@ -77,7 +77,7 @@ class Reading:
         Args:
             queue: The queue.
             wait: Seconds, up to 20, that the server holds a request open.
-            patience: Max seconds of uninterrupted failure. By default there is no limit.
+            patience: Max seconds of uninterrupted failure. Unlimited by default.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
             options: See :class:`~queuey.client.Query`. By default only messages that become readable from now on;
                 ``since=0`` begins with the oldest message.
@@ -152,7 +152,7 @@ class Reading:
             cursor: The cursor of the last message of an earlier stream of the same queues.
             early: Also yield messages before their read delay is over. These are marked ``early``, can still disappear,
                 and are not ordered with the others. Each message is yielded once.
-            patience: Max seconds of uninterrupted failure. By default there is no limit.
+            patience: Max seconds of uninterrupted failure. Unlimited by default.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
 
         Raises:

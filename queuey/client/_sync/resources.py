@@ -227,7 +227,7 @@ class Moving:
         """Waits until the move has ended and returns it. Its state is ``done``, ``cancelled`` or ``failed``.
 
         Args:
-            timeout: Max seconds to wait. By default there is no limit.
+            timeout: Max seconds to wait. Unlimited by default.
             told: Called with the progress, about once a second.
 
         Raises:

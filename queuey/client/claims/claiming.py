@@ -54,7 +54,7 @@ class LoopOptions(ClaimOptions, total=False):
 
     Attributes:
         idle: Seconds without a message after which the loop ends. By default it never ends.
-        patience: Max seconds of uninterrupted failure of the service. By default there is no limit.
+        patience: Max seconds of uninterrupted failure of the service. Unlimited by default.
         notice: Called with the error when the service begins to fail, and with None when it answers again.
     """
 
