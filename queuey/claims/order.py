@@ -62,6 +62,12 @@ class Waiting:
         for position in positions:
             self._keys.pop(position, None)
 
+    def clear(self) -> None:
+        """Forgets all messages, so that they are read again from the cursor."""
+        self.front = FIRST
+        self._keys.clear()
+        self._by_key.clear()
+
     def sweep(self, state: State) -> None:
         """Removes all messages that were delivered or are done."""
         self.drop([position for position in self._keys if state.is_known(position)])

@@ -199,6 +199,9 @@ class Finder:
         """Chooses what reads include by the log: expired messages may exist after the queue has dropped the option."""
         self.keeps = state.keeps
         self.scanner.split_ended = self._split_ended if state.keeps else None
+        if self.ordered is not None:
+            # Its front lies above messages that had ended and were not read.
+            self.ordered.waiting.clear()
 
     def _split_ended(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
         # By the time of the read: a row that still exists some seconds after its end is a kept message.

@@ -13,6 +13,7 @@ from msgspec.structs import replace as changed
 
 from queuey.claims import drafts
 from queuey.claims.expiry import EndedMessages, due_after, may_expire
+from queuey.claims.order import Waiting
 from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, Record
@@ -33,13 +34,14 @@ ENOUGH = 3000
 
 def test_no_message_vanishes() -> None:
     """Each message is done or becomes one dead letter after its end, and the record is removed in the end."""
-    assert violations(sorted({*range(HISTORIES), *(one.first for one in MUTATIONS.values())})) == []
+    showing = {mutation.first for mutation in MUTATIONS.values() if mutation.kind == "plain"}
+    assert violations(sorted({*range(HISTORIES), *showing})) == []
 
 
 @pytest.mark.parametrize("kind", ["ordered", "dedup"])
 def test_no_message_of_other_kinds_vanishes(kind: str) -> None:
-    """No message of an ordered or dedup queue vanishes."""
-    assert violations(range(8), kind) == []
+    """No message of an ordered or dedup queue vanishes, even if a process read the queue before its log was marked."""
+    assert violations([*range(8), 10], kind) == []
 
 
 @pytest.mark.slow
@@ -86,6 +88,10 @@ def removing_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) ->
 def hidden(finder: Finder, state: State) -> None:
     """Does not read messages after their end."""
     finder.keeps, finder.scanner.split_ended = False, None
+
+
+def remembering(waiting: Waiting) -> None:
+    """Goes on above the messages that earlier reads did not show."""
 
 
 def at_once(margin: float) -> int:
@@ -136,23 +142,28 @@ class Mutation:
         breaks: The guarantees of which one fails without it.
         instead: Takes it out.
         first: The first history to run. It shows the mutation.
+        kind: The kind of the queue.
     """
 
     breaks: tuple[str, ...]
     instead: Callable[[], AbstractContextManager[Any]]
     first: int = 0
+    kind: str = "plain"
 
 
 MUTATIONS = {
-    "the record before the message": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_once_stored), 270),
+    "the record before the message": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_once_stored), 12),
     "the record at the acknowledgement": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_before), 29),
     "until": Mutation(("E1",), lambda: replace(ExpiryRecords._may_remove, removing_at_once)),
-    "removal by version": Mutation(("E1",), lambda: replace(KeptStore.remove_record, removing_any)),
-    "the next search": Mutation(("E1",), lambda: replace(ExpiryRecords._next, only_what_was_seen)),
+    "removal by version": Mutation(("E1",), lambda: replace(KeptStore.remove_record, removing_any), 9),
+    "the next search": Mutation(("E1",), lambda: replace(ExpiryRecords._next, only_what_was_seen), 27),
     "reads show messages that have ended": Mutation(("E1",), lambda: replace(Finder._begin, hidden)),
+    "reads from the cursor once they show messages that have ended": Mutation(
+        ("E1",), lambda: replace(Waiting.clear, remembering), 10, "ordered"
+    ),
     "S after an end": Mutation(("E3",), without_margin),
     "live claims are left": Mutation(("E3",), lambda: replace_in(drafts, may_expire, taking_claims)),
-    "the open outbox": Mutation(("E1",), lambda: replace(ExpiryRequest.result, ignoring_the_outbox), 87),
+    "the open outbox": Mutation(("E1",), lambda: replace(ExpiryRequest.result, ignoring_the_outbox), 182),
 }
 
 
@@ -161,5 +172,6 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        broken = violations([*range(mutation.first, ENOUGH), *range(mutation.first)], breaking=mutation.breaks)
+        seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
+        broken = violations(seeds, mutation.kind, breaking=mutation.breaks)
     assert broken
