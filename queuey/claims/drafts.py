@@ -132,14 +132,14 @@ class EntryDraft:
                     status = ReceiptStatus.FINAL
                 elif self._has_another(position) or not (self._places is None or self._places.has_one_for(position)):
                     status = ReceiptStatus.SUPERSEDED
-                elif self._try_reserve(position):
+                elif self._try_add_outstanding(position):
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED
             settlements.append(Settlement(receipt, status, until / 1000, position in self._state.cancelled))
         return settlements
 
-    def _try_reserve(self, position: Position) -> bool:
+    def _try_add_outstanding(self, position: Position) -> bool:
         outstanding = self._state.outstanding
         if position in outstanding or position in self._renewals:
             return True
@@ -193,6 +193,7 @@ class EntryDraft:
         return settlements
 
     def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
+        """Ends a cancelled message, or another's claim; returns the end of the delay (milliseconds), or 0."""
         position = receipt.position
         self._renewals.pop(position, None)
         self._changed.add(position)
@@ -276,7 +277,7 @@ class EntryDraft:
     # Deliveries
 
     def drop(self, positions: Iterable[Position]) -> None:
-        """Ends messages that are gone or cancelled and whose claims have ended."""
+        """Ends messages that are gone, withdrawing their covers, or cancelled, if their claims have ended."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._end_without_letter(position)
@@ -284,6 +285,7 @@ class EntryDraft:
                     self._covers.withdraw(position)
 
     def _end_without_letter(self, position: Position) -> None:
+        """Makes a message done; with ``records_ends``, by an ``outs`` entry without a target queue."""
         if self.records_ends:
             self._outs[position] = ""
         else:
@@ -340,7 +342,7 @@ class EntryDraft:
                 self.size += 1
 
     def deliver(self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int = 0) -> None:
-        """Delivers messages to polls, in the order of the polls. The messages are set as ``Poll.given``.
+        """Delivers messages to polls, in their order, as ``Poll.given``. With a TTL of 0 they stay for the next poll.
 
         Args:
             polls: The requests for messages.
@@ -378,7 +380,7 @@ class EntryDraft:
     def _find_deliverable(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int
     ) -> tuple[list[Message], OrderCheck | None]:
-        """Returns the messages that polls may receive, in order, and in an ordered queue the check of their order."""
+        """Returns messages for the polls, sorted in an ordered queue, and the check of their order there."""
         if self._waiting is not None:
             fresh = self._unexpired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
@@ -407,7 +409,6 @@ class EntryDraft:
     def _make_filter(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
-        """Returns the test that a message must pass for this poll, or None if it may have any message."""
         choice = None if self._covers is None else self._is_first_copy
         if order is not None:
             choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
@@ -417,7 +418,7 @@ class EntryDraft:
         return position in self._finals or position in self._outs or position in self._superseded
 
     def _unexpired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
-        """Returns the messages that have not expired for any process. With ``done`` the others become done.
+        """Returns the messages that have not expired for any process. With ``done``, others become done unless kept.
 
         Clocks differ: another process may have skipped an expired message already and delivered its key's next one.
         """
@@ -429,6 +430,7 @@ class EntryDraft:
         return [message for message in fresh if message.expires > latest]
 
     def _record_lapse(self, position: Position) -> None:
+        """Adds the message's last delivery to ``lapsed`` if its claim was neither released nor a delay."""
         last = self._state.outstanding.get(position)
         if last is not None and last.expires and position not in self._state.resting:
             self.lapsed[position] = last
@@ -441,11 +443,13 @@ class EntryDraft:
                 self._covers.deliver(message)
 
     def _is_first_copy(self, message: Message) -> bool:
+        """Returns whether a message was delivered before, or no cover hides it."""
         if self._covers is None or message.position in self._state.outstanding:
             return True
         return not self._covers.is_duplicate(message)
 
     def _may_redeliver(self, position: Position, most: int = 0) -> bool:
+        """Returns whether a message is free, not cancelled, unchanged by this entry, and below ``most`` deliveries."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_touched(position):
             return False
@@ -458,8 +462,6 @@ class EntryDraft:
         if position in self._claims or position in self._renewals or position in self._releases:
             return True
         return position in self._finals or position in self._outs or position in self._superseded
-
-    # Moves to another queue
 
     def settle_chunk(self, move: int, chunk: int, last: Position | None) -> None:
         """Ends the chunk that a move has under way. Does nothing if another chunk is under way.
@@ -503,8 +505,6 @@ class EntryDraft:
         self._move = replace(self._move or MoveStep(move), ended=True)
         self.size += 1
 
-    # The cursor
-
     def advance(self, bound: Position, seen: Sequence[Position], *, delete: bool = False) -> int:
         """Moves the cursor to just below the first undelivered message. Duplicates that it passes become done.
 
@@ -541,8 +541,6 @@ class EntryDraft:
         """Returns whether a message is a copy of a delivered one that certainly exists or is done."""
         first = None if self._covers is None else self._covers.hider(position)
         return first is not None and (first in there or first in self._finals or self._state.is_known_for_good(first))
-
-    # The entry
 
     @property
     def changes(self) -> bool:

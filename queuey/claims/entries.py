@@ -164,6 +164,7 @@ def require_known(form: int, what: str) -> None:
 
 
 def format_of(body: bytes) -> object:
+    """Returns the first item of an encoded entry or snapshot, or None if the body is not a list with items."""
     try:
         whole = _any.decode(body)
     except msgspec.MsgspecError:

@@ -79,7 +79,7 @@ class ClaimTiming:
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def answer_within(self, ttl: float) -> float:
-        """Returns for how many seconds after the choice of its expiry a claim may still be sent to its caller."""
+        """Returns how many seconds after its expiry was chosen a claim may be sent: ``ttl`` less S, or half of it."""
         return ttl - min(self.margin, ttl / 2)
 
 
@@ -259,9 +259,9 @@ class State:
         for position in self.outstanding if entry.release_all else entry.releases:
             self._release(position)
         if entry.renewals:
-            self._renew_all(entry)
+            self._apply_renewals(entry)
         if entry.claims:
-            self._claim_all(entry)
+            self._apply_claims(entry)
         if entry.cancels:
             self.cancelled = self.cancelled | (self.outstanding.keys() & entry.cancels)
         self._advance_cursor(number, entry)
@@ -308,7 +308,7 @@ class State:
             self._finish_leaving(step.taken, at)
         move.ended = move.ended or step.ended
 
-    def _claim_all(self, entry: Entry) -> None:
+    def _apply_claims(self, entry: Entry) -> None:
         workers = entry.workers or [""] * len(entry.claims)
         for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
             self._claim(positions, expires, secret, worker, entry.at)
@@ -350,7 +350,7 @@ class State:
         self.freed += 1
 
     def _finish(self, position: Position) -> None:
-        """Makes a message done and frees its key. The cursor does not move."""
+        """Makes a message done, frees its key, and ends its rest and cancellation. The cursor does not move."""
         claim = self.outstanding.pop(position, None)
         if claim is not None:
             self._ended.pop(position, None)
@@ -398,7 +398,7 @@ class State:
             self.released += 1
             self._ended.setdefault(position)
 
-    def _renew_all(self, entry: Entry) -> None:
+    def _apply_renewals(self, entry: Entry) -> None:
         """Applies the renewals. A message that is in ``releases`` too was released with a delay, so it rests."""
         delayed = set(entry.releases)
         for expires, positions in entry.renewals:
@@ -409,7 +409,10 @@ class State:
                     self.vacated += 1
 
     def _renew(self, position: Position, expires: int, now: int) -> None:
-        """Extends a claim; shortens only one that ends too far ahead. An unknown message becomes outstanding."""
+        """Extends a claim and ends the message's rest; shortens only a claim that ends too far ahead.
+
+        An undelivered message becomes outstanding; nothing happens to one that is done.
+        """
         claim = self.outstanding.get(position)
         self.resting.discard(position)
         if claim is None:

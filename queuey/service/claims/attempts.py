@@ -89,7 +89,7 @@ class Attempts:
     async def _change(
         self, queue: Queue, partition: int, position: Position, change: Callable[[DeliveryRecord], DeliveryRecord]
     ) -> None:
-        """Changes a message's record, again with a later one if another process has changed it meanwhile."""
+        """Changes a message's record, up to five times if other processes change it too; then the change is lost."""
         work, piece = _ledger_place(queue, partition, position)
         for _ in range(_TRIES):
             before = await self._ledger.entry(work, piece)

@@ -156,7 +156,7 @@ class Finder:
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
         """Reads candidates for polls: messages whose claims have ended, then new ones, as far as limits allow."""
         if self.keeps != state.keeps:
-            self._begin(state)
+            self._adapt_reads(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_logs.claim_now()
@@ -178,7 +178,7 @@ class Finder:
             ended = partial(state.ended, expired) if places is None else places.ended
             if self.waiting is not None:
                 ended = partial(ended_in_order, state, expired, max_per_key)
-            max_bytes = await self._find_ended(state, candidates, ended, max_messages, max_bytes)
+            max_bytes = await self._read_ended(state, candidates, ended, max_messages, max_bytes)
             max_messages -= len(candidates.again)
         if candidates.full or max_bytes <= 0 or max_messages <= 0:
             return candidates
@@ -195,7 +195,7 @@ class Finder:
         candidates.scan = await self.ordered.scan(state, wish)
         return candidates
 
-    def _begin(self, state: State) -> None:
+    def _adapt_reads(self, state: State) -> None:
         """Chooses what reads include by the log: expired messages may exist after the queue has dropped the option."""
         self.keeps = state.keeps
         self.scanner.split_ended = self._split_ended if state.keeps else None
@@ -205,8 +205,9 @@ class Finder:
         return split_ended(messages, ended, self._read_at, self._timing.margin)
 
     async def gather(self, state: State, request: ReadingRequest) -> None:
+        """Lets a request read for itself, after covers were written if there are too many."""
         if self.keeps != state.keeps:
-            self._begin(state)
+            self._adapt_reads(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         expired = self._timing.expired(self._store.claim_logs.claim_now())
@@ -214,7 +215,7 @@ class Finder:
         await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
         self.scanner.horizon = max(self.scanner.horizon, request.horizon)
 
-    async def _find_ended(
+    async def _read_ended(
         self,
         state: State,
         candidates: Candidates,
@@ -222,7 +223,10 @@ class Finder:
         max_messages: int,
         max_bytes: int,
     ) -> int:
-        """Reads messages whose claims have ended, and more if some are gone; returns the bytes left.
+        """Reads messages whose claims have ended; returns the bytes left.
+
+        Cancelled and missing messages are ``gone``; messages at the limit of deliveries are ``dead``. Others are read
+        instead.
 
         Args:
             state: State after the last entry.
@@ -282,7 +286,7 @@ def _find_ending(taken: Sequence[Request]) -> Iterator[Position]:
             yield from (receipt.position for receipt in request.receipts)
 
 
-def _find_freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:
+def _find_freed(state: State, taken: Sequence[Request], candidates: Candidates) -> set[int]:
     """Returns the busy keys of which the next entry may deliver more messages.
 
     All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,
@@ -291,8 +295,8 @@ def _find_freed(state: State, taken: Sequence[Request], found: Candidates) -> se
     ending = {"acknowledge", "give_up"}
     settles = [request for request in taken if isinstance(request, SettleRequest) and request.kind in ending]
     ended = [receipt.position for request in settles for receipt in request.receipts]
-    redelivered = [message.position for message in found.again]
-    return freed_by(state, [*ended, *found.gone, *found.dead, *redelivered]) if state.busy else set()
+    redelivered = [message.position for message in candidates.again]
+    return freed_by(state, [*ended, *candidates.gone, *candidates.dead, *redelivered]) if state.busy else set()
 
 
 def split_by_deliveries(

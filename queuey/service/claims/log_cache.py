@@ -65,6 +65,7 @@ class LogCache:
         return -1e9 if log is None else log.refused
 
     def done(self, key: Key) -> tuple[int, int]:
+        """Returns the state's counts ``freed`` and ``vacated``; zeros if the log is not in memory."""
         log = self._logs.get(key)
         return (0, 0) if log is None else (log.state.freed, log.state.vacated)
 

@@ -172,6 +172,7 @@ class ClaimOverview(ABC):
         return access.use(outstanding)
 
     def _read_calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
+        """Returns the calls in JSON messages, as fields of a job, by location."""
         calls = {}
         for message in self._fetch_in_batches(queue, places):
             call = shown_call(message.body) if message.meta is not None and message.meta.json else None
@@ -221,7 +222,10 @@ class ClaimOverview(ABC):
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
-        """Returns unfinished messages, partition after partition, up to the limit or the bytes of a page."""
+        """Returns unfinished messages, partition after partition, up to the limit or the bytes of a page.
+
+        The metrics count them as delivered.
+        """
 
         def peek(queue: Queue) -> list[Message]:
             messages: list[Message] = []

@@ -256,7 +256,10 @@ class PartitionLog:
         return newest
 
     async def _prepare(self, queue: Queue, taken: Sequence[Request]) -> None:
-        """Loads the state if needed, and reads entries until the state has all that the requests name."""
+        """Loads the state if needed, and reads entries until the state has all that the requests name.
+
+        Settlements that name entries which the log does not have fail.
+        """
         if not self._is_loaded:
             await self._read_from(queue, State(), newest=True)
             self._is_loaded = True
@@ -278,7 +281,7 @@ class PartitionLog:
                 settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue or a purged one."}))
 
     def _is_of_use(self, state: State, candidates: Candidates | None) -> bool:
-        """Returns whether candidates of an earlier state still have a message that may be delivered now."""
+        """Returns whether candidates of an earlier state have a message that may be delivered now; never with keys."""
         if (
             candidates is None
             or candidates.by_key
@@ -432,7 +435,7 @@ class PartitionLog:
         return self.state.number > before
 
     async def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> dict[int, int]:
-        """Reads the entries after a state, up to the log's end; returns their tokens by entry number."""
+        """Reads the entries after a state, up to the log's end, and keeps the new state; returns tokens by number."""
         began = self._core.boottime()
         tokens: dict[int, int] = {}
         while True:
@@ -465,6 +468,7 @@ class PartitionLog:
         return state
 
     def _apply_entry(self, state: State, log_entry: LogEntry, entry: Entry) -> None:
+        """Applies an entry that was read; also updates the scanner, the log's length and the open follow-up work."""
         written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(log_entry.number, entry)
@@ -540,6 +544,7 @@ class PartitionLog:
             await self._finder.duplicates.forget(self.state)
 
     async def _write_snapshot(self, queue: Queue) -> None:
+        """Writes a snapshot of the state. A failure is ignored; a later round tries again."""
         state = self.state
         self._length.begun()
 

@@ -142,6 +142,10 @@ class Results:
         return row
 
     async def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
+        """Writes an end if there is no row, else what ``change`` makes of the row.
+
+        Tries again if another process was first, and raises ``StoreBusy`` after five attempts.
+        """
         work, piece = _ledger_place(queue, end.partition, end.position)
         before, after = None, end
         for _ in range(_TRIES):
@@ -158,6 +162,7 @@ class Results:
 
 
 def _shown_seconds(queue: Queue, end: JobEnd) -> float:
+    """Returns for how long an end is shown: the queue's ``result_ttl`` if acknowledged, else as long as kept."""
     return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
 
 

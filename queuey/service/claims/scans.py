@@ -108,6 +108,7 @@ class ScanResult(msgspec.Struct):
         return len(self.fresh) >= self.max_messages or self.size >= self.max_bytes
 
     def add(self, messages: Iterable[Message]) -> None:
+        """Adds messages until ``max_bytes`` are reached; drops the others."""
         for message in messages:
             if self.size >= self.max_bytes:
                 break
@@ -181,7 +182,7 @@ class Scanner:
         return messages if self.split_ended is None else self.split_ended(messages, ended)
 
     async def scan(self, state: State, now: int, max_messages: int, max_bytes: int) -> ScanResult:
-        """Reads messages until there are enough.
+        """Reads messages until there are enough: by the chain if it is due, then from the front or a little below it.
 
         Args:
             state: May grow during the scan.
@@ -235,6 +236,7 @@ class Scanner:
         return result
 
     async def read_horizon(self) -> None:
+        """Reads the horizon without messages; :attr:`horizon` never falls."""
         page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
@@ -267,7 +269,7 @@ class Scanner:
         return part
 
     async def _follow(self, state: State, result: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
-        """Reads pages of a slice one after another until there are enough messages.
+        """Reads pages of a slice until there are enough messages, or too many copies or ended ones.
 
         Args:
             state: May grow during the reads.
@@ -373,6 +375,7 @@ class OrderedScanner:
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
     async def scan(self, state: State, wish: ScanDemand) -> ScanResult:
+        """Fetches waiting messages whose keys are free, then reads on if these are not enough; sorts the result."""
         scan, waiting = ScanResult(wish.messages, wish.max_bytes), self.waiting
         self.lags = not wish.exact
         front = waiting.front = self._begin(state)
@@ -463,6 +466,7 @@ class OrderedScanner:
         return self._scanner.horizon
 
     def _certain(self, page: Page) -> Position:
+        """Returns the position below which the page is final, and raises the scanner's horizon to the page's."""
         horizon = (page.horizon, LOW_MIN)
         self._scanner.horizon = max(self._scanner.horizon, horizon)
         return min(page.next or ids.FIRST, horizon)
