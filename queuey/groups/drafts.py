@@ -203,7 +203,10 @@ class GroupDraft:
         return max(self._seen.get(member.number, 0), member.joined, moved) + member.session
 
     def _subscribe(self, subscription: Subscription) -> int:
-        """Returns the slot of a subscription. Members with equal subscriptions and rights share a slot."""
+        """Returns the slot of a subscription. Members with equal subscriptions and rights share a slot.
+
+        Raises ``InvalidRequest`` if there are too many subscriptions, or they are too long.
+        """
         used = self.state.subscriptions
         for slot, other in used.items():
             if other == subscription:

@@ -274,6 +274,7 @@ class ActiveMove:
                 self._fail(str(error))
 
     def _fail(self, text: str) -> None:
+        """Sets the error that ends the move, unless it has one."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
     # Steps
@@ -300,6 +301,7 @@ class ActiveMove:
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def record_moved(self, places: list[Location]) -> None:
+        """Records the ends of jobs that left with a chunk, if the source keeps results."""
         queue = await self._read_source()
         if queue.result_ttl:
             queue = await self._read_source(fresh=True)

@@ -172,6 +172,8 @@ class MoveRecords:
     async def end(self, record: Record, progress: Progress) -> None:
         """Ends a move. If another process has ended it before, that end is kept.
 
+        Removes the oldest ended moves beyond ``MAX_LISTED``.
+
         Raises:
             RecordChanged: The record has changed. The move is still running.
         """
@@ -270,6 +272,7 @@ class MoveRecords:
         ]
 
     async def _list_all(self, application: str) -> list[MoveRecord]:
+        """Returns the moves of an application that run or have ended, without those of version 0.1.0."""
         under_way = await self._list_running(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)
@@ -283,6 +286,7 @@ class MoveRecords:
         return [move for move in moves if move is not None]
 
     async def _find_old(self, number: int) -> MoveRecord | None:
+        """Returns a move of version 0.1.0 by its number, or None."""
         if (raw := await self._store.ledger.entry(_OLD_RECORD, number)) is not None:
             return decode(raw)
         begun = (move for move in (await self._read_directory()).moves if move.number == number)

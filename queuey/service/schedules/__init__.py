@@ -167,7 +167,7 @@ class ScheduleUseCases:
     def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
         """Lists schedules that the caller may manage, by name from ``start`` on.
 
-        Returns a page, and the start of the next one, or None on the last page.
+        Returns a page, which may be short, and the start of the next one, or None on the last page.
         """
         records = bridge.run(self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1))
         following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
