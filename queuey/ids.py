@@ -102,7 +102,7 @@ def parse_id(text: str) -> Position:
 def parse_instant(text: str) -> int | None:
     """Parses seconds since 1970 (``123`` or ``123.4567890``) exactly. Returns ticks, or None for other texts.
 
-    Digits after the seventh decimal are ignored.
+    Digits after the seventh decimal are ignored. Times beyond those of ids become ``TICKS_MAX``.
     """
     match = _SECONDS.fullmatch(text)
     if match is None:

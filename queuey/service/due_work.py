@@ -155,13 +155,14 @@ class DueRunner:
         """Time of the last search (ticks)."""
 
     def watch(self) -> None:
-        self._core.call_soon(self._begin)
+        self._core.call_soon(self._plan_and_wake)
 
     def plan(self, record: Record) -> None:
         """Plans the next step of a record that this process has made or changed. Does not wait."""
-        self._core.call_soon(self._begin, record)
+        self._core.call_soon(self._plan_and_wake, record)
 
-    def _begin(self, record: Record | None = None) -> None:
+    def _plan_and_wake(self, record: Record | None = None) -> None:
+        """Plans a record's step, if given, and starts the task, or wakes it."""
         if record is not None:
             self._plan_step((record.application, record.name), NextStep(record.version, record.due))
         if self._task is None or self._task.done():
@@ -183,6 +184,7 @@ class DueRunner:
             )
 
     async def _run(self) -> None:
+        """Takes turns until the service or the store ends; the pause doubles with each failed turn."""
         failed = 0
         while not self._stopping.is_set():
             self._woken.clear()
@@ -280,6 +282,7 @@ class DueRunner:
                 self._plan_step(name, following)
 
     def _postpone(self, name: Name, planned: _PlannedStep, error: Exception) -> None:
+        """Logs a step's error, and plans a retry after a pause, unless the record was planned again."""
         kind = self._work.kind
         if isinstance(error, QueueyError):
             level = logging.WARNING if isinstance(error, TimeZoneUnknown) else logging.DEBUG

@@ -109,6 +109,7 @@ class Reader:
         return reading
 
     async def _read_page(self, queue: Queue, piece: Slice) -> Page:
+        """Reads a slice; if cancelled, raises ``GivenUp`` with the outcome ``none``."""
         try:
             [page] = await self._store.messages.read(queue, [piece])
         except asyncio.CancelledError:
@@ -138,7 +139,10 @@ class Reader:
     def read_woken(
         self, sources: Sequence[Source], asked: Sequence[Source], waiter: Waiter
     ) -> list[Reading | QueueyError]:
-        """Subscribes the waiter to ``sources``, then reads ``asked``, a part of them; so no message is missed."""
+        """Subscribes the waiter to ``sources``, then reads ``asked``, a part of them; so no message is missed.
+
+        If nothing was found by outdated rows, does both again.
+        """
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.subscribe(
@@ -239,4 +243,5 @@ def _fits(page: Page, limit: int, max_bytes: int) -> bool:
 
 
 def are_empty(responses: Sequence[Reading | QueueyError]) -> bool:
+    """Returns whether all responses are readings without messages, and no further read may return any now."""
     return all(isinstance(response, Reading) and not response.count and not response.more for response in responses)

@@ -174,6 +174,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anything(self) -> bool:
+        """True if the filter matches all messages."""
         return not (self.text or self.header or self.value or self.key)
 
     def takes(self, message: Message) -> bool:

@@ -71,6 +71,7 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
     shortest: int
 
     def holds(self, queue: Queue, ttl: int, now: int) -> bool:
+        """Returns whether the record is in force, for all partitions, and for messages with this TTL."""
         return self.is_in_force(now) and self.partitions >= queue.partitions and self.shortest <= ttl
 
     def is_in_force(self, now: int) -> bool:
@@ -274,6 +275,7 @@ class ExpiryRecords(DueWork):
         return result
 
     async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
+        """Takes turns at a partition's log, up to its end; cut at the deadline, or by a turn without progress."""
         start = FIRST
         while True:
             turn = await self._claims.expire(queue, partition, start)

@@ -127,7 +127,7 @@ class StateChanges:
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
 
     async def read_sessions(self) -> GroupSessions:
-        """Reads the group's sessions with a sample of the clock, which must be sound; keeps them."""
+        """Reads the group's sessions with a sample of the clock, which must be sound; sets :attr:`sessions`."""
         began = self._core.boottime()
         sessions = await self._store.groups.group_sessions(*self._key)
         if began >= self.sessions_read:

@@ -122,7 +122,7 @@ class AuditLog:
         """Records an act before it is carried out, once for each form. ``content`` is a hash of the form.
 
         Returns the entry, the record of the form, and whether the record refers to this entry. If not, the form was
-        submitted before.
+        submitted before, and this entry was removed again.
 
         Raises:
             StoreUnavailable: The act was not recorded, so it must not be carried out.
@@ -178,6 +178,7 @@ class AuditLog:
         return Page(seen[:PAGE], ids.to_hex(seen[PAGE][0][1]) if len(seen) > PAGE else "")
 
     def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
+        """Opens an application's log. If it does not exist, creates it, or raises ``NotFound`` without ``create``."""
         try:
             queue = bridge.run(find_queue(self._store, AUDITS, application))
         except (ApplicationNotFound, QueueNotFound):

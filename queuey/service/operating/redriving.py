@@ -143,7 +143,7 @@ class Redriving:
         """
 
         async def post(one: DeadLetter) -> bool | QueueyError:
-            draft = _draft(one, queue)
+            draft = _make_draft(one, queue)
             content = blake2b(msgspec.msgpack.encode(one), digest_size=16).hexdigest()
             key = PostKey(f"redrive-{uid}-{content}", content_of([draft]), KEY_SECONDS)
             try:
@@ -172,7 +172,7 @@ def _location(one: DeadLetter) -> Location:
     return one.stored_partition, ids.parse_position(one.stored_id)
 
 
-def _draft(one: DeadLetter, queue: Queue) -> Draft:
+def _make_draft(one: DeadLetter, queue: Queue) -> Draft:
     headers = tuple(one.headers.items())
     meta = Meta(one.content_type, headers, one.json) if one.content_type or headers or one.json else None
     partition, key = place_of(one, queue.kind, keeps_keys=queue.keeps_keys)
