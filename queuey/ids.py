@@ -107,8 +107,8 @@ def parse_instant(text: str) -> int | None:
     match = _SECONDS.fullmatch(text)
     if match is None:
         return None
-    whole, fraction = match.groups()
-    ticks = int(whole) * TICKS_PER_SECOND + int(((fraction or "") + "0000000")[:7]) + EPOCH_TICKS
+    seconds, fraction = match.groups()
+    ticks = int(seconds) * TICKS_PER_SECOND + int(((fraction or "") + "0000000")[:7]) + EPOCH_TICKS
     return min(ticks, TICKS_MAX)
 
 

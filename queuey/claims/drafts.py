@@ -193,7 +193,7 @@ class EntryDraft:
         return settlements
 
     def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
-        """Ends a cancelled message, or another's claim; returns the end of the delay (milliseconds), or 0."""
+        """Ends a claim, or a cancelled message; returns when its delay is over (milliseconds), 0 without a delay."""
         position = receipt.position
         self._renewals.pop(position, None)
         self._changed.add(position)
@@ -277,7 +277,7 @@ class EntryDraft:
     # Deliveries
 
     def drop(self, positions: Iterable[Position]) -> None:
-        """Ends messages that are gone, withdrawing their covers, or cancelled, if their claims have ended."""
+        """Ends gone or cancelled messages whose claims have ended; withdraws the covers of gone messages."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._end_without_letter(position)
@@ -300,7 +300,7 @@ class EntryDraft:
 
     def _make_dead_letter(self, position: Position, target: str) -> None:
         self._outs[position] = target
-        self._record_lapse(position)
+        self._record_lapsed_claim(position)
         self.size += 1
 
     def keep_expired(self) -> None:
@@ -378,13 +378,13 @@ class EntryDraft:
             self.size += self._covers.hold(MAX_ENTRY_IDS - self.size)
 
     def _find_deliverable(
-        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int
+        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
     ) -> tuple[list[Message], OrderCheck | None]:
         """Returns messages for the polls, sorted in an ordered queue, and the check of their order there."""
         if self._waiting is not None:
             fresh = self._unexpired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
-        messages = [message for message in again if self._may_redeliver(message.position, most)] if again else []
+        messages = [m for m in again if self._may_redeliver(m.position, max_deliveries)] if again else []
         positions = [(message.ticks, message.low) for message in fresh]
         new = self._state.unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
@@ -400,7 +400,7 @@ class EntryDraft:
         self.size += len(positions)
         for position in positions:
             if position in self._state.outstanding:
-                self._record_lapse(position)
+                self._record_lapsed_claim(position)
         if self._key_of is not None:
             self.keys.append(list(map(self._key_of, poll.given)))
         self.groups.append((self.now + round(poll.ttl * 1000), positions))
@@ -409,7 +409,7 @@ class EntryDraft:
     def _make_filter(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
-        choice = None if self._covers is None else self._is_first_copy
+        choice = None if self._covers is None else self._is_not_duplicate
         if order is not None:
             choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
         return choice if free is None else partial((free if poll.ttl else free.copy_for_peek()).try_take, choice)
@@ -418,7 +418,7 @@ class EntryDraft:
         return position in self._finals or position in self._outs or position in self._superseded
 
     def _unexpired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
-        """Returns the messages that have not expired for any process. With ``done``, others become done unless kept.
+        """Returns messages that have not expired for any process. With ``done``, others become done if not kept.
 
         Clocks differ: another process may have skipped an expired message already and delivered its key's next one.
         """
@@ -429,7 +429,7 @@ class EntryDraft:
             self.size += 1
         return [message for message in fresh if message.expires > latest]
 
-    def _record_lapse(self, position: Position) -> None:
+    def _record_lapsed_claim(self, position: Position) -> None:
         """Adds the message's last delivery to ``lapsed`` if its claim was neither released nor a delay."""
         last = self._state.outstanding.get(position)
         if last is not None and last.expires and position not in self._state.resting:
@@ -442,18 +442,18 @@ class EntryDraft:
             if before is None or not before.deliveries:
                 self._covers.deliver(message)
 
-    def _is_first_copy(self, message: Message) -> bool:
+    def _is_not_duplicate(self, message: Message) -> bool:
         """Returns whether a message was delivered before, or no cover hides it."""
         if self._covers is None or message.position in self._state.outstanding:
             return True
         return not self._covers.is_duplicate(message)
 
-    def _may_redeliver(self, position: Position, most: int = 0) -> bool:
-        """Returns whether a message is free, not cancelled, unchanged by this entry, and below ``most`` deliveries."""
+    def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
+        """Returns whether a message is free, not cancelled, not changed by this entry, and below ``max_deliveries``."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_touched(position):
             return False
-        return not most or self._state.outstanding[position].deliveries < most
+        return not max_deliveries or self._state.outstanding[position].deliveries < max_deliveries
 
     def _is_undelivered(self, position: Position) -> bool:
         return not self._state.is_known(position) and not self._is_touched(position)
@@ -490,16 +490,16 @@ class EntryDraft:
 
         In a dedup queue their copies become done, like the copies of a delivered message.
         """
-        taken = []
+        positions = []
         for message in messages:
             if self._may_redeliver(message.position) or self._is_undelivered(message.position):
-                taken.append(message.position)
+                positions.append(message.position)
                 self._make_cover(message)
-        if taken:
-            self._move = replace(self._move or MoveStep(move), taken=taken)
-            self._taken = frozenset(taken)
-            self.size += len(taken)
-        return taken
+        if positions:
+            self._move = replace(self._move or MoveStep(move), taken=positions)
+            self._taken = frozenset(positions)
+            self.size += len(positions)
+        return positions
 
     def end_move(self, move: int) -> None:
         self._move = replace(self._move or MoveStep(move), ended=True)
@@ -537,10 +537,10 @@ class EntryDraft:
     def _is_unfinished(self, position: Position) -> bool:
         return position in self._state.outstanding and position not in self._finals
 
-    def _is_done_copy(self, position: Position, there: Collection[Position]) -> bool:
+    def _is_done_copy(self, position: Position, present: Collection[Position]) -> bool:
         """Returns whether a message is a copy of a delivered one that certainly exists or is done."""
         first = None if self._covers is None else self._covers.hider(position)
-        return first is not None and (first in there or first in self._finals or self._state.is_known_for_good(first))
+        return first is not None and (first in present or first in self._finals or self._state.is_known_for_good(first))
 
     @property
     def changes(self) -> bool:

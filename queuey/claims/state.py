@@ -79,7 +79,7 @@ class ClaimTiming:
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def answer_within(self, ttl: float) -> float:
-        """Returns how many seconds after its expiry was chosen a claim may be sent: ``ttl`` less S, or half of it."""
+        """Returns for how many seconds after its decision a claim may be sent: ``ttl`` less S, at least ``ttl / 2``."""
         return ttl - min(self.margin, ttl / 2)
 
 
@@ -285,7 +285,7 @@ class State:
         if entry.deleted:
             self.pending_deletes = {key: old for key, old in self.pending_deletes.items() if key > entry.deleted}
 
-    def _apply_move(self, number: int, step: MoveStep, at: int) -> None:
+    def _apply_move(self, number: int, step: MoveStep, now: int) -> None:
         """Ends the chunk under way if the step says so, then begins the step's own chunk."""
         move = self.move
         if move is None or move.number < step.move:
@@ -305,7 +305,7 @@ class State:
             claims = [(position, self.outstanding.get(position)) for position in step.taken]
             move.taken = [(position, 0 if claim is None else claim.deliveries) for position, claim in claims]
             move.chunk = number
-            self._finish_leaving(step.taken, at)
+            self._finish_leaving(step.taken, now)
         move.ended = move.ended or step.ended
 
     def _apply_claims(self, entry: Entry) -> None:
@@ -364,18 +364,18 @@ class State:
             self.above.add(position)
             heappush(self._above_heap, position)
 
-    def _finish_leaving(self, positions: list[Position], at: int) -> None:
+    def _finish_leaving(self, positions: list[Position], now: int) -> None:
         """Makes messages done, and remembers the outstanding ones as superseded."""
         for position in positions:
             if position in self.outstanding:
-                self.superseded[position] = at
+                self.superseded[position] = now
             self._finish(position)
 
-    def _prune_superseded(self, at: int) -> None:
+    def _prune_superseded(self, now: int) -> None:
         stale: list[Position] = []
         surplus = len(self.superseded) - MAX_SUPERSEDED
         for position, when in self.superseded.items():
-            if len(stale) >= surplus and when >= at - SUPERSEDED_MAX_AGE:
+            if len(stale) >= surplus and when >= now - SUPERSEDED_MAX_AGE:
                 self._next_prune = when + SUPERSEDED_MAX_AGE
                 break
             stale.append(position)

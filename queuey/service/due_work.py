@@ -155,13 +155,13 @@ class DueRunner:
         """Time of the last search (ticks)."""
 
     def watch(self) -> None:
-        self._core.call_soon(self._plan_and_wake)
+        self._core.call_soon(self._begin)
 
     def plan(self, record: Record) -> None:
         """Plans the next step of a record that this process has made or changed. Does not wait."""
-        self._core.call_soon(self._plan_and_wake, record)
+        self._core.call_soon(self._begin, record)
 
-    def _plan_and_wake(self, record: Record | None = None) -> None:
+    def _begin(self, record: Record | None = None) -> None:
         """Plans a record's step, if given, and starts the task, or wakes it."""
         if record is not None:
             self._plan_step((record.application, record.name), NextStep(record.version, record.due))
@@ -189,18 +189,18 @@ class DueRunner:
         while not self._stopping.is_set():
             self._woken.clear()
             try:
-                rest = await self._take_turn()
+                pause = await self._take_turn()
                 failed = 0
             except StoreClosed:
                 return
             except QueueyError as error:
                 logger.debug("%ss wait: %s", self._work.kind, error)
-                rest, failed = self._retry_pause(failed), failed + 1
+                pause, failed = self._retry_pause(failed), failed + 1
             except Exception:
                 logger.exception("work on %ss failed; it will be retried", self._work.kind)
-                rest, failed = self._retry_pause(failed), failed + 1
+                pause, failed = self._retry_pause(failed), failed + 1
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), rest)
+                await asyncio.wait_for(self._woken.wait(), pause)
         await self._work.end()
 
     async def _take_turn(self) -> float:

@@ -87,7 +87,7 @@ class Explaining:
         reasons = []
         for number, message in stored.items():
             expires = message.expires
-            reasons += self._explain_reads(queue, number, position, shown=shown[number])
+            reasons += self._explain_reads(queue, number, position, is_shown=shown[number])
             text = f"It expires at {_format_ticks(expires)}."
             reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
         reasons += self._explain_claims(queue, stored, position)
@@ -160,14 +160,14 @@ class Explaining:
 
     # A message that is stored
 
-    def _explain_reads(self, queue: Queue, number: int, position: Position, *, shown: bool) -> Iterator[Reason]:
+    def _explain_reads(self, queue: Queue, number: int, position: Position, *, is_shown: bool) -> Iterator[Reason]:
         """Yields whether range reads show a stored message; if not, when they will."""
         delay = self._store.read_delay(queue)
         shown_at = ids.ticks_to_seconds(position[0]) + delay
         behind = (
             f" Range reads stay {length(delay)} behind the clock and show it from {iso(shown_at)} on." if delay else ""
         )
-        if shown:
+        if is_shown:
             yield Reason(code="readable", text="Range reads show it.", partition=number)
         elif position[0] > bridge.run(self._store.ledger.now()):
             text = f"It is delayed: it is due at {_format_ticks(position[0])}.{behind}"

@@ -362,7 +362,7 @@ class MessageUseCases:
         return messages
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
-        """Deletes messages, in a queue that keeps results after their ends are recorded.
+        """Deletes messages; in a queue that keeps results, their ends are recorded first.
 
         Returns how many existed, or how many were named if the store cannot tell. Partitions that the queue does not
         have are ignored.

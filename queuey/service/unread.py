@@ -193,8 +193,9 @@ class UnreadUseCases:
     async def _read_concurrently(
         self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int
     ) -> list[Page | None]:
-        reads = (self._read_only_partition(access.queue, marks, limit) for access, marks in queue_marks)
-        return await asyncio.gather(*reads)
+        return await asyncio.gather(
+            *(self._read_only_partition(access.queue, marks, limit) for access, marks in queue_marks)
+        )
 
     async def _read_only_partition(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
         if queue.partitions > 1:

@@ -91,8 +91,9 @@ class ExpiryRequest(ReadingRequest):
             unfinished = [message for message in page.messages if not state.is_done(message.position)]
             unknown = [message for message in unfinished if not state.is_known(message.position)]
             firsts = await sources.firsts(state, self.copies, unknown)
-            delivered = [message for message in unfinished if state.is_known(message.position)]
-            live = sources.split_ended(delivered, self.ended)
+            live = sources.split_ended(
+                [message for message in unfinished if state.is_known(message.position)], self.ended
+            )
             new = sources.split_ended(firsts, self.ended)
             self.ended.saw_live(new)
             self._has_live = self._has_live or bool(live or new or len(firsts) < len(unknown))

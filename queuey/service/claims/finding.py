@@ -156,7 +156,7 @@ class Finder:
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
         """Reads candidates for polls: messages whose claims have ended, then new ones, as far as limits allow."""
         if self.keeps != state.keeps:
-            self._adapt_reads(state)
+            self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_logs.claim_now()
@@ -195,7 +195,7 @@ class Finder:
         candidates.scan = await self.ordered.scan(state, wish)
         return candidates
 
-    def _adapt_reads(self, state: State) -> None:
+    def _begin(self, state: State) -> None:
         """Chooses what reads include by the log: expired messages may exist after the queue has dropped the option."""
         self.keeps = state.keeps
         self.scanner.split_ended = self._split_ended if state.keeps else None
@@ -207,7 +207,7 @@ class Finder:
     async def gather(self, state: State, request: ReadingRequest) -> None:
         """Lets a request read for itself, after covers were written if there are too many."""
         if self.keeps != state.keeps:
-            self._adapt_reads(state)
+            self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         expired = self._timing.expired(self._store.claim_logs.claim_now())
@@ -279,21 +279,21 @@ class Finder:
         return page
 
 
-def _find_ending(taken: Sequence[Request]) -> Iterator[Position]:
+def _find_ending(requests: Sequence[Request]) -> Iterator[Position]:
     """Yields the messages whose claims end by receipts that come with the polls."""
-    for request in taken:
+    for request in requests:
         if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
             yield from (receipt.position for receipt in request.receipts)
 
 
-def _find_freed(state: State, taken: Sequence[Request], candidates: Candidates) -> set[int]:
+def _find_freed(state: State, requests: Sequence[Request], candidates: Candidates) -> set[int]:
     """Returns the busy keys of which the next entry may deliver more messages.
 
     All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,
     become dead letters, or are delivered again.
     """
     ending = {"acknowledge", "give_up"}
-    settles = [request for request in taken if isinstance(request, SettleRequest) and request.kind in ending]
+    settles = [request for request in requests if isinstance(request, SettleRequest) and request.kind in ending]
     ended = [receipt.position for request in settles for receipt in request.receipts]
     redelivered = [message.position for message in candidates.again]
     return freed_by(state, [*ended, *candidates.gone, *candidates.dead, *redelivered]) if state.busy else set()

@@ -162,7 +162,7 @@ class Results:
 
 
 def _shown_seconds(queue: Queue, end: JobEnd) -> float:
-    """Returns for how long an end is shown: the queue's ``result_ttl`` if acknowledged, else as long as kept."""
+    """Returns for how long an end is shown: results for the queue's ``result_ttl``, other ends while they are kept."""
     return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
 
 

@@ -240,10 +240,12 @@ class Scanner:
         page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
-    async def _read_chain(self, state: State, result: ScanResult, part: Slice, most: float = math.inf) -> Slice | None:
+    async def _read_chain(
+        self, state: State, result: ScanResult, part: Slice, max_known: float = math.inf
+    ) -> Slice | None:
         """Reads ids for a chain up to the first new message, and messages from there.
 
-        Stops after ``most`` known messages and returns the unread slice; returns None if nothing is left.
+        Stops after ``max_known`` known messages and returns the unread slice; returns None if nothing is left.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MAX_SCAN_PAGES):
@@ -263,7 +265,7 @@ class Scanner:
                 return None
             if not page.more:
                 return None
-            if len(result.chain.seen) >= most or result.ended.are_many:
+            if len(result.chain.seen) >= max_known or result.ended.are_many:
                 result.stopped = result.ended.are_many
                 break
         return part
@@ -394,12 +396,12 @@ class OrderedScanner:
         """Returns where reads begin: the front, even if other processes have delivered messages above it."""
         return max(self.waiting.front, ids.following(state.cursor))
 
-    def _chain(self, state: State, found: Collection[Position]) -> ContiguousRead:
-        """Returns a chain up to the front, which has seen the waiting messages up to the first not in ``found``."""
+    def _chain(self, state: State, chosen: Collection[Position]) -> ContiguousRead:
+        """Returns a chain up to the front, which has seen the waiting messages up to the first not in ``chosen``."""
         seen = []
         for position in self.waiting.ascending(state):
             seen.append(position)
-            if position not in found:
+            if position not in chosen:
                 break
         return ContiguousRead(self.waiting.front, seen)
 

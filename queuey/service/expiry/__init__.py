@@ -259,10 +259,10 @@ class ExpiryRecords(DueWork):
         """Returns the due time of the next step (ticks) after a step of ``took`` seconds."""
         if result.is_cut:
             return self._now(PAUSE)
-        rest = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
+        pause = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
         unseen = result.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
         removable = value.until + 2 * self._margin if result.is_over else TICKS_MAX
-        return max(min(result.following, unseen, removable), self._now(rest))
+        return max(min(result.following, unseen, removable), self._now(pause))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
         result, room = Search(), asyncio.Semaphore(AT_ONCE)
@@ -275,7 +275,7 @@ class ExpiryRecords(DueWork):
         return result
 
     async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
-        """Takes turns at a partition's log, up to its end; cut at the deadline, or by a turn without progress."""
+        """Takes turns at a partition's log up to its end. Sets ``is_cut`` at the deadline, or without progress."""
         start = FIRST
         while True:
             turn = await self._claims.expire(queue, partition, start)

@@ -184,7 +184,7 @@ def with_schedule(record: Record, schedule: Schedule) -> Record:
 def choose(schedule: Schedule, now: float) -> Ticks:
     """Returns what to do at a time: a tick is fired if it is recent, or, with ``catch_up``, the first missed one.
 
-    Otherwise the due ticks count as skipped. With ``catch_up``, too old or too many ones are dropped silently.
+    Otherwise the due ticks count as skipped. With ``catch_up``, ticks that are too old or too many leave no outcome.
     """
     first, timetable = next_fire_time(schedule, now), schedule.plan.timetable
     if first is None or first > now:
@@ -256,8 +256,8 @@ def list_next_fire_times(schedule: Schedule, most: int) -> list[int]:
 
 
 @lru_cache(MAX_REMEMBERED)
-def _coming(timetable: Timetable, first: int, most: int) -> tuple[int, ...]:
+def _coming(timetable: Timetable, first: int, limit: int) -> tuple[int, ...]:
     """Caches next instants, because rare ones, such as leap days, take milliseconds each."""
     with suppress(TimeZoneUnknown):
-        return (first, *islice(instants(timetable, first), most - 1))
+        return (first, *islice(instants(timetable, first), limit - 1))
     return (first,)
