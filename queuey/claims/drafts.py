@@ -140,6 +140,7 @@ class EntryDraft:
         return settlements
 
     def _try_add_outstanding(self, position: Position) -> bool:
+        """Returns whether ``MAX_OUTSTANDING`` allows a claim of the message, and counts it if it is a new one."""
         outstanding = self._state.outstanding
         if position in outstanding or position in self._renewals:
             return True
@@ -152,6 +153,7 @@ class EntryDraft:
         return self._waiting is not None and has_another(self._state, position, self.is_ended_here, self._may_redeliver)
 
     def is_live(self, position: Position) -> bool:
+        """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
         if self.is_ended_here(position) or position in self._releases:
             return False
         is_renewed = self._renewals.get(position, 0) >= self.expired
@@ -274,8 +276,6 @@ class EntryDraft:
                 self._changed.add(position)
                 self.size += 1
 
-    # Deliveries
-
     def drop(self, positions: Iterable[Position]) -> None:
         """Ends gone or cancelled messages whose claims have ended; withdraws the covers of gone messages."""
         for position in positions:
@@ -299,6 +299,7 @@ class EntryDraft:
                 self._make_dead_letter(position, target)
 
     def _make_dead_letter(self, position: Position, target: str) -> None:
+        """Makes a message a dead letter for the queue ``target``, and records its lapsed claim."""
         self._outs[position] = target
         self._record_lapsed_claim(position)
         self.size += 1
@@ -409,6 +410,7 @@ class EntryDraft:
     def _make_filter(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
+        """Returns the test that a message must pass for this poll, or None if it may have any message."""
         choice = None if self._covers is None else self._is_not_duplicate
         if order is not None:
             choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)

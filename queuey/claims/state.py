@@ -372,6 +372,7 @@ class State:
             self._finish(position)
 
     def _prune_superseded(self, now: int) -> None:
+        """Forgets superseded messages that are older than ``SUPERSEDED_MAX_AGE`` or beyond ``MAX_SUPERSEDED``."""
         stale: list[Position] = []
         surplus = len(self.superseded) - MAX_SUPERSEDED
         for position, when in self.superseded.items():

@@ -109,6 +109,7 @@ class Explaining:
         return dict(list(stored.items())[:MAX_EXPLAINED_PARTITIONS])
 
     def _is_shown(self, queue: Queue, number: int, position: Position) -> bool:
+        """Returns whether range reads show the message now."""
         piece = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
         [page] = bridge.run(self._store.messages.read(queue, [piece]))
         return bool(page.messages)

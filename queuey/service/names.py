@@ -333,6 +333,7 @@ class Turns:
             timer.cancel()
 
     def _pass_on(self, key: tuple[int, str]) -> None:
+        """Gives the turn to the next caller that still waits; without one, forgets the line."""
         line = self._turns[key]
         while line:
             turn = line.popleft()

@@ -198,6 +198,7 @@ class UnreadUseCases:
         )
 
     async def _read_only_partition(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
+        """Returns the first page of unread ids; None for several partitions or an outdated row."""
         if queue.partitions > 1:
             return None
         [piece] = _unread_slices(queue, marks, limit)

@@ -118,6 +118,7 @@ class Watchers:
             call()
 
     def _add_waiter(self, key: Key, waiter: Waiter, queue: Queue) -> None:
+        """Adds a waiter to a key's trigger. The first waiter begins its watches."""
         *_, partitions, trigger = key
         shared = self._shared.get(key)
         if shared is None:

@@ -138,6 +138,7 @@ def _find_followers(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tup
 
 
 def _group_followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _Followers]:
+    """Returns the followers of each queue; queues with the same sets of members share one object."""
     by_key: dict[tuple[int, ...], _Followers] = {}
     followers = {}
     for queue, numbers in sets_of.items():

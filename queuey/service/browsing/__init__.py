@@ -234,6 +234,7 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
+    """Groups dead letters by queue, error class and form of the error's text, the most frequent first."""
     groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
     sampled = unknown = 0
     for message in messages:

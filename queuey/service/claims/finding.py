@@ -49,6 +49,10 @@ class Duplicates:
         self._stored_until = 0
 
     async def split(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+        """Returns the messages that may be delivered, and records the others in ``copies``.
+
+        Reads covers from the store only if some of these digests may have one there.
+        """
         fresh, digests = split_duplicates(state.covers, copies, messages)
         if digests:
             stored = await self._store.covers.read_covers(self.row, self._partition, digests)

@@ -303,6 +303,7 @@ class JobStatuses:
         return messages
 
     def _read_ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
+        """Returns the rows of ended jobs by location; none if the queue keeps no results."""
         if not queue.result_ttl:
             return {}
         ends = {place: bridge.run(self._results.of(queue, *place, now)) for place in places}

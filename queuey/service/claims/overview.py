@@ -73,6 +73,7 @@ class ClaimOverview(ABC):
         """
 
     def counts(self, access: QueueAccess) -> ClaimCounts:
+        """Counts outstanding messages by status and partition. Messages that were never delivered do not count."""
         def count(state: State, expired: int) -> PartitionClaims:
             claimed, retrying = state.live(expired), state.count_retrying(expired)
             waiting = len(state.outstanding) - claimed - retrying
@@ -212,6 +213,7 @@ class ClaimOverview(ABC):
         return count, True
 
     def _find_next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
+        """Returns when the first delayed message is due that was not hastened (seconds since 1970), or None."""
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
         limits = {number: min(_PAGE, 1 + view.known_above(now)) for number, view in views.items()}
         slices = [Slice(n, now, limit=limit, delayed=False, due=False, bodies=False) for n, limit in limits.items()]

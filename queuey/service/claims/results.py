@@ -116,6 +116,7 @@ class Results:
         await self._write(queue, end, changed)
 
     async def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
+        """Records the end of a job that became a dead letter: expired, or failed with the letter's error."""
         headers = dict(letter.meta.headers) if letter.meta else {}
         dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)

@@ -66,6 +66,7 @@ class ContiguousRead(msgspec.Struct):
     horizon: Position | None = None
 
     def add_page(self, page: Page, positions: Sequence[Position], end: Position) -> None:
+        """Adds the positions of a page that ends at ``end``; ``bound`` stays at or below the first page's horizon."""
         self.horizon = self.horizon or (page.horizon, LOW_MIN)
         self.seen += positions
         self.bound = min(self.horizon, end)

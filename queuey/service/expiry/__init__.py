@@ -163,6 +163,7 @@ class ExpiryRecords(DueWork):
         return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
 
     def _may_rely(self, queue: Queue, ttl: int) -> bool:
+        """Returns whether a remembered record is enough for messages with this TTL, by both clocks."""
         record, until = self._records.get(queue.qid, (None, 0.0))
         if record is None or self._core.boottime() >= until:
             return False
@@ -216,6 +217,7 @@ class ExpiryRecords(DueWork):
         raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
+        """Remembers a record while posts may rely on it; of ``MAX_RECORDS``, the least recently used is forgotten."""
         seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
         self._records[qid] = record, self._core.boottime() + seconds
         self._records.move_to_end(qid)
@@ -265,6 +267,7 @@ class ExpiryRecords(DueWork):
         return max(min(result.following, unseen, removable), self._now(pause))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
+        """Searches all partitions of a queue, at most ``AT_ONCE`` at a time."""
         result, room = Search(), asyncio.Semaphore(AT_ONCE)
 
         async def search(partition: int) -> None:

@@ -268,6 +268,7 @@ class MoveCarrier(DueWork):
         return work
 
     async def _record_end(self, work: _Work) -> None:
+        """Ends a move's record: failed if it has an error, cancelled if that was requested, else done."""
         record, counted = work.record, work.active.counted()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:

@@ -361,12 +361,14 @@ class ActiveMove:
             await self._claims.rely(target, items, is_stored=is_stored)
 
     async def _read_target(self, *, fresh: bool = False) -> Queue:
+        """Returns the target's row; raises ``TargetGone`` if it was purged or deleted."""
         queue = await self._read_row(self.move.target, self.move.target_qid, fresh=fresh)
         if queue is None:
             raise TargetGone
         return queue
 
     async def _read_source(self, *, fresh: bool = False) -> Queue:
+        """Returns the source's row; raises ``SourceGone`` if it was purged or deleted."""
         queue = await self._read_row(self.move.source, self.move.source_qid, fresh=fresh)
         if queue is None:
             raise SourceGone

@@ -281,6 +281,7 @@ class MoveRecords:
         return under_way + ended
 
     async def _list_old(self, application: str) -> list[MoveRecord]:
+        """Returns the moves of an application that version 0.1.0 has left in the ledger."""
         raw = await self._store.ledger.entry(f"moves of {application}", 0)
         moves = [await self._find_old(number) for number in ([] if raw is None else _decode_numbers(raw))]
         return [move for move in moves if move is not None]
@@ -293,6 +294,7 @@ class MoveRecords:
         return next((MoveRecord(move, Progress()) for move in begun), None)
 
     async def _require_room(self, application: str) -> None:
+        """Raises ``TooManyMoves`` if too many moves of the application, or of all applications, are running."""
         running = await self._store.records.due_records(KIND, ids.TICKS_MAX)
         own_count = sum(record.application == application for record in running)
         if own_count >= MAX_RUNNING or len(running) >= MAX_RUNNING_TOTAL:

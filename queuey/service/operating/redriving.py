@@ -158,6 +158,7 @@ class Redriving:
 
 
 def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
+    """Returns the accesses to queues, and the texts of the refusals for the others, by name."""
     accesses: dict[str, QueueAccess] = {}
     refusals: dict[str, str] = {}
     for name in names:

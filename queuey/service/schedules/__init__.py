@@ -217,6 +217,7 @@ class ScheduleUseCases:
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
     def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
+        """Returns a schedule's record; raises ``ScheduleNotFound`` also if the caller may not manage it."""
         record = bridge.run(self._store.records.record(states.KIND, application, name))
         if record is None or not may_see(states.decode(record.value).plan.queue):
             raise ScheduleNotFound(name)
@@ -340,6 +341,7 @@ class FireUseCases(DueWork):
         message_id: str = "",
         error: str = "",
     ) -> Record:
+        """Ends a firing with the result of its tick, and counts it. The error is cut to ``MAX_ERROR`` characters."""
         ended = ids.ticks_to_seconds(self.now())
         queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
         outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR], queue)

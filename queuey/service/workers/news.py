@@ -56,6 +56,7 @@ class News:
         workers.handle(NEWS, self._heard)
 
     def begin(self) -> None:
+        """Starts to exchange news, unless this worker is the only one."""
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
         if self._listeners:
