@@ -94,8 +94,6 @@ class EntryDraft:
         """Returns the highest position that the clock of any process may have reached."""
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
-    # Receipts
-
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Makes messages done. Refuses undelivered ones while the partition remembers too many done messages."""
         state, settlements = self._state, []
