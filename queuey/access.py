@@ -78,6 +78,7 @@ def name_within(application: str, name: str) -> str:
 
 
 def application_of(name: str) -> str:
+    """Returns the application of a name from :func:`name_within`."""
     return name.partition(" ")[0]
 
 
@@ -189,6 +190,7 @@ class Caller(msgspec.Struct, frozen=True):
         return not self.names and not self.grants
 
     def names_within(self, application: str) -> list[str]:
+        """Returns the caller's names that count for an application's queues, as principals write them, sorted."""
         inside = name_within(application, "")
         return sorted(name.removeprefix(inside) for name in self.names if " " not in name or name.startswith(inside))
 
@@ -231,6 +233,8 @@ ANYBODY = Caller()
 
 def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope | None:
     """Parses the limits of a key. Blank texts are skipped. Returns None without any limits.
+
+    Without verbs all verbs are allowed, and without patterns all queues.
 
     Raises:
         ValueError: A verb or a pattern is not valid. The message can be shown to the caller.
@@ -279,6 +283,7 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
 
 
 def _has_right(principal: Principal, action: Action) -> bool:
+    """Returns whether a principal's rights suffice: ``work`` needs both, ``delete`` that one, all others ``read``."""
     if action == "work":
         return principal.read and principal.delete
     return principal.delete if action == "delete" else principal.read
@@ -289,7 +294,10 @@ def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool
 
 
 def concerns(queue: Queue, caller: Caller) -> bool:
-    """Returns whether a caller may know that a queue exists: as its owner, by a grant, or as one of its principals."""
+    """Returns whether a caller may know that a queue exists.
+
+    It may if the queue is public, or as its owner, by a grant, or as one of its principals.
+    """
     names = caller.names
     if owner_name(queue.application) in names or queue.type == "public":
         return True
@@ -318,7 +326,7 @@ def may_create_key(caller: Caller, application: str, scope: Scope) -> bool:
 
 
 def explain_refusal(caller: Caller, application: str, action: Action, name: str | None = None) -> str:
-    """Explains which verbs or queues the caller's grants lack for a refused action; blank if it has no grants.
+    """Explains which verbs or queues the caller's grants lack for a refused action; blank without any grants.
 
     The sentence mentions only the caller's own rights.
 

@@ -210,6 +210,7 @@ def _read_payload(token: str) -> dict[str, Any]:
 
 
 def _read_user(mail: object) -> str:
+    """Returns the user name ``bid:`` and the address; raises ``ValueError`` if it is not just a mail address."""
     name = f"bid:{mail}"
     if not isinstance(mail, str) or parse_principal(name).name != name:
         raise ValueError("It is not just a mail address.")

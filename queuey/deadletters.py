@@ -246,7 +246,10 @@ def left_of(letters: Sequence[DeadLetter], reason: str) -> Redriven:
 
 
 def place_of(letter: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
-    """Returns the partition and the key for posting a dead letter to a queue. With None the service chooses."""
+    """Returns the partition and the key for posting a dead letter to a queue. With None the service chooses.
+
+    The key is given only to a queue that keeps keys, the partition only to a plain queue and without a key.
+    """
     key = letter.key if keeps_keys else None
     return (letter.partition if kind == "plain" and key is None else None), key
 

@@ -234,7 +234,7 @@ class MessageNotFound(NotFound):
 
 
 class MoveNotFound(NotFound):
-    """The move does not exist, or it ended more than 30 days ago."""
+    """The move does not exist, or a hundred moves of its application have ended since."""
 
     code = "InvalidMoveId"
     form = "Move {name!r} does not exist. List those that do: queuey queue moves"
@@ -525,7 +525,7 @@ class StoreUnavailable(QueueyError):
 
 
 def in_doubt(error: Exception) -> Exception:
-    """Returns the error as it applies if an earlier attempt may have stored something: with outcome ``unknown``."""
+    """Returns an error with outcome ``unknown``, as an earlier attempt may have stored something; others unchanged."""
     if isinstance(error, TooManyClaims):
         return TooManyClaims(str(error), outcome="unknown")
     if isinstance(error, StoreUnavailable) and error.outcome == "none":

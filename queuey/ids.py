@@ -102,13 +102,13 @@ def parse_id(text: str) -> Position:
 def parse_instant(text: str) -> int | None:
     """Parses seconds since 1970 (``123`` or ``123.4567890``) exactly. Returns ticks, or None for other texts.
 
-    Digits after the seventh decimal are ignored.
+    Digits after the seventh decimal are ignored. Times beyond those of ids become ``TICKS_MAX``.
     """
     match = _SECONDS.fullmatch(text)
     if match is None:
         return None
-    whole, fraction = match.groups()
-    ticks = int(whole) * TICKS_PER_SECOND + int(((fraction or "") + "0000000")[:7]) + EPOCH_TICKS
+    seconds, fraction = match.groups()
+    ticks = int(seconds) * TICKS_PER_SECOND + int(((fraction or "") + "0000000")[:7]) + EPOCH_TICKS
     return min(ticks, TICKS_MAX)
 
 

@@ -183,6 +183,7 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
         return self.kind == "ordered" or self.max_claimed_per_key > 0
 
     def share_of(self, partition: int) -> int:
+        """Returns the part of ``max_claimed`` for a partition; the first partitions get one more if needed."""
         share, rest = divmod(self.max_claimed, self.partitions)
         return share + (partition <= rest)
 
@@ -211,6 +212,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 def stored_meta(meta: Meta) -> Meta | tuple[object, ...]:
+    """Returns metadata as stores encode it: without the item for the key if there is none."""
     return msgspec.structs.astuple(meta)[:-1] if meta.key is None else meta
 
 

@@ -58,6 +58,7 @@ class Metrics:
             self.on_messages(queue, 0, count)
 
     def total(self) -> tuple[dict[Request, list[float]], int, int]:
+        """Returns copies of the cells of each route and status, and the numbers of received and delivered messages."""
         with self._lock:
             requests = {request: cells.copy() for request, cells in self._requests.items()}
             return requests, self._received, self._delivered

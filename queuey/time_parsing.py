@@ -88,6 +88,7 @@ def _is_cursor(text: str) -> bool:
 
 
 def _text(microseconds: int) -> str:
+    """Formats microseconds as seconds since 1970; raises ``ValueError`` before that."""
     if microseconds < 0:
         raise ValueError(f"{microseconds / 1_000_000:.6f} is before 1970, where no messages exist. Use 0 or later.")
     return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"

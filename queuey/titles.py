@@ -91,6 +91,7 @@ def within(name: str, kind: type, *chosen: str) -> list[Computed]:
 
 @cache
 def _fields(kind: type) -> dict[str, Computed]:
+    """Returns the title and the function of each field of a struct, by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         field.name: _describe(field.name, field.encode_name, hints[field.name])
@@ -113,6 +114,7 @@ def _describe(name: str, encoded: str, hint: object) -> Computed:
 
 
 def _find_metas(hint: object) -> Iterator[msgspec.Meta]:
+    """Yields the annotations of a type, and of the alternatives of a union; inner ones first."""
     if get_origin(hint) is Annotated:
         yield from _find_metas(get_args(hint)[0])
         yield from (meta for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta))

@@ -75,6 +75,7 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
     number: int
 
     def hides(self, position: Position) -> bool:
+        """Returns whether a position is below ``until`` or held."""
         if position[0] < self.until:
             return True
         index = bisect_left(self.held, position)
@@ -250,6 +251,7 @@ class CoverDraft:
         self.withdrawn: dict[bytes, None] = {}
 
     def is_duplicate(self, message: Message) -> bool:
+        """Returns whether a cover of the state, of this draft or of the store hides the message."""
         return self._find_representative(message.position, self._find_digest(message)) is not None
 
     def deliver(self, message: Message) -> None:
@@ -279,7 +281,7 @@ class CoverDraft:
     def confirm(
         self, bound: Position, seen: Sequence[Position], is_left: Callable[[Position], bool]
     ) -> Collection[Position]:
-        """Withdraws the covers of representatives that are missing from ``seen``.
+        """Withdraws the covers of unfinished representatives below ``bound`` that are missing from ``seen``.
 
         Args:
             bound: All messages above the cursor and below this are in ``seen``.

@@ -94,8 +94,6 @@ class EntryDraft:
         """Returns the highest position that the clock of any process may have reached."""
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
-    # Receipts
-
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Makes messages done. Refuses undelivered ones while the partition remembers too many done messages."""
         state, settlements = self._state, []
@@ -132,14 +130,15 @@ class EntryDraft:
                     status = ReceiptStatus.FINAL
                 elif self._has_another(position) or not (self._places is None or self._places.has_one_for(position)):
                     status = ReceiptStatus.SUPERSEDED
-                elif self._try_reserve(position):
+                elif self._try_add_outstanding(position):
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED
             settlements.append(Settlement(receipt, status, until / 1000, position in self._state.cancelled))
         return settlements
 
-    def _try_reserve(self, position: Position) -> bool:
+    def _try_add_outstanding(self, position: Position) -> bool:
+        """Returns whether ``MAX_OUTSTANDING`` allows a claim of the message, and counts it if it is a new one."""
         outstanding = self._state.outstanding
         if position in outstanding or position in self._renewals:
             return True
@@ -152,6 +151,7 @@ class EntryDraft:
         return self._waiting is not None and has_another(self._state, position, self.is_ended_here, self._may_redeliver)
 
     def is_live(self, position: Position) -> bool:
+        """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
         if self.is_ended_here(position) or position in self._releases:
             return False
         is_renewed = self._renewals.get(position, 0) >= self.expired
@@ -193,6 +193,7 @@ class EntryDraft:
         return settlements
 
     def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
+        """Ends a claim, or a cancelled message; returns when its delay is over (milliseconds), 0 without a delay."""
         position = receipt.position
         self._renewals.pop(position, None)
         self._changed.add(position)
@@ -273,10 +274,8 @@ class EntryDraft:
                 self._changed.add(position)
                 self.size += 1
 
-    # Deliveries
-
     def drop(self, positions: Iterable[Position]) -> None:
-        """Ends messages that are gone or cancelled and whose claims have ended."""
+        """Ends gone or cancelled messages whose claims have ended; withdraws the covers of gone messages."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._end_without_letter(position)
@@ -284,6 +283,7 @@ class EntryDraft:
                     self._covers.withdraw(position)
 
     def _end_without_letter(self, position: Position) -> None:
+        """Makes a message done; with ``records_ends``, by an ``outs`` entry without a target queue."""
         if self.records_ends:
             self._outs[position] = ""
         else:
@@ -297,8 +297,9 @@ class EntryDraft:
                 self._make_dead_letter(position, target)
 
     def _make_dead_letter(self, position: Position, target: str) -> None:
+        """Makes a message a dead letter for the queue ``target``, and records its lapsed claim."""
         self._outs[position] = target
-        self._record_lapse(position)
+        self._record_lapsed_claim(position)
         self.size += 1
 
     def keep_expired(self) -> None:
@@ -340,7 +341,7 @@ class EntryDraft:
                 self.size += 1
 
     def deliver(self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int = 0) -> None:
-        """Delivers messages to polls, in the order of the polls. The messages are set as ``Poll.given``.
+        """Delivers messages to polls, in their order, as ``Poll.given``. With a TTL of 0 they stay for the next poll.
 
         Args:
             polls: The requests for messages.
@@ -376,13 +377,13 @@ class EntryDraft:
             self.size += self._covers.hold(MAX_ENTRY_IDS - self.size)
 
     def _find_deliverable(
-        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int
+        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
     ) -> tuple[list[Message], OrderCheck | None]:
-        """Returns the messages that polls may receive, in order, and in an ordered queue the check of their order."""
+        """Returns messages for the polls, sorted in an ordered queue, and the check of their order there."""
         if self._waiting is not None:
             fresh = self._unexpired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
-        messages = [message for message in again if self._may_redeliver(message.position, most)] if again else []
+        messages = [m for m in again if self._may_redeliver(m.position, max_deliveries)] if again else []
         positions = [(message.ticks, message.low) for message in fresh]
         new = self._state.unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
@@ -398,7 +399,7 @@ class EntryDraft:
         self.size += len(positions)
         for position in positions:
             if position in self._state.outstanding:
-                self._record_lapse(position)
+                self._record_lapsed_claim(position)
         if self._key_of is not None:
             self.keys.append(list(map(self._key_of, poll.given)))
         self.groups.append((self.now + round(poll.ttl * 1000), positions))
@@ -408,7 +409,7 @@ class EntryDraft:
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
         """Returns the test that a message must pass for this poll, or None if it may have any message."""
-        choice = None if self._covers is None else self._is_first_copy
+        choice = None if self._covers is None else self._is_not_duplicate
         if order is not None:
             choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
         return choice if free is None else partial((free if poll.ttl else free.copy_for_peek()).try_take, choice)
@@ -417,7 +418,7 @@ class EntryDraft:
         return position in self._finals or position in self._outs or position in self._superseded
 
     def _unexpired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
-        """Returns the messages that have not expired for any process. With ``done`` the others become done.
+        """Returns messages that have not expired for any process. With ``done``, others become done if not kept.
 
         Clocks differ: another process may have skipped an expired message already and delivered its key's next one.
         """
@@ -428,7 +429,8 @@ class EntryDraft:
             self.size += 1
         return [message for message in fresh if message.expires > latest]
 
-    def _record_lapse(self, position: Position) -> None:
+    def _record_lapsed_claim(self, position: Position) -> None:
+        """Adds the message's last delivery to ``lapsed`` if its claim was neither released nor a delay."""
         last = self._state.outstanding.get(position)
         if last is not None and last.expires and position not in self._state.resting:
             self.lapsed[position] = last
@@ -440,16 +442,18 @@ class EntryDraft:
             if before is None or not before.deliveries:
                 self._covers.deliver(message)
 
-    def _is_first_copy(self, message: Message) -> bool:
+    def _is_not_duplicate(self, message: Message) -> bool:
+        """Returns whether a message was delivered before, or no cover hides it."""
         if self._covers is None or message.position in self._state.outstanding:
             return True
         return not self._covers.is_duplicate(message)
 
-    def _may_redeliver(self, position: Position, most: int = 0) -> bool:
+    def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
+        """Returns whether a message is free, not cancelled, not changed by this entry, and below ``max_deliveries``."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_touched(position):
             return False
-        return not most or self._state.outstanding[position].deliveries < most
+        return not max_deliveries or self._state.outstanding[position].deliveries < max_deliveries
 
     def _is_undelivered(self, position: Position) -> bool:
         return not self._state.is_known(position) and not self._is_touched(position)
@@ -458,8 +462,6 @@ class EntryDraft:
         if position in self._claims or position in self._renewals or position in self._releases:
             return True
         return position in self._finals or position in self._outs or position in self._superseded
-
-    # Moves to another queue
 
     def settle_chunk(self, move: int, chunk: int, last: Position | None) -> None:
         """Ends the chunk that a move has under way. Does nothing if another chunk is under way.
@@ -488,22 +490,20 @@ class EntryDraft:
 
         In a dedup queue their copies become done, like the copies of a delivered message.
         """
-        taken = []
+        positions = []
         for message in messages:
             if self._may_redeliver(message.position) or self._is_undelivered(message.position):
-                taken.append(message.position)
+                positions.append(message.position)
                 self._make_cover(message)
-        if taken:
-            self._move = replace(self._move or MoveStep(move), taken=taken)
-            self._taken = frozenset(taken)
-            self.size += len(taken)
-        return taken
+        if positions:
+            self._move = replace(self._move or MoveStep(move), taken=positions)
+            self._taken = frozenset(positions)
+            self.size += len(positions)
+        return positions
 
     def end_move(self, move: int) -> None:
         self._move = replace(self._move or MoveStep(move), ended=True)
         self.size += 1
-
-    # The cursor
 
     def advance(self, bound: Position, seen: Sequence[Position], *, delete: bool = False) -> int:
         """Moves the cursor to just below the first undelivered message. Duplicates that it passes become done.
@@ -537,12 +537,10 @@ class EntryDraft:
     def _is_unfinished(self, position: Position) -> bool:
         return position in self._state.outstanding and position not in self._finals
 
-    def _is_done_copy(self, position: Position, there: Collection[Position]) -> bool:
+    def _is_done_copy(self, position: Position, present: Collection[Position]) -> bool:
         """Returns whether a message is a copy of a delivered one that certainly exists or is done."""
         first = None if self._covers is None else self._covers.hider(position)
-        return first is not None and (first in there or first in self._finals or self._state.is_known_for_good(first))
-
-    # The entry
+        return first is not None and (first in present or first in self._finals or self._state.is_known_for_good(first))
 
     @property
     def changes(self) -> bool:

@@ -164,8 +164,9 @@ def require_known(form: int, what: str) -> None:
 
 
 def format_of(body: bytes) -> object:
+    """Returns the first item of an encoded entry or snapshot, or None if the body is not a list with items."""
     try:
-        whole = _any.decode(body)
+        items = _any.decode(body)
     except msgspec.MsgspecError:
         return None
-    return whole[0] if isinstance(whole, list) and whole else None
+    return items[0] if isinstance(items, list) and items else None

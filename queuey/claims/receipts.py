@@ -52,7 +52,7 @@ def parse_receipt(text: str) -> ClaimReceipt:
     if match is None:
         raise ValueError(f"{text[:80]!r} is not a receipt")
     partition, last, middle, first, low, delivery = match.groups()
-    return ClaimReceipt(int(partition), int(first + middle + last, 16), _low(low), *_delivery(delivery))
+    return ClaimReceipt(int(partition), int(first + middle + last, 16), _parse_low(low), *_parse_delivery(delivery))
 
 
 @lru_cache(1024)
@@ -62,12 +62,12 @@ def delivery_text(number: int, secret: int) -> str:
 
 
 @lru_cache(1024)
-def _delivery(text: str) -> tuple[int, int]:
+def _parse_delivery(text: str) -> tuple[int, int]:
     number, _, secret = text.partition("-")
     return int(number), int(secret or "0", 16)
 
 
-_low = lru_cache(1024)(ids.parse_low)
+_parse_low = lru_cache(1024)(ids.parse_low)
 
 
 class ReceiptStatus(enum.Enum):

@@ -79,7 +79,7 @@ class ClaimTiming:
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def answer_within(self, ttl: float) -> float:
-        """Returns for how many seconds after the choice of its expiry a claim may still be sent to its caller."""
+        """Returns for how many seconds after its decision a claim may be sent: ``ttl`` less S, at least ``ttl / 2``."""
         return ttl - min(self.margin, ttl / 2)
 
 
@@ -259,9 +259,9 @@ class State:
         for position in self.outstanding if entry.release_all else entry.releases:
             self._release(position)
         if entry.renewals:
-            self._renew_all(entry)
+            self._apply_renewals(entry)
         if entry.claims:
-            self._claim_all(entry)
+            self._apply_claims(entry)
         if entry.cancels:
             self.cancelled = self.cancelled | (self.outstanding.keys() & entry.cancels)
         self._advance_cursor(number, entry)
@@ -285,7 +285,7 @@ class State:
         if entry.deleted:
             self.pending_deletes = {key: old for key, old in self.pending_deletes.items() if key > entry.deleted}
 
-    def _apply_move(self, number: int, step: MoveStep, at: int) -> None:
+    def _apply_move(self, number: int, step: MoveStep, now: int) -> None:
         """Ends the chunk under way if the step says so, then begins the step's own chunk."""
         move = self.move
         if move is None or move.number < step.move:
@@ -305,10 +305,10 @@ class State:
             claims = [(position, self.outstanding.get(position)) for position in step.taken]
             move.taken = [(position, 0 if claim is None else claim.deliveries) for position, claim in claims]
             move.chunk = number
-            self._finish_leaving(step.taken, at)
+            self._finish_leaving(step.taken, now)
         move.ended = move.ended or step.ended
 
-    def _claim_all(self, entry: Entry) -> None:
+    def _apply_claims(self, entry: Entry) -> None:
         workers = entry.workers or [""] * len(entry.claims)
         for (expires, positions), secret, worker in zip(entry.claims, entry.secrets, workers, strict=True):
             self._claim(positions, expires, secret, worker, entry.at)
@@ -350,7 +350,7 @@ class State:
         self.freed += 1
 
     def _finish(self, position: Position) -> None:
-        """Makes a message done and frees its key. The cursor does not move."""
+        """Makes a message done, frees its key, and ends its rest and cancellation. The cursor does not move."""
         claim = self.outstanding.pop(position, None)
         if claim is not None:
             self._ended.pop(position, None)
@@ -364,18 +364,19 @@ class State:
             self.above.add(position)
             heappush(self._above_heap, position)
 
-    def _finish_leaving(self, positions: list[Position], at: int) -> None:
+    def _finish_leaving(self, positions: list[Position], now: int) -> None:
         """Makes messages done, and remembers the outstanding ones as superseded."""
         for position in positions:
             if position in self.outstanding:
-                self.superseded[position] = at
+                self.superseded[position] = now
             self._finish(position)
 
-    def _prune_superseded(self, at: int) -> None:
+    def _prune_superseded(self, now: int) -> None:
+        """Forgets superseded messages that are older than ``SUPERSEDED_MAX_AGE`` or beyond ``MAX_SUPERSEDED``."""
         stale: list[Position] = []
         surplus = len(self.superseded) - MAX_SUPERSEDED
         for position, when in self.superseded.items():
-            if len(stale) >= surplus and when >= at - SUPERSEDED_MAX_AGE:
+            if len(stale) >= surplus and when >= now - SUPERSEDED_MAX_AGE:
                 self._next_prune = when + SUPERSEDED_MAX_AGE
                 break
             stale.append(position)
@@ -398,7 +399,7 @@ class State:
             self.released += 1
             self._ended.setdefault(position)
 
-    def _renew_all(self, entry: Entry) -> None:
+    def _apply_renewals(self, entry: Entry) -> None:
         """Applies the renewals. A message that is in ``releases`` too was released with a delay, so it rests."""
         delayed = set(entry.releases)
         for expires, positions in entry.renewals:
@@ -409,7 +410,10 @@ class State:
                     self.vacated += 1
 
     def _renew(self, position: Position, expires: int, now: int) -> None:
-        """Extends a claim; shortens only one that ends too far ahead. An unknown message becomes outstanding."""
+        """Extends a claim and ends the message's rest; shortens only a claim that ends too far ahead.
+
+        An undelivered message becomes outstanding; nothing happens to one that is done.
+        """
         claim = self.outstanding.get(position)
         self.resting.discard(position)
         if claim is None:

@@ -162,8 +162,8 @@ class GroupDraft:
         if self._head.due is None:
             # Epochs of a young group are ahead of the clock.
             last = min(self._head.epoch, self._now)
-            rest = MIN_PLAN_DELAY << self._head.busy if self._is_busy() else 0
-            self._head = replace(self._head, due=max(last + rest, self._now))
+            delay = MIN_PLAN_DELAY << self._head.busy if self._is_busy() else 0
+            self._head = replace(self._head, due=max(last + delay, self._now))
 
     def is_plan_due(self) -> bool:
         return self._head.due is not None and self._head.due <= self._now
@@ -203,7 +203,10 @@ class GroupDraft:
         return max(self._seen.get(member.number, 0), member.joined, moved) + member.session
 
     def _subscribe(self, subscription: Subscription) -> int:
-        """Returns the slot of a subscription. Members with equal subscriptions and rights share a slot."""
+        """Returns the slot of a subscription. Members with equal subscriptions and rights share a slot.
+
+        Raises ``InvalidRequest`` if there are too many subscriptions, or they are too long.
+        """
         used = self.state.subscriptions
         for slot, other in used.items():
             if other == subscription:
@@ -233,12 +236,12 @@ class GroupDraft:
         Drops queues that it does not subscribe to.
         """
         self._head = replace(self._head, epoch=self._next_epoch())
-        passed = Target(member.number, self._head.epoch)
+        new_target = Target(member.number, self._head.epoch)
         is_wanted = self._subscriptions[member.subscription].matcher()
         plan = {}
         for uid, queue in self._plan.items():
             targets = {
-                partition: passed if target.member in former else target
+                partition: new_target if target.member in former else target
                 for partition, target in queue.targets.items()
                 if target.member not in former or is_wanted(queue.name)
             }

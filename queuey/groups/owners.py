@@ -26,7 +26,9 @@ class HandOver(NamedTuple):
 def hand_over(
     state: GroupState, uid: int, rows: Mapping[int, OwnedOffset], given_back: Mapping[int, tuple[int, int]]
 ) -> HandOver:
-    """Decides the owners of a queue's partitions; see *Hand over* in ``docs/architecture-groups.md``.
+    """Decides the owners of a queue's partitions: free, given back and lost ones go to their targets if present.
+
+    A partition gets at most one owner in an epoch. See *Hand over* in ``docs/architecture-groups.md``.
 
     Args:
         state: State of the group, read after the rows.

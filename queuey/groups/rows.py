@@ -97,6 +97,7 @@ def subscription_size(subscription: Subscription) -> int:
 
 
 def _decode(row: GroupRow) -> Any:  # noqa: ANN401 - by the kind of the row
+    """Decodes a row; raises ``StoreIncompatible`` if it cannot be read or has another format."""
     label = f"Row {row.kind}/{row.key} of a consumer group"
     try:
         form, value = _bodies.decode(row.body)

@@ -122,10 +122,12 @@ class Service:
         self.redriving = Redriving(self.messages, uncounted, self.core)
 
     def join(self, identity: WorkerIdentity) -> None:
+        """Joins the other worker processes, and starts to exchange news of stored messages with them."""
         self.workers.join(identity)
         self.news.begin()
 
     def watch(self) -> None:
+        """Starts the background work: moves, schedules, and searches for expired messages."""
         self.moves.watch()
         self.schedules.watch()
         self.expiry.watch()
@@ -145,6 +147,7 @@ class Service:
         self.workers.leave(seconds)
 
     def statistics(self) -> dict[str, float]:
+        """Returns statistics of all use cases by metric name, and of the store if it is available."""
         statistics = {
             **self.messages.statistics(),
             **self.claims.statistics(),

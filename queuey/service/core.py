@@ -188,7 +188,8 @@ class Core:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs blocking work in a thread: of the calling request's share, or else of this core.
 
-        Tasks that a request has started, and coroutines that are run for a thread, do not count as the request.
+        If the coroutine itself is run by a thread that may block, the work runs there. Tasks that a request has
+        started, and coroutines that are run for a thread, do not count as the request.
 
         Raises:
             TooManyRequests, StoreUnavailable: ``work`` raised it, or the request's share had no thread in time.

@@ -162,6 +162,7 @@ class DueRunner:
         self._core.call_soon(self._begin, record)
 
     def _begin(self, record: Record | None = None) -> None:
+        """Plans a record's step, if given, and starts the task, or wakes it."""
         if record is not None:
             self._plan_step((record.application, record.name), NextStep(record.version, record.due))
         if self._task is None or self._task.done():
@@ -183,22 +184,23 @@ class DueRunner:
             )
 
     async def _run(self) -> None:
+        """Takes turns until the service or the store ends; the pause doubles with each failed turn."""
         failed = 0
         while not self._stopping.is_set():
             self._woken.clear()
             try:
-                rest = await self._take_turn()
+                pause = await self._take_turn()
                 failed = 0
             except StoreClosed:
                 return
             except QueueyError as error:
                 logger.debug("%ss wait: %s", self._work.kind, error)
-                rest, failed = self._retry_pause(failed), failed + 1
+                pause, failed = self._retry_pause(failed), failed + 1
             except Exception:
                 logger.exception("work on %ss failed; it will be retried", self._work.kind)
-                rest, failed = self._retry_pause(failed), failed + 1
+                pause, failed = self._retry_pause(failed), failed + 1
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), rest)
+                await asyncio.wait_for(self._woken.wait(), pause)
         await self._work.end()
 
     async def _take_turn(self) -> float:
@@ -280,6 +282,7 @@ class DueRunner:
                 self._plan_step(name, following)
 
     def _postpone(self, name: Name, planned: _PlannedStep, error: Exception) -> None:
+        """Logs a step's error, and plans a retry after a pause, unless the record was planned again."""
         kind = self._work.kind
         if isinstance(error, QueueyError):
             level = logging.WARNING if isinstance(error, TimeZoneUnknown) else logging.DEBUG

@@ -63,7 +63,10 @@ class Explaining:
         self._offsets = offsets
 
     def explain(self, access: QueueAccess, position: Position, partition: int | None) -> Explanation:
-        """Explains a message of one partition, or of any if ``partition`` is None; blocks."""
+        """Explains a message of one partition, or of any if ``partition`` is None; blocks.
+
+        A partition that the queue does not have is explained, too.
+        """
         return access.use(lambda queue: self._explain(queue, position, partition))
 
     def _explain(self, queue: Queue, position: Position, partition: int | None) -> Explanation:
@@ -84,7 +87,7 @@ class Explaining:
         reasons = []
         for number, message in stored.items():
             expires = message.expires
-            reasons += self._explain_reads(queue, number, position, shown=shown[number])
+            reasons += self._explain_reads(queue, number, position, is_shown=shown[number])
             text = f"It expires at {_format_ticks(expires)}."
             reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
         reasons += self._explain_claims(queue, stored, position)
@@ -93,6 +96,7 @@ class Explaining:
         return _make_explanation(position, reasons, stored=True, readable=any(shown.values()))
 
     def _find_stored(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
+        """Returns the messages with an id by partition, of at most ``MAX_EXPLAINED_PARTITIONS`` partitions."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         stored: dict[int, Message] = {}
         for start in range(0, len(numbers), step):
@@ -105,6 +109,7 @@ class Explaining:
         return dict(list(stored.items())[:MAX_EXPLAINED_PARTITIONS])
 
     def _is_shown(self, queue: Queue, number: int, position: Position) -> bool:
+        """Returns whether range reads show the message now."""
         piece = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
         [page] = bridge.run(self._store.messages.read(queue, [piece]))
         return bool(page.messages)
@@ -119,7 +124,7 @@ class Explaining:
         Args:
             access: The queue.
             most_counted: Max messages of the backlog to count; beyond, the number is estimated.
-            most_groups: Max groups to show; 0 leaves groups out.
+            most_groups: Max groups to show, of at most ``MAX_LAGS`` partitions together; 0 leaves groups out.
         """
         info = self._queues.describe(access)
         counts, backlog, refusal = None, None, None
@@ -156,14 +161,14 @@ class Explaining:
 
     # A message that is stored
 
-    def _explain_reads(self, queue: Queue, number: int, position: Position, *, shown: bool) -> Iterator[Reason]:
+    def _explain_reads(self, queue: Queue, number: int, position: Position, *, is_shown: bool) -> Iterator[Reason]:
         """Yields whether range reads show a stored message; if not, when they will."""
         delay = self._store.read_delay(queue)
         shown_at = ids.ticks_to_seconds(position[0]) + delay
         behind = (
             f" Range reads stay {length(delay)} behind the clock and show it from {iso(shown_at)} on." if delay else ""
         )
-        if shown:
+        if is_shown:
             yield Reason(code="readable", text="Range reads show it.", partition=number)
         elif position[0] > bridge.run(self._store.ledger.now()):
             text = f"It is delayed: it is due at {_format_ticks(position[0])}.{behind}"
@@ -172,7 +177,7 @@ class Explaining:
             text = behind.strip() or "Range reads do not show it yet."
             yield Reason(code="read_delay", text=text, partition=number, at=shown_at)
 
-    def _explain_claims(self, queue: Queue, found: Mapping[int, Message], position: Position) -> Iterator[Reason]:
+    def _explain_claims(self, queue: Queue, stored: Mapping[int, Message], position: Position) -> Iterator[Reason]:
         """Yields what claims do with stored messages, or only the refusal if the queue cannot be claimed from."""
         if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
@@ -180,9 +185,9 @@ class Explaining:
             return
         if queue.claims == "paused":
             yield Reason(code="paused", text="Claims of this queue are paused: no messages are delivered.")
-        for number, standing in self._read_standings(queue, list(found), position).items():
+        for number, standing in self._read_standings(queue, list(stored), position).items():
             yield from _explain_stored(standing, number)
-            yield from self._explain_limits(queue, found[number], standing)
+            yield from self._explain_limits(queue, stored[number], standing)
             yield from self._explain_deliveries(queue, number, position, standing)
         if queue.kind == "dedup":
             text = "In a dedup queue one of several waiting messages with equal bodies is delivered, perhaps another."
@@ -269,6 +274,7 @@ class Explaining:
             yield Reason(code="not_proven", text=text)
 
     def _explain_traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+        """Yields what the claim logs say about an absent message, and its attempts, unless claims are refused."""
         if self._store.claim_logs.claims_refusal(queue) is None:
             for number, standing in self._read_standings(queue, numbers, position).items():
                 yield from _explain_absent(standing, number)
@@ -332,6 +338,7 @@ def _find_standing(position: Position, state: State, expired: int) -> _Standing:
 
 
 def _explain_stored(standing: _Standing, number: int) -> Iterator[Reason]:
+    """Yields the reason for a stored message by its claim log; one that claims have passed counts as done."""
     if standing.code == "done" or standing.passed:
         text = (
             "Claims do not get it again: it was acknowledged, became a dead letter, was moved or removed, or was put "

@@ -265,7 +265,7 @@ class MessageUseCases:
         """Returns the seconds by which a position is ahead of the clock of ids, negative if it is past.
 
         While the clock is unavailable, its last offset from the boot time is used. That may be behind if the machine
-        was paused, but unlike a wall clock it is never ahead.
+        was paused, but unlike a wall clock it is never ahead. If no offset is known, returns ``MAX_SECONDS_AHEAD``.
         """
         boottime = self._core.boottime()
         with suppress(StoreUnavailable):
@@ -297,6 +297,7 @@ class MessageUseCases:
         return await self._store.keyed_posts.append_once(queue, items, key, after=after)
 
     def _remembered_seconds(self, items: Sequence[NewMessage]) -> int:
+        """Returns the longest life of the messages, within ``MIN_REMEMBERED`` and the ``idempotency_ttl``."""
         longest = max(item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items)
         return min(self._limits.idempotency_ttl, max(MIN_REMEMBERED, longest))
 
@@ -335,6 +336,8 @@ class MessageUseCases:
     def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
         """Returns the messages that exist, in the order of ``locations``, each once.
 
+        The metrics count them as the queue's if ``charted``, else only in total.
+
         Raises:
             TooLarge: Together the messages have more than ``page_bytes``.
         """
@@ -359,7 +362,11 @@ class MessageUseCases:
         return messages
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
-        """Deletes messages. Returns how many existed, or how many were named if the store cannot tell."""
+        """Deletes messages; in a queue that keeps results, their ends are recorded first.
+
+        Returns how many existed, or how many were named if the store cannot tell. Partitions that the queue does not
+        have are ignored.
+        """
 
         def delete(queue: Queue) -> int:
             places = _keep_valid_locations(queue, locations)

@@ -58,7 +58,7 @@ class Name:
         self._claims = claims
         self._turns = turns
         self._queue = queue
-        self._name = name
+        self._make_name = name
         self._core = claims.core
 
     async def change(self, item: NewMessage | None, content: bytes, *, free_only: bool = False) -> Changed:
@@ -89,7 +89,7 @@ class Name:
             if free_only and named is not None and location is not None and await self.is_used(location):
                 if named.content == content:
                     return Changed(location, stored=False)
-                raise NameTaken(self._name)
+                raise NameTaken(self._make_name)
             try:
                 written = await self.write(item, content, named)
             except NameChanged:
@@ -106,7 +106,8 @@ class Name:
     async def current(self) -> Message | None:
         """Returns the name's message, or None if the name is free.
 
-        If the row's message is done, the row is read again: another message may have replaced it since.
+        If the row's message is done, the row is read again: another message may have replaced it since. Also finishes
+        the removal of a replaced value, if the store allows.
         """
         done: Location | None = None
         for _ in range(MAX_ATTEMPTS):
@@ -141,20 +142,21 @@ class Name:
             await self.settle(named)
 
     def _make_busy_error(self) -> StoreBusy:
-        return StoreBusy(f'Too many concurrent changes of name "{self._name}". Try again later.')
+        return StoreBusy(f'Too many concurrent changes of name "{self._make_name}". Try again later.')
 
     # Steps
 
     async def find(self) -> Named | None:
-        return await self._store.names.find_named(self._queue, self._name)
+        return await self._store.names.find_named(self._queue, self._make_name)
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
-        return await self._store.names.write_named(self._queue, self._name, item, content, seen)
+        """Replaces the message of the name if its row is still ``seen``; else raises ``NameChanged``."""
+        return await self._store.names.write_named(self._queue, self._make_name, item, content, seen)
 
     async def settle(self, seen: Named) -> None:
         """Removes the replaced value from the name's row. If that fails, the next caller finishes it."""
         with suppress(StoreUnavailable, TooManyRequests):
-            await self._store.names.settle_named(self._queue, self._name, seen)
+            await self._store.names.settle_named(self._queue, self._make_name, seen)
 
     async def fetch(self, location: Location) -> Message | None:
         messages: list[Message] = await self._store.messages.fetch(self._queue, [location])
@@ -167,13 +169,14 @@ class Name:
         return await self._claims.is_done(self._queue, location)
 
     async def is_used(self, location: Location) -> bool:
+        """Returns whether the message exists and is not done."""
         return not await self.is_done(location) and await self.fetch(location) is not None
 
     async def supersede(self, location: Location) -> None:
         await self._claims.supersede(self._queue, location)
 
     async def pause(self, number: int) -> None:
-        with self._turns.wait_slot(self._queue.application, self._name):
+        with self._turns.wait_slot(self._queue.application, self._make_name):
             await asyncio.sleep(RETRY_INTERVAL * (number + self._core.chance.random()))
 
 
@@ -226,7 +229,7 @@ class NameUseCases:
         async with self._turns.turn(queue, name):
             if keeps:
                 await self._claims.rely(queue, [item])
-            changed = await self._name(queue, name).change(item, content, free_only=free_only)
+            changed = await self._make_name(queue, name).change(item, content, free_only=free_only)
             if keeps:
                 await self._claims.rely(queue, [item], is_stored=True)
         if changed.stored:
@@ -237,7 +240,7 @@ class NameUseCases:
         """Frees a name and deletes its message; does nothing if the name is free."""
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
-            await self._name(queue, name).change(None, b"")
+            await self._make_name(queue, name).change(None, b"")
 
     async def fetch(self, queue: Queue, name: str) -> Message | None:
         """Returns the message of a name, or None if the name is free.
@@ -246,12 +249,12 @@ class NameUseCases:
             StoreBusy: The message is replaced faster than it can be read.
         """
         self._claims.check(queue)
-        message = await self._name(queue, name).current()
+        message = await self._make_name(queue, name).current()
         if message is not None:
             self._metrics.delivered(1, queue)
         return message
 
-    def _name(self, queue: Queue, name: str) -> Name:
+    def _make_name(self, queue: Queue, name: str) -> Name:
         return Name(self._store, self._claims, self._turns, queue, name)
 
 
@@ -330,6 +333,7 @@ class Turns:
             timer.cancel()
 
     def _pass_on(self, key: tuple[int, str]) -> None:
+        """Gives the turn to the next caller that still waits; without one, forgets the line."""
         line = self._turns[key]
         while line:
             turn = line.popleft()

@@ -36,6 +36,7 @@ ATTEMPTS = 5
 
 
 async def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:
+    """Returns a queue's row; raises ``ApplicationNotFound`` or ``QueueNotFound``, whichever is missing."""
     try:
         return await store.catalogue.queue(application, name, fresh=fresh)
     except QueueNotFound as error:
@@ -105,7 +106,7 @@ class QueueAccess:
                 # Keep the error in no variable after this block: a cycle with this frame would keep the body in memory.
                 if not await self._renew() and isinstance(error, InvalidRequest):
                     raise
-        raise self._busy()
+        raise self._make_busy_error()
 
-    def _busy(self) -> StoreBusy:
+    def _make_busy_error(self) -> StoreBusy:
         return StoreBusy(f"Queue {self.queue.name!r} changed {ATTEMPTS} times while this request ran. Try again.")

@@ -109,6 +109,7 @@ class Queues:
         return spec
 
     def _check_dead_letter(self, name: str, spec: QueueSpec, longest: int | None) -> None:
+        """Raises ``InvalidRequest`` if the option ``dead_letter`` is not a valid name, or names the queue itself."""
         if not spec.dead_letter:
             return
         error = queue_name_error(spec.dead_letter, longest or self._limits.max_queue_name)
@@ -118,6 +119,10 @@ class Queues:
             raise InvalidRequest({"dead_letter": error})
 
     def _check_expiry(self, queue: Queue) -> None:
+        """Raises ``InvalidRequest`` if the queue may not make dead letters of expired messages.
+
+        For that it must allow claims, delete acknowledged messages, and not be a queue of dead letters itself.
+        """
         if queue.on_expiry != "dead-letter":
             return
         problem = None
@@ -232,6 +237,7 @@ class Queues:
         access.use(lambda queue: bridge.run(self._store.catalogue.purge_queue(queue)))
 
     def describe(self, access: QueueAccess) -> api.QueueInfo:
+        """Describes a queue with its options in force, and what each partition holds."""
         store = self._store
 
         def describe(queue: Queue) -> api.QueueInfo:

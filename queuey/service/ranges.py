@@ -188,7 +188,7 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
 
 
 def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
-    """Returns the slices above the horizon, after a reading that has reached it."""
+    """Returns the slices above the horizon, after a reading that has reached it, with what it leaves of the limit."""
     read = Counter(None if wanted.merge else message.partition for message in reading.messages)
     early = []
     for piece in asked:
@@ -203,6 +203,7 @@ def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_by
 
 
 def add_early(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+    """Adds early messages to a reading, in time order; when merging, no more than the limit of the slices."""
     messages = sorted((message for page in pages for message in page.messages), key=lambda m: (m.position, m.partition))
     limit = asked[0].limit if wanted.merge else len(messages)
     reading.early = messages[:limit]
@@ -247,6 +248,7 @@ def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Re
 
 
 def share(total: int, parts: int) -> int:
+    """Returns the share of each part, rounded down, at least 1."""
     return max(1, total // max(1, parts))
 
 
@@ -287,6 +289,7 @@ class Merge:
         self._horizon = 0
 
     def first(self) -> list[Slice]:
+        """Returns a slice of each partition for a little more than its share; of ids only if shares are small."""
         parts = len(self._asked)
         bodies = MIN_MESSAGES_WITH_BODIES * parts <= self._limit
         limit = 5 * self._limit // (4 * parts) + 1 if bodies else share(2 * self._limit, parts)
@@ -324,6 +327,7 @@ class Merge:
         return self._body_slices(room if held else room // 4)
 
     def _body_slices(self, room: int) -> list[Slice]:
+        """Returns a slice of each partition for the messages in ``_filling``, of ``room`` bytes together."""
         keys: dict[int, list[_Key]] = {}
         for key in self._filling:
             keys.setdefault(abs(key[2]), []).append(key)
@@ -336,6 +340,7 @@ class Merge:
         return slices
 
     def take(self, asked: Sequence[Slice], pages: Sequence[Page]) -> None:
+        """Adds the pages of slices that were returned before; drops messages whose bodies turn out to be gone."""
         self._horizon = self._horizon or pages[0].horizon
         for piece, page in zip(asked, pages, strict=True):
             for message in page.messages:
@@ -360,7 +365,7 @@ class Merge:
             self._unread[number] = self._key(start, number), replace(piece, lower=lower, upper=upper)
 
     def _drop_gone(self, pages: dict[int, Page]) -> None:
-        """Drops messages of which only the id was read and that a later read has passed without returning them."""
+        """Drops messages whose id was read and that a later read has passed without returning them, if certain."""
         for key in self._filling if self._certain else ():
             number = abs(key[2])
             start = pages[number].next

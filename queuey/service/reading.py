@@ -109,14 +109,15 @@ class Reader:
         return reading
 
     async def _read_page(self, queue: Queue, piece: Slice) -> Page:
+        """Reads a slice; if cancelled, raises ``GivenUp`` with the outcome ``none``."""
         try:
             [page] = await self._store.messages.read(queue, [piece])
         except asyncio.CancelledError:
             raise GivenUp("none") from None
         return page
 
-    def _trigger(self, wanted: Range) -> WakeSource:
-        return self._triggers[wanted.delayed, wanted.early]
+    def _trigger(self, requested: Range) -> WakeSource:
+        return self._triggers[requested.delayed, requested.early]
 
     def read_many(self, sources: Sequence[Source], *, waiter: Waiter | None = None) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each up to its own horizon. They share the bytes of one answer.
@@ -138,7 +139,10 @@ class Reader:
     def read_woken(
         self, sources: Sequence[Source], asked: Sequence[Source], waiter: Waiter
     ) -> list[Reading | QueueyError]:
-        """Subscribes the waiter to ``sources``, then reads ``asked``, a part of them; so no message is missed."""
+        """Subscribes the waiter to ``sources``, then reads ``asked``, a part of them; so no message is missed.
+
+        If nothing was found by outdated rows, does both again.
+        """
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.subscribe(
@@ -173,23 +177,25 @@ class Reader:
         frames = ranges.FRAME * len(partition_counts) + ranges.FRAME_OF_PARTITION * sum(partition_counts)
         return max(1, self._limits.page_bytes - frames)
 
-    async def _read(self, access: QueueAccess, wanted: Range, max_bytes: int) -> Reading:
-        return await access.apply(lambda queue: self._read_queue(queue, wanted, max_bytes))
+    async def _read(self, access: QueueAccess, requested: Range, max_bytes: int) -> Reading:
+        return await access.apply(lambda queue: self._read_queue(queue, requested, max_bytes))
 
-    async def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
+    async def _read_queue(self, queue: Queue, requested: Range, max_bytes: int) -> Reading:
         """Reads a range: merged, or by partition with the slices that are furthest behind first.
 
         Without bytes it reads only the horizon, or with ``looks_ahead`` the next ids.
         """
-        numbers = _partition_numbers(queue, wanted)
-        pieces = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
-        reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
-        if not pieces or (max_bytes <= 0 and not wanted.looks_ahead):
+        numbers = _partition_numbers(queue, requested)
+        pieces = ranges.slices(
+            requested, numbers, limit=requested.limit, max_bytes=ranges.share(max_bytes, len(numbers))
+        )
+        reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
+        if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.empty_slice()]))[0].horizon
             ranges.one_after_another(pieces, [piece.put_off(horizon) for piece in pieces], reading)
             reading.horizon = horizon
-        elif wanted.merge and len(pieces) > 1:
-            merge = Merge(pieces, wanted.limit, max_bytes, certain=queue.consistency != "weak")
+        elif requested.merge and len(pieces) > 1:
+            merge = Merge(pieces, requested.limit, max_bytes, certain=queue.consistency != "weak")
             slices = merge.first()
             while slices:
                 merge.take(slices, await self._store.messages.read(queue, slices))
@@ -203,31 +209,33 @@ class Reader:
                 else [piece.put_off(0) for piece in order]
             )
             pages = {piece.partition: page for piece, page in zip(order, in_order, strict=True)}
-            if wanted.looks_ahead and (late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]):
+            if requested.looks_ahead and (
+                late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]
+            ):
                 ids = await self._store.messages.read(queue, [ranges.first_id(piece) for piece in late])
                 pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
             ranges.one_after_another(pieces, [pages[piece.partition] for piece in pieces], reading)
-        if early := self._early_slices(queue, wanted, pieces, reading, max_bytes):
-            ranges.add_early(wanted, early, await self._store.messages.read(queue, early), reading)
+        if early := self._early_slices(queue, requested, pieces, reading, max_bytes):
+            ranges.add_early(requested, early, await self._store.messages.read(queue, early), reading)
         return reading
 
     def _early_slices(
-        self, queue: Queue, wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int
+        self, queue: Queue, requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int
     ) -> list[Slice]:
         """Returns the slices above the horizon, if they are requested and everything below was read."""
-        if not wanted.early or reading.more or not asked or not self._store.read_delay(queue):
+        if not requested.early or reading.more or not pieces or not self._store.read_delay(queue):
             return []
         remaining_bytes = max_bytes - bytes_of(reading.messages)
-        return ranges.early_slices(wanted, asked, reading, remaining_bytes) if remaining_bytes > 0 else []
+        return ranges.early_slices(requested, pieces, reading, remaining_bytes) if remaining_bytes > 0 else []
 
 
-def _partition_numbers(queue: Queue, wanted: Range) -> Sequence[int]:
+def _partition_numbers(queue: Queue, requested: Range) -> Sequence[int]:
     """Returns the partitions of a range, each once; ignores numbers that no queue can have."""
-    if wanted.partitions is None:
+    if requested.partitions is None:
         return range(1, queue.partitions + 1)
-    if len(wanted.partitions) == 1 and 1 <= wanted.partitions[0] <= MAX_PARTITIONS:
-        return wanted.partitions
-    return [number for number in dict.fromkeys(wanted.partitions) if 1 <= number <= MAX_PARTITIONS]
+    if len(requested.partitions) == 1 and 1 <= requested.partitions[0] <= MAX_PARTITIONS:
+        return requested.partitions
+    return [number for number in dict.fromkeys(requested.partitions) if 1 <= number <= MAX_PARTITIONS]
 
 
 def _fits(page: Page, limit: int, max_bytes: int) -> bool:
@@ -239,4 +247,5 @@ def _fits(page: Page, limit: int, max_bytes: int) -> bool:
 
 
 def are_empty(responses: Sequence[Reading | QueueyError]) -> bool:
+    """Returns whether all responses are readings without messages, and no further read may return any now."""
     return all(isinstance(response, Reading) and not response.count and not response.more for response in responses)

@@ -292,7 +292,7 @@ class Stream:
         for cursor in (self.cursor, self._early_cursor):
             cursor.marks = {place: position for place, position in cursor.marks.items() if place[0] != name}
 
-    def _range(self, name: str) -> Range:
+    def _make_range(self, name: str) -> Range:
         return Range(
             partitions=self._partitions,
             limit=self._limit,
@@ -309,9 +309,9 @@ class Stream:
         [(name, access)] = self._sources.items()
         if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
             return None
-        requested = replace(self._range(name), partitions=(1,))
+        requested = replace(self._make_range(name), partitions=(1,))
         reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, requested, waiter))
-        return None if reading is None else (self._events({name: reading}, whole=True), [])
+        return None if reading is None else (self._make_events({name: reading}, whole=True), [])
 
     def read(self, woken: frozenset[int] | None, waiter: Waiter) -> Found:
         """Returns new messages, and the queues that can no longer be read; blocks.
@@ -320,10 +320,10 @@ class Stream:
             woken: The queues (qid) that may have new messages, as reported by the waiter; None means any.
             waiter: Woken when another read may return messages.
         """
-        names = self._behind(woken)
+        names = self._find_behind(woken)
         waits_for = Range(partitions=self._partitions, early=self._early)
         all_sources = [Source(access, waits_for) for access in self.accesses]
-        to_read = [Source(self._sources[name], self._range(name)) for name in names]
+        to_read = [Source(self._sources[name], self._make_range(name)) for name in names]
         results = self._streams.reader.read_woken(all_sources, to_read, waiter)
         readings: dict[str, Reading] = {}
         failed: list[tuple[str, QueueyError]] = []
@@ -332,9 +332,9 @@ class Stream:
                 readings[name] = result
             else:
                 failed.append((name, result))
-        return self._events(readings, whole=len(readings) == len(self._sources)), failed
+        return self._make_events(readings, whole=len(readings) == len(self._sources)), failed
 
-    def _behind(self, woken: frozenset[int] | None) -> Sequence[str]:
+    def _find_behind(self, woken: frozenset[int] | None) -> Sequence[str]:
         """Returns the queues to read, the one that is furthest behind first.
 
         These are the woken and unfinished queues. They are all queues if ``woken`` is None, or if the cursor could get
@@ -353,10 +353,11 @@ class Stream:
             names, key=lambda name: min((m.start for m in self._unfinished.get(name, {}).values()), default=LAST)
         )
 
-    def _events(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
+    def _make_events(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
         """Returns the messages of readings as events in time order, and advances the cursor.
 
-        ``whole`` is true if all queues were read.
+        ``whole`` is true if all queues were read. Messages that would need more than ``MAX_MARKS`` marks are read
+        again.
         """
         ends = [end for reading in readings.values() for end in reading.next.values() if end is not None]
         floor = min(ends) if whole and ends else FIRST
@@ -387,10 +388,10 @@ class Stream:
             events.append(Event(self.text, name, message))
         else:
             self.cursor.raise_base(floor)
-            events += self._early_events(readings)
+            events += self._make_early_events(readings)
         return events
 
-    def _early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
+    def _make_early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
         """Returns the early messages of readings as events, and remembers them so that each is early only once."""
         if not self._early or not readings:
             return []

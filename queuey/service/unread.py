@@ -143,11 +143,13 @@ class UnreadUseCases:
         """Counts messages above marks; see :meth:`unread`."""
         return bridge.run(self._count(asked, limit), as_one=True)
 
-    async def _count(self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Unread | QueueyError | None]:
+    async def _count(
+        self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int
+    ) -> list[Unread | QueueyError | None]:
         budget = MAX_ROWS
         counts: list[Unread | QueueyError | None] = []
-        for start in range(0, len(asked), QUEUES_TOGETHER):
-            batch = asked[start : start + QUEUES_TOGETHER] if budget > 0 else []
+        for start in range(0, len(queue_marks), QUEUES_TOGETHER):
+            batch = queue_marks[start : start + QUEUES_TOGETHER] if budget > 0 else []
             for (access, marks), page in zip(batch, await self._read_ahead(batch, limit), strict=True):
                 try:
                     count = partial(self._count_queue, marks=marks, limit=limit, row=access.queue, page=page)
@@ -157,7 +159,7 @@ class UnreadUseCases:
                 else:
                     counts.append(unread)
                     budget -= cost
-        return counts + [None] * (len(asked) - len(counts))
+        return counts + [None] * (len(queue_marks) - len(counts))
 
     async def _count_queue(
         self, queue: Queue, marks: Marks, limit: int, row: Queue, page: Page | None
@@ -181,17 +183,22 @@ class UnreadUseCases:
             ]
         return Unread(marks, min(count, limit), more=count > limit), cost + count
 
-    async def _read_ahead(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
+    async def _read_ahead(self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
         """Reads queues with one partition concurrently if that is faster. Gives None for queues it did not read."""
-        if not self._store.waits_for_network or not some:
-            return [None] * len(some)
-        reading = partial(self._core.run, self._read_concurrently(some, limit))
+        if not self._store.waits_for_network or not queue_marks:
+            return [None] * len(queue_marks)
+        reading = partial(self._core.run, self._read_concurrently(queue_marks, limit))
         return await in_thread(reading)
 
-    async def _read_concurrently(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Page | None]:
-        return await asyncio.gather(*(self._read_only_partition(access.queue, marks, limit) for access, marks in some))
+    async def _read_concurrently(
+        self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int
+    ) -> list[Page | None]:
+        return await asyncio.gather(
+            *(self._read_only_partition(access.queue, marks, limit) for access, marks in queue_marks)
+        )
 
     async def _read_only_partition(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
+        """Returns the first page of unread ids; None for several partitions or an outdated row."""
         if queue.partitions > 1:
             return None
         [piece] = _unread_slices(queue, marks, limit)
@@ -259,7 +266,10 @@ class MarkNews:
         self._reported.pop(name, None)
 
     def due(self, accesses: Sequence[QueueAccess]) -> Sequence[QueueAccess]:
-        """Returns the stream's queues whose marks must be read now: periodically all of them."""
+        """Returns the stream's queues whose marks must be read now: periodically all of them.
+
+        They count as read then: each request to read is returned once.
+        """
         self._queues = len(accesses)
         is_due = self._clock() >= self._due
         if is_due:

@@ -79,7 +79,7 @@ class Watchers:
         # For triggers that wake one waiter: waiters that were woken and have not begun an attempt, and those that have.
         self._called: set[tuple[_Shared, Waiter]] = set()
         self._trying: set[tuple[_Shared, Waiter]] = set()
-        self.schedule: Callable[..., None] = _call
+        self.schedule: Callable[..., None] = _call_at_once
 
     def __len__(self) -> int:
         """Returns the number of waiting requests, each counted once per partition that it waits on."""
@@ -118,6 +118,7 @@ class Watchers:
             call()
 
     def _add_waiter(self, key: Key, waiter: Waiter, queue: Queue) -> None:
+        """Adds a waiter to a key's trigger. The first waiter begins its watches."""
         *_, partitions, trigger = key
         shared = self._shared.get(key)
         if shared is None:
@@ -187,6 +188,7 @@ class Waiter(ABC):
         """
 
     def record_wake(self, qid: int | None) -> None:
+        """Adds a queue to those of :meth:`pop_woken`; None, for any queue, outlasts later ones."""
         if qid is None:
             self._woken_by = None
         elif isinstance(self._woken_by, set):
@@ -226,5 +228,5 @@ def _make_keys(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> lis
     return [(*row, (number,), trigger) for number in partitions]
 
 
-def _call(call: Callable[..., None], *arguments: object) -> None:
+def _call_at_once(call: Callable[..., None], *arguments: object) -> None:
     call(*arguments)

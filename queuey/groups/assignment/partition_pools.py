@@ -80,7 +80,7 @@ def gather(
 
     Each member starts with the partitions that it had before; reserved partitions are left out.
     """
-    counts, followers = _subscriptions(names, members)
+    counts, followers = _find_followers(names, members)
     queues = sorted(counts)
     owners = _find_previous_owners(names, counts, previous, reserved)
     pools: dict[tuple[int, ...], Pool[Q]] = {}
@@ -114,7 +114,7 @@ class _Followers:
     members: list[int] = field(default_factory=list)
 
 
-def _subscriptions(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tuple[dict[Q, int], dict[Q, _Followers]]:
+def _find_followers(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tuple[dict[Q, int], dict[Q, _Followers]]:
     """Returns the number of partitions and the subscribers of each queue.
 
     For speed, members with equal subscriptions are handled as one; mappings that are the same object are not compared.
@@ -138,6 +138,7 @@ def _subscriptions(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tupl
 
 
 def _group_followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _Followers]:
+    """Returns the followers of each queue; queues with the same sets of members share one object."""
     by_key: dict[tuple[int, ...], _Followers] = {}
     followers = {}
     for queue, numbers in sets_of.items():

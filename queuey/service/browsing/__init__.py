@@ -174,6 +174,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anything(self) -> bool:
+        """True if the filter matches all messages."""
         return not (self.text or self.header or self.value or self.key)
 
     def takes(self, message: Message) -> bool:
@@ -233,6 +234,7 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
+    """Groups dead letters by queue, error class and form of the error's text, the most frequent first."""
     groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
     sampled = unknown = 0
     for message in messages:

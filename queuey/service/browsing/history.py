@@ -107,6 +107,7 @@ class Ring:
         return self.last % CELLS
 
     def cells(self, last: int, count: int = CELLS) -> Cells:
+        """Returns a copy of the newest ``count`` cells, after making ``last`` the newest one."""
         begin = self.turn(last) + 1
         rings = (self.sent, self.taken, self.depth)
         return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
@@ -137,6 +138,7 @@ class History:
         workers.handle(ACTIVITY, lambda query, answer: answer(self.own_activity(query)))
 
     def record(self, queue: Queue, sent: int, taken: int) -> None:
+        """Counts messages of a queue in the present cell. A new ring may take the room of old ones."""
         if not sent and not taken:
             return
         last = int(self._clock()) // STEP
@@ -182,6 +184,7 @@ class History:
         return merged([now, self.own(queue.uid), *filter(None, answers)])
 
     def own_activity(self, query: ActivityQuery) -> list[Activity]:
+        """Returns the activity of selected queues in this process, at most ``MAX_ACTIVE``, the last used first."""
         last, uids = int(self._clock()) // STEP, frozenset(query.uids)
 
         def is_selected(uid: int, ring: Ring) -> bool:

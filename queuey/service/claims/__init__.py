@@ -100,6 +100,8 @@ class ReleaseReason(msgspec.Struct, frozen=True):
 class ClaimUseCases(JobActs):
     """Claims, acknowledges, renews and releases messages.
 
+    Every use of a claim log first raises ``ClaimsRefused`` if the queue's consistency level does not allow claims.
+
     Attributes:
         rely: Awaited by use cases that store messages.
     """
@@ -278,7 +280,7 @@ class ClaimUseCases(JobActs):
             await self._add_states(queue, deliveries)
 
     async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
-        """Adds the job states that earlier deliveries set. States that cannot be read are omitted."""
+        """Adds job states to the first ``MAX_STATES`` messages that were delivered before, unless reads fail."""
         repeated = [delivery for delivery in deliveries if delivery.deliveries > 1][:MAX_STATES]
 
         try:
@@ -415,7 +417,7 @@ class ClaimUseCases(JobActs):
         return settled
 
     async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
-        """Records the reason before the claims end, because the messages may become dead letters then."""
+        """Records the reason for the receipts that are valid now, before the claims end and may leave dead letters."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))
         queries = {number: StateQuery(queue, partial(_find_workers, group)) for number, group in parts.items()}
@@ -443,9 +445,11 @@ class ClaimUseCases(JobActs):
         return settled
 
     async def _check_receipts(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> None:
+        """Raises ``InvalidRequest`` if a receipt names an entry that its log never had."""
         await self._ask(queue, {number: SettleRequest(queue, "check", group) for number, group in parts.items()})
 
     def _has_entries(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
+        """Returns whether the logs in memory have all entries that the receipts name."""
         return all(self._logs.has_entries((queue.qid, number), group) for number, group in parts.items())
 
     async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
@@ -484,7 +488,7 @@ class ClaimUseCases(JobActs):
     # Expired messages
 
     async def keep(self, queue: Queue) -> None:
-        """Marks the logs of a queue so that reads include messages that have ended."""
+        """Marks the logs of a queue so that reads for claims include expired messages."""
         self.check(queue)
         numbers = range(1, queue.partitions + 1)
         await self._ask(queue, {number: ChangeRequest(queue, EntryDraft.keep_expired) for number in numbers})

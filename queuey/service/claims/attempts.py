@@ -68,28 +68,28 @@ class Attempts:
     async def add(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
         """Adds an attempt. If the delivery has one, an expired claim does not replace the worker's own error."""
 
-        def added(known: DeliveryRecord) -> DeliveryRecord:
-            others = [other for other in known.attempts if other.number != attempt.number]
-            if attempt.error == EXPIRED and len(others) < len(known.attempts):
-                return known
+        def added(record: DeliveryRecord) -> DeliveryRecord:
+            others = [other for other in record.attempts if other.number != attempt.number]
+            if attempt.error == EXPIRED and len(others) < len(record.attempts):
+                return record
             latest = sorted([*others, attempt], key=lambda attempt: attempt.number)[-MAX_KEPT_ATTEMPTS:]
-            return replace(known, attempts=latest)
+            return replace(record, attempts=latest)
 
         await self._change(queue, partition, position, added)
 
     async def set_state(self, queue: Queue, partition: int, position: Position, state: JobState) -> None:
         """Sets the state of a job, unless a later delivery has one."""
 
-        def changed(known: DeliveryRecord) -> DeliveryRecord:
-            is_late = known.state is not None and known.state.number > state.number
-            return known if is_late else replace(known, state=state)
+        def changed(record: DeliveryRecord) -> DeliveryRecord:
+            is_late = record.state is not None and record.state.number > state.number
+            return record if is_late else replace(record, state=state)
 
         await self._change(queue, partition, position, changed)
 
     async def _change(
         self, queue: Queue, partition: int, position: Position, change: Callable[[DeliveryRecord], DeliveryRecord]
     ) -> None:
-        """Changes a message's record, again with a later one if another process has changed it meanwhile."""
+        """Changes a message's record, up to five times if other processes change it too; then the change is lost."""
         work, piece = _ledger_place(queue, partition, position)
         for _ in range(_TRIES):
             before = await self._ledger.entry(work, piece)

@@ -297,6 +297,7 @@ def by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceip
 
 
 def in_order(settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+    """Returns the settlements of several partitions in the order of the receipts."""
     if len(settled) == 1:
         [only] = settled.values()
         return [*only]

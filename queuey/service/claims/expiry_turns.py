@@ -58,8 +58,8 @@ class ExpiryRequest(ReadingRequest):
         self._start = start
         super().__init__(queue)
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _reset(self) -> None:
+        super()._reset()
         self._gone: list[Position] = []
         self._end: Position | None = None
         self._following = TICKS_MAX
@@ -72,7 +72,7 @@ class ExpiryRequest(ReadingRequest):
 
     async def gather(self, state: State, sources: Sources) -> None:
         # Reads from the start of the turn; finds messages that have ended, and outstanding ones that are gone.
-        self._begin()
+        self._reset()
         # Start at the first outstanding message, or above the cursor.
         above_cursor = ids.following(state.cursor)
         lower = start = max(self._start, min([above_cursor, *state.outstanding]))
@@ -91,7 +91,9 @@ class ExpiryRequest(ReadingRequest):
             unfinished = [message for message in page.messages if not state.is_done(message.position)]
             unknown = [message for message in unfinished if not state.is_known(message.position)]
             firsts = await sources.firsts(state, self.copies, unknown)
-            live = sources.split_ended([one for one in unfinished if state.is_known(one.position)], self.ended)
+            live = sources.split_ended(
+                [message for message in unfinished if state.is_known(message.position)], self.ended
+            )
             new = sources.split_ended(firsts, self.ended)
             self.ended.saw_live(new)
             self._has_live = self._has_live or bool(live or new or len(firsts) < len(unknown))
@@ -142,7 +144,7 @@ class ExpiryRequest(ReadingRequest):
         )
 
     def _give_up_time(self, state: State, position: Position) -> int:
-        """Returns when an expired message may be given up; with a claim, once that has ended, within a limit."""
+        """Returns when an expired message may be given up: once its claim has ended, within ``LIVE_SECONDS``."""
         end, claim = self.ended.all[position], state.outstanding.get(position)
         if claim is None or not claim.expires or position in state.resting:
             return end + self._margin_ticks

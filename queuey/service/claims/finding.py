@@ -49,6 +49,10 @@ class Duplicates:
         self._stored_until = 0
 
     async def split(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+        """Returns the messages that may be delivered, and records the others in ``copies``.
+
+        Reads covers from the store only if some of these digests may have one there.
+        """
         fresh, digests = split_duplicates(state.covers, copies, messages)
         if digests:
             stored = await self._store.covers.read_covers(self.row, self._partition, digests)
@@ -178,7 +182,7 @@ class Finder:
             ended = partial(state.ended, expired) if places is None else places.ended
             if self.waiting is not None:
                 ended = partial(ended_in_order, state, expired, max_per_key)
-            max_bytes = await self._find_ended(state, candidates, ended, max_messages, max_bytes)
+            max_bytes = await self._read_ended(state, candidates, ended, max_messages, max_bytes)
             max_messages -= len(candidates.again)
         if candidates.full or max_bytes <= 0 or max_messages <= 0:
             return candidates
@@ -208,6 +212,7 @@ class Finder:
         return split_ended(messages, ended, self._read_at, self._timing.margin)
 
     async def gather(self, state: State, request: ReadingRequest) -> None:
+        """Lets a request read for itself, after covers were written if there are too many."""
         if self.keeps != state.keeps:
             self._begin(state)
         if self.duplicates is not None:
@@ -217,7 +222,7 @@ class Finder:
         await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
         self.scanner.horizon = max(self.scanner.horizon, request.horizon)
 
-    async def _find_ended(
+    async def _read_ended(
         self,
         state: State,
         candidates: Candidates,
@@ -225,7 +230,10 @@ class Finder:
         max_messages: int,
         max_bytes: int,
     ) -> int:
-        """Reads messages whose claims have ended, and more if some are gone; returns the bytes left.
+        """Reads messages whose claims have ended; returns the bytes left.
+
+        Cancelled and missing messages are ``gone``; messages at the limit of deliveries are ``dead``. Others are read
+        instead.
 
         Args:
             state: State after the last entry.
@@ -278,24 +286,24 @@ class Finder:
         return page
 
 
-def _find_ending(taken: Sequence[Request]) -> Iterator[Position]:
+def _find_ending(requests: Sequence[Request]) -> Iterator[Position]:
     """Yields the messages whose claims end by receipts that come with the polls."""
-    for request in taken:
+    for request in requests:
         if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
             yield from (receipt.position for receipt in request.receipts)
 
 
-def _find_freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:
+def _find_freed(state: State, requests: Sequence[Request], candidates: Candidates) -> set[int]:
     """Returns the busy keys of which the next entry may deliver more messages.
 
     All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,
     become dead letters, or are delivered again.
     """
     ending = {"acknowledge", "give_up"}
-    settles = [request for request in taken if isinstance(request, SettleRequest) and request.kind in ending]
+    settles = [request for request in requests if isinstance(request, SettleRequest) and request.kind in ending]
     ended = [receipt.position for request in settles for receipt in request.receipts]
-    redelivered = [message.position for message in found.again]
-    return freed_by(state, [*ended, *found.gone, *found.dead, *redelivered]) if state.busy else set()
+    redelivered = [message.position for message in candidates.again]
+    return freed_by(state, [*ended, *candidates.gone, *candidates.dead, *redelivered]) if state.busy else set()
 
 
 def split_by_deliveries(

@@ -93,7 +93,7 @@ class FollowUps:
         return last_deleted
 
     def letters(self, state: State, own: Iterable[Position], now: float, most: int) -> Letters:
-        """Returns the dead letters to publish now, up to ``most``: ``own`` and overdue ones."""
+        """Returns the dead letters to publish now, ``own`` and overdue ones, up to ``most`` and ``MAX_LETTERS``."""
         self._forget_done(state)
         self.open.update(dict.fromkeys(own, -inf))
         due = (position for position in state.outbox if self._is_overdue(position, now))
@@ -103,12 +103,16 @@ class FollowUps:
         self.open.update(dict.fromkeys(state.outbox, now))
 
     def _forget_done(self, state: State) -> None:
+        """Forgets work that the log no longer lists, once it is more than half."""
         if len(self.open) > 2 * (len(state.pending_deletes) + len(state.outbox)):
             pending = state.pending_deletes.keys() | state.outbox.keys()
             self.open = {key: since for key, since in self.open.items() if key in pending}
 
     def _is_overdue(self, key: object, now: float) -> bool:
-        """Returns whether work is overdue. If so, it is overdue again only some time later."""
+        """Returns whether work is overdue. If so, it is overdue again ``OVERDUE`` seconds later.
+
+        Work that was not known counts as opened now.
+        """
         since = self.open.setdefault(key, now)
         if now - since < OVERDUE:
             return False
@@ -144,7 +148,10 @@ class FollowUpRunner:
     async def publish(
         self, queue: Queue, state: State, outs: Sequence[Position], gone_below: Position
     ) -> list[Position]:
-        """Publishes some dead letters, ``outs`` first; returns the messages that are published or gone."""
+        """Publishes some dead letters, ``outs`` first; returns the messages that are published or gone.
+
+        After an error, the others wait for ``OVERDUE`` seconds.
+        """
         letters = self.known.letters(state, outs, self._core.boottime(), self._max_letters)
         if not letters:
             return []
@@ -162,6 +169,7 @@ class FollowUpRunner:
         return [position for sent, _ in results for position in sent]
 
     async def record_expired_claims(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
+        """Adds failed attempts for the claims of workers with a name; ignores errors."""
         if claims := {position: delivery for position, delivery in lapsed.items() if delivery.worker}:
             with suppress(QueueyError):
                 await record_expired_claims(self._store.ledger, queue, self._partition, claims)
@@ -182,7 +190,7 @@ async def publish(
     now: float,
     kept: bool = False,
 ) -> tuple[list[Position], bool]:
-    """Publishes dead letters until an error occurs.
+    """Publishes dead letters, and records the ends of cancelled messages, until an error occurs.
 
     Args:
         store: Store of all queues.
@@ -335,6 +343,7 @@ class LogCompaction:
         self.to_name = 0
 
     def add_entry(self, number: int, length: int, written: float) -> None:
+        """Counts an entry and its bytes; marks its time if the last mark is older than ``MARK_EVERY``."""
         self._entries += 1
         self._bytes += length
         if not self._marks or written - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):

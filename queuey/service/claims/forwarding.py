@@ -97,7 +97,7 @@ class Forwarding:
         return [request for request in requests if not self._send(home, key, now, request)]
 
     def _send(self, home: int, key: Key, now: float, request: Request) -> bool:
-        """Sends a poll or settlement to a worker; returns False for other requests."""
+        """Sends a poll or settlement to a worker, and marks it as sent; returns False for other requests."""
         on_answer = partial(self._core.call_soon, self._on_answer, key, request)
         if isinstance(request, PollRequest):
             poll = request.poll

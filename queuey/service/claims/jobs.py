@@ -116,7 +116,10 @@ class JobWatch:
     def _watch(
         self, positions: Mapping[int, list[Position]], queue: Queue, partition: int, wake: Callable[[], None]
     ) -> Callable[[], None]:
-        """Adds a wake function to a partition's log, if jobs are in it; returns a function that removes it."""
+        """Adds a wake function to a partition's log, if jobs are in it, and starts :meth:`_refresh`.
+
+        Returns a function that removes the wake function, from any thread.
+        """
         key = (queue.qid, partition)
         # Copy the function: a waiter may pass the same one for several partitions and requests.
         own_wake = partial(wake)
@@ -124,9 +127,9 @@ class JobWatch:
             self.watched.setdefault(key, _Watched()).waiting[own_wake] = (queue, positions[partition])
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = self._core.spawn(self._refresh())
-        return partial(self._core.call_soon, self._stop_watch, key, own_wake)
+        return partial(self._core.call_soon, self._remove_wake, key, own_wake)
 
-    def _stop_watch(self, key: Key, wake: Callable[[], None]) -> None:
+    def _remove_wake(self, key: Key, wake: Callable[[], None]) -> None:
         watched = self.watched.get(key, _Watched())
         watched.waiting.pop(wake, None)
         if not watched.waiting:
@@ -144,7 +147,7 @@ class JobWatch:
                 wake()
 
     async def _refresh(self) -> None:
-        """Reads the logs repeatedly, because other processes acknowledge jobs, too."""
+        """Reads the watched logs until none is left, because other processes acknowledge jobs, too."""
         while self.watched:
             await asyncio.sleep(max(REFRESH, len(self.watched) / MAX_REFRESHES))
             for key, watched in list(self.watched.items()):
@@ -223,6 +226,7 @@ class JobStatuses:
     # Blocking
 
     def _read_infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
+        """Returns infos in the poll's order; reads messages, ends and dead letters where the log is not enough."""
         now = self._store.claim_logs.claim_now() / 1000
         to_find = [place for place, view in views.items() if view.standing not in {"claimed", "left", "final"}]
         messages = self._fetch_messages(queue, to_find)
@@ -282,6 +286,7 @@ class JobStatuses:
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
     def _failure_fields(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
+        """Returns the error of the last recorded attempt; without one, a default if the job failed, else nothing."""
         record = bridge.run(self._attempts.records(queue, place[0], [place[1]])).get(place[1])
         if record is None or not record.attempts:
             default = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
@@ -298,13 +303,14 @@ class JobStatuses:
         return messages
 
     def _read_ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
+        """Returns the rows of ended jobs by location; none if the queue keeps no results."""
         if not queue.result_ttl:
             return {}
         ends = {place: bridge.run(self._results.of(queue, *place, now)) for place in places}
         return {place: end for place, end in ends.items() if end is not None}
 
     def _find_letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
-        """Returns the dead letters that are stored at their messages' positions."""
+        """Returns the queue's dead letters at these positions in its default dead letter queue, if that exists."""
         if not places:
             return {}
         name = queue_for(queue.name)
@@ -448,6 +454,7 @@ def _find_view(position: Position, expired: int, state: State) -> LogView:
 
 
 def _claim_fields(view: LogView) -> dict[str, Any]:
+    """Returns status, deliveries and worker of an outstanding job, and its expiry unless it waits."""
     claim = view.claim
     assert claim is not None  # noqa: S101 - views of claimed messages have one
     fields = {"status": view.standing, "deliveries": claim.deliveries, "worker": claim.worker}

@@ -48,6 +48,7 @@ class LogCache:
         self.add_here(key, *requests)
 
     def add_here(self, key: Key, *requests: Request) -> None:
+        """Adds requests to a log of this process, which is created if needed."""
         log = self._logs.get(key)
         if log is None:
             log = self._logs[key] = self._make(key, self._update_weight)
@@ -65,6 +66,7 @@ class LogCache:
         return -1e9 if log is None else log.refused
 
     def done(self, key: Key) -> tuple[int, int]:
+        """Returns the state's counts ``freed`` and ``vacated``; zeros if the log is not in memory."""
         log = self._logs.get(key)
         return (0, 0) if log is None else (log.state.freed, log.state.vacated)
 
@@ -82,6 +84,7 @@ class LogCache:
         }
 
     def _update_weight(self, log: PartitionLog) -> None:
+        """Updates the total size after a round of a log, and evicts idle logs if it is too large."""
         weight = log.weight
         if weight == self._weights.get(log.key) and self.weight <= self._bound:
             return

@@ -94,6 +94,7 @@ class Sources(NamedTuple):
     split_ended: SplitEnded
 
     async def firsts(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+        """Returns the messages that are not copies, and records the copies, in a dedup queue; else all of them."""
         return messages if self.split is None else await self.split(state, copies, messages)
 
 
@@ -104,9 +105,9 @@ class ReadingRequest(Request):
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue, MAX_ENTRY_IDS)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.chain = ContiguousRead()
         """Contiguous reads from the cursor, up to the horizon."""
         self.copies = ScanDuplicates()
@@ -139,8 +140,8 @@ class MoveRequest(ReadingRequest):
         self._order = order
         super().__init__(queue)
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _reset(self) -> None:
+        super()._reset()
         self._candidates: list[Message] = []
         self._gone: list[Position] = []
         self._is_complete = False
@@ -153,7 +154,7 @@ class MoveRequest(ReadingRequest):
         # Reads at most one chunk of messages, unless the move stops or the log allows none now.
         # Only below the horizon, where messages can no longer be undone.
         expired = sources.expired
-        self._begin()
+        self._reset()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
         fresh, bound, reached = await self._scan(state, sources)

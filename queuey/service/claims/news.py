@@ -94,7 +94,7 @@ class ClaimWakeups:
         if watched is None:
             watched = self.watched[key] = _Watched(queue)
             watched.freed, watched.vacated = self._logs.done(key)
-            self._poll_within(self._pause(), key, watched)
+            self._poll_within(self._poll_interval(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
         stop_watch = self._store.messages.watch(
@@ -103,21 +103,21 @@ class ClaimWakeups:
 
         def stop() -> None:
             stop_watch()
-            self._core.call_soon(self._stop_watch, key, watched, wake)
+            self._core.call_soon(self._remove_wake, key, watched, wake)
 
         return stop
 
-    def _stop_watch(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+    def _remove_wake(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
         watched.wakes.remove(wake)
         if not watched.wakes:
             watched.cancel_poll()
             del self.watched[key]
 
     def after_round(self, log: PartitionLog) -> None:
-        """Called after each round of a watched log, before the next one."""
+        """Wakes claims if more may be found after a round of a watched log, and schedules the next poll."""
         watched = self.watched[log.key]
         try:
-            has_ended, seconds = self._next_expiry(log.state)
+            has_ended, seconds = self._find_next_expiry(log.state)
         except StoreUnavailable:  # The clock is not trusted now; the next poll repeats this.
             return
         released_before, watched.released = watched.released, log.state.released
@@ -132,13 +132,13 @@ class ClaimWakeups:
         if (has_ended and watched.released != released_before) or in_order or has_place:
             watched.wake()
 
-    def _next_expiry(self, state: State) -> tuple[bool, float]:
+    def _find_next_expiry(self, state: State) -> tuple[bool, float]:
         """Returns whether claims have ended, and the seconds until the next one does."""
         now = self._store.claim_logs.claim_now()
         ended = bool(state.ended(self._timing.expired(now), 1))
         return ended, self._timing.left(state.next_expiry(), now)
 
-    def _pause(self) -> float:
+    def _poll_interval(self) -> float:
         return max(POLL_INTERVAL, len(self.watched) / MAX_POLLS)
 
     def _on_stored(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
@@ -154,35 +154,35 @@ class ClaimWakeups:
         if due < watched.due and self.watched.get(key) is watched:
             watched.cancel_poll()
             watched.due = due
-            watched.cancel_poll = self._core.loop.call_at(due, self._begin_look, key, watched).cancel
+            watched.cancel_poll = self._core.loop.call_at(due, self._begin_poll, key, watched).cancel
 
-    def _begin_look(self, key: Key, watched: _Watched) -> None:
+    def _begin_poll(self, key: Key, watched: _Watched) -> None:
         watched.due = math.inf
         watched.looking = self._core.spawn(self._poll(key, watched))
 
     async def _poll(self, key: Key, watched: _Watched) -> None:
         """Reads the log, then wakes its claims if claims have ended, messages were stored, or the horizon lags."""
         stored, watched.stored = watched.stored, False
-        request = StateQuery(watched.queue, self._next_expiry)
+        request = StateQuery(watched.queue, self._find_next_expiry)
         self._logs.add(key, request)
         ended = False
         with suppress(QueueyError):
             ended, _ = await request.future
-        self._poll_within(self._pause(), key, watched)
+        self._poll_within(self._poll_interval(), key, watched)
         if stored or ended or watched.lags:
             watched.wake()
 
 
-def _has_place(queue: Queue, log: PartitionLog, had: int, *, by_key: bool) -> bool:
+def _has_place(queue: Queue, log: PartitionLog, vacated_before: int, *, by_key: bool) -> bool:
     """Returns whether claims may find a message because others are done, where claims are limited.
 
     Args:
         queue: The queue's row.
         log: The partition's log.
-        had: The log's count of finished messages after the previous round.
+        vacated_before: The log's count of finished messages after the previous round.
         by_key: A message may wait for others of its key, or its claim has ended.
     """
-    vacated, limits = log.state.vacated - had, limits_of(queue, log.key[1])
+    vacated, limits = log.state.vacated - vacated_before, limits_of(queue, log.key[1])
     if not vacated or limits is None:
         return False
     was_full = limits.total and len(log.state.outstanding) + vacated >= limits.total

@@ -73,6 +73,7 @@ class ClaimOverview(ABC):
         """
 
     def counts(self, access: QueueAccess) -> ClaimCounts:
+        """Counts outstanding messages by status and partition. Messages that were never delivered do not count."""
         def count(state: State, expired: int) -> PartitionClaims:
             claimed, retrying = state.live(expired), state.count_retrying(expired)
             waiting = len(state.outstanding) - claimed - retrying
@@ -172,6 +173,7 @@ class ClaimOverview(ABC):
         return access.use(outstanding)
 
     def _read_calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
+        """Returns the calls in JSON messages, as fields of a job, by location."""
         calls = {}
         for message in self._fetch_in_batches(queue, places):
             call = shown_call(message.body) if message.meta is not None and message.meta.json else None
@@ -211,6 +213,7 @@ class ClaimOverview(ABC):
         return count, True
 
     def _find_next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
+        """Returns when the first delayed message is due that was not hastened (seconds since 1970), or None."""
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
         limits = {number: min(_PAGE, 1 + view.known_above(now)) for number, view in views.items()}
         slices = [Slice(n, now, limit=limit, delayed=False, due=False, bodies=False) for n, limit in limits.items()]
@@ -221,7 +224,10 @@ class ClaimOverview(ABC):
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
-        """Returns unfinished messages, partition after partition, up to the limit or the bytes of a page."""
+        """Returns unfinished messages, partition after partition, up to the limit or the bytes of a page.
+
+        The metrics count them as delivered.
+        """
 
         def peek(queue: Queue) -> list[Message]:
             messages: list[Message] = []

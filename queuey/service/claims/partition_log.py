@@ -159,15 +159,15 @@ class PartitionLog:
 
     async def _answer_all(self) -> None:
         """Answers requests in rounds until none wait. After a bug, the next round loads the state again."""
-        while taken := self._queue.take():
+        while requests := self._queue.take():
             try:
                 try:
-                    await self._round(taken)
+                    await self._round(requests)
                 except (QueueyError, UnknownFormat) as error:
-                    self._fail(taken, error)
+                    self._fail(requests, error)
                 self._after(self)
             except BaseException as error:  # A bug, or the loop is ending.
-                self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
+                self._fail(requests, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
                 self._is_loaded = False
                 self._queue.stop()
                 if isinstance(error, Exception):
@@ -186,68 +186,70 @@ class PartitionLog:
 
     # A round
 
-    async def _round(self, taken: list[Request]) -> None:
+    async def _round(self, requests: list[Request]) -> None:
         """Answers requests: reads what they need, decides on an entry, appends it; decides anew if another was first.
 
         While claims are paused, polls get nothing. They are answered only if the row was current at some moment of the
         round: each append and each read of the log is refused for an outdated row.
         """
-        queue = self._adopt(taken)
+        queue = self._adopt(requests)
         is_paused = queue.claims == "paused"
-        await self._prepare(queue, taken)
+        await self._prepare(queue, requests)
         candidates: Candidates | None = None
         while True:
             # Reading a snapshot replaces the state, when this process has fallen far behind.
             state = self.state
-            polls = [] if is_paused else polls_of(taken)
+            polls = [] if is_paused else polls_of(requests)
             if polls and candidates is None:
-                candidates = await self._finder.find(state, taken, polls)
-            if isinstance(taken[0], ReadingRequest):
-                await self._finder.gather(state, taken[0])
-            self._queue.join(taken, state.number)
+                candidates = await self._finder.find(state, requests, polls)
+            if isinstance(requests[0], ReadingRequest):
+                await self._finder.gather(state, requests[0])
+            self._queue.join(requests, state.number)
             chosen = self._core.boottime()
-            draft, passed = self._decide(queue, taken, candidates)
+            draft, passed_count = self._decide(queue, requests, candidates)
             # With keys, nothing is read beyond what may be remembered, so the cursor must move.
             worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
-            if not draft.changes and passed < worth:
-                mark_unsent(taken)
-                if await self._catch_up_for(queue, taken, always=is_paused):
+            if not draft.changes and passed_count < worth:
+                mark_unsent(requests)
+                if await self._catch_up_for(queue, requests, always=is_paused):
                     candidates = None
                     continue
                 end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
-                self._totals.ended(taken, None, self.state)
-                self._answer_requests(taken, polls, candidates, end)
+                self._totals.ended(requests, None, self.state)
+                self._answer_requests(requests, polls, candidates, end)
                 # This round adds no follow-up work, but another process may have died before it did its own.
                 await self._follow_ups.delete(queue, self.state, 0)
                 await self._follow_up(queue, ())
                 return
             if self._length.is_due():
                 # Decide anew after the snapshot: it may take long, and claims expire from the decision on.
-                mark_unsent(taken)
+                mark_unsent(requests)
                 await self._write_snapshot(queue)
                 continue
             entry, number = self._make_entry(queue, draft), state.number + 1
-            if await self._append(queue, entry, taken):
-                end = RoundEnd(number, chosen, self._must_search_again(candidates, draft, passed, is_written=True))
-                self._totals.ended(taken, entry, self.state)
+            if await self._append(queue, entry, requests):
+                end = RoundEnd(
+                    number, chosen, self._must_search_again(candidates, draft, passed_count, is_written=True)
+                )
+                self._totals.ended(requests, entry, self.state)
                 if self.state.pending_deletes:
                     await self._follow_ups.delete(queue, self.state, number)
-                self._answer_requests(taken, polls, candidates, end)
+                self._answer_requests(requests, polls, candidates, end)
                 if draft.lapsed:
                     await self._follow_ups.record_expired_claims(queue, draft.lapsed)
                 await self._follow_up(queue, entry.outs)
                 return
             # The entry was certainly not applied.
-            mark_unsent(taken)
-            self._queue.join(taken, self.state.number, polls=True)
-            self._give_up_late(taken)
-            current = self.state is state and self.state.withdrawn < number and set(polls_of(taken)) <= set(polls)
+            mark_unsent(requests)
+            self._queue.join(requests, self.state.number, polls=True)
+            self._give_up_late(requests)
+            current = self.state is state and self.state.withdrawn < number and set(polls_of(requests)) <= set(polls)
             candidates = candidates if current and self._is_of_use(self.state, candidates) else None
 
-    def _adopt(self, taken: Sequence[Request]) -> Queue:
+    def _adopt(self, requests: Sequence[Request]) -> Queue:
         """Returns the newest row of the queue among the requests, after adapting reads and entries to it."""
-        newest = taken[0].queue
-        for request in taken:
+        newest = requests[0].queue
+        for request in requests:
             if request.queue.version > newest.version:
                 newest = request.queue
         if newest is not self._row:
@@ -255,8 +257,11 @@ class PartitionLog:
             self._finder.use(newest)
         return newest
 
-    async def _prepare(self, queue: Queue, taken: Sequence[Request]) -> None:
-        """Loads the state if needed, and reads entries until the state has all that the requests name."""
+    async def _prepare(self, queue: Queue, requests: Sequence[Request]) -> None:
+        """Loads the state if needed, and reads entries until the state has all that the requests name.
+
+        Settlements that name entries which the log does not have fail.
+        """
         if not self._is_loaded:
             await self._read_from(queue, State(), newest=True)
             self._is_loaded = True
@@ -264,7 +269,7 @@ class PartitionLog:
             await self._follow_ups.delete(queue, self.state, 0)
         unknown: list[SettleRequest] = []
         is_current = True
-        for request in taken:
+        for request in requests:
             if isinstance(request, SettleRequest) and request.newest > self.state.number:
                 unknown.append(request)
             elif isinstance(request, StateQuery) and request.asked > self._current_at:
@@ -278,7 +283,7 @@ class PartitionLog:
                 settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue or a purged one."}))
 
     def _is_of_use(self, state: State, candidates: Candidates | None) -> bool:
-        """Returns whether candidates of an earlier state still have a message that may be delivered now."""
+        """Returns whether candidates of an earlier state have a message that may be delivered now; never with keys."""
         if (
             candidates is None
             or candidates.by_key
@@ -291,22 +296,28 @@ class PartitionLog:
         expired = self._timing.expired(self._store.claim_logs.claim_now())
         return any(state.has_ended(message.position, expired) for message in candidates.again)
 
-    def _decide(self, queue: Queue, taken: Sequence[Request], candidates: Candidates | None) -> tuple[EntryDraft, int]:
+    def _decide(
+        self, queue: Queue, requests: Sequence[Request], candidates: Candidates | None
+    ) -> tuple[EntryDraft, int]:
         """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
         finder, now = self._finder, self._store.claim_logs.claim_now()
-        covers = None if finder.duplicates is None else self._draft_covers(finder.duplicates, taken[0], candidates, now)
+        covers = (
+            None
+            if finder.duplicates is None
+            else self._draft_covers(finder.duplicates, requests[0], candidates, now)
+        )
         draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
         draft.records_ends = queue.result_ttl > 0
         polls: list[Poll] = []
-        for request in taken:
+        for request in requests:
             if not request.enter():
                 continue
             if isinstance(request, PollRequest):
                 polls.append(request.poll)
             else:
                 request.edit(draft)
-        if isinstance(taken[0], ReadingRequest):
-            return draft, taken[0].passed
+        if isinstance(requests[0], ReadingRequest):
+            return draft, requests[0].passed
         if candidates is None:
             return draft, 0
         if candidates.gone:
@@ -339,7 +350,7 @@ class PartitionLog:
         return draft.entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
 
     def _must_search_again(
-        self, candidates: Candidates | None, draft: EntryDraft, passed: int, *, is_written: bool
+        self, candidates: Candidates | None, draft: EntryDraft, passed_count: int, *, is_written: bool
     ) -> bool:
         """Returns whether another round may find messages for the polls that get none in this one.
 
@@ -349,20 +360,20 @@ class PartitionLog:
         Args:
             candidates: Messages that this round has read; None if it had no polls.
             draft: The entry of the round.
-            passed: Number of messages that the cursor has passed.
+            passed_count: Number of messages that the cursor has passed.
             is_written: Whether the entry was written; then the next scan begins where this one ended.
         """
         if candidates is None:
             return False
         scan = candidates.scan
         gets_further = (is_written or scan.is_cut) and self._finder.passed(self.state, scan)
-        is_cut_short = scan.is_cut and (gets_further or passed > 0)
+        is_cut_short = scan.is_cut and (gets_further or passed_count > 0)
         return candidates.has_any or candidates.unread or draft.withdraws or is_cut_short
 
     # Answers
 
     def _answer_requests(
-        self, taken: Sequence[Request], polls: Sequence[PollRequest], candidates: Candidates | None, end: RoundEnd
+        self, requests: Sequence[Request], polls: Sequence[PollRequest], candidates: Candidates | None, end: RoundEnd
     ) -> None:
         """Answers a round's requests. Polls that got nothing go back to the queue if another round may help."""
         if candidates is not None and (
@@ -370,9 +381,9 @@ class PartitionLog:
         ):
             self._queue.put_back(unanswered)
         if candidates is None:
-            for poll in polls_of(taken):
+            for poll in polls_of(requests):
                 poll.answer([])
-        for request in taken:
+        for request in requests:
             if isinstance(request, SettleRequest):
                 request.decided = end.chosen
                 statuses = {settlement.status for settlement in request.settled}
@@ -412,27 +423,27 @@ class PartitionLog:
             request.answer([])
         return True
 
-    def _give_up_late(self, taken: Sequence[Request]) -> None:
-        """Answers requests older than ``REQUEST_TIMEOUT`` with an error, also of those not taken yet."""
-        requests = [*taken, *self._queue.waiting()]
+    def _give_up_late(self, requests: Sequence[Request]) -> None:
+        """Answers requests older than ``REQUEST_TIMEOUT`` with an error, also requests that still wait."""
+        all_requests = [*requests, *self._queue.waiting()]
         oldest = self._core.boottime() - REQUEST_TIMEOUT
-        for request in requests:
+        for request in all_requests:
             if request.asked < oldest and not request.future.done():
                 outcome: Outcome = "unknown" if request.sent else "none"
                 request.answer(None, StoreUnavailable("The claim log could not be written in time.", outcome=outcome))
 
     # The log
 
-    async def _catch_up_for(self, queue: Queue, taken: Sequence[Request], *, always: bool) -> bool:
+    async def _catch_up_for(self, queue: Queue, requests: Sequence[Request], *, always: bool) -> bool:
         """Reads other processes' entries if answers depend on them; returns whether there were new ones."""
-        if not always and all(request.asked <= self._current_at for request in taken if request.depends_on_others):
+        if not always and all(request.asked <= self._current_at for request in requests if request.depends_on_others):
             return False
         before = self.state.number
         await self._read_from(queue, self.state)
         return self.state.number > before
 
     async def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> dict[int, int]:
-        """Reads the entries after a state, up to the log's end; returns their tokens by entry number."""
+        """Reads the entries after a state, up to the log's end, and keeps the new state; returns tokens by number."""
         began = self._core.boottime()
         tokens: dict[int, int] = {}
         while True:
@@ -465,6 +476,7 @@ class PartitionLog:
         return state
 
     def _apply_entry(self, state: State, log_entry: LogEntry, entry: Entry) -> None:
+        """Applies an entry that was read; also updates the scanner, the log's length and the open follow-up work."""
         written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(log_entry.number, entry)
@@ -472,7 +484,7 @@ class PartitionLog:
         self._length.add_entry(log_entry.number, len(log_entry.body), written)
         self._follow_ups.known.add_open([log_entry.number, *(place for place, _, _ in entry.outs)], written)
 
-    async def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+    async def _append(self, queue: Queue, entry: Entry, requests: Sequence[Request]) -> bool:
         """Appends an entry until the result is certain, and applies it, or the other process's entry that was first.
 
         Returns whether this entry was appended.
@@ -496,7 +508,7 @@ class PartitionLog:
                 if error.outcome == "none" and not is_in_doubt:
                     raise
                 is_in_doubt = True
-                self._give_up_late(taken)
+                self._give_up_late(requests)
                 if isinstance(error, StoreClosed):
                     raise StoreClosed(str(error), outcome="unknown") from error
             await asyncio.sleep(pause * (0.5 + self._core.chance.random()))
@@ -540,6 +552,7 @@ class PartitionLog:
             await self._finder.duplicates.forget(self.state)
 
     async def _write_snapshot(self, queue: Queue) -> None:
+        """Writes a snapshot of the state. A failure is ignored; a later round tries again."""
         state = self.state
         self._length.begun()
 

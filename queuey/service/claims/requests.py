@@ -283,7 +283,10 @@ class RequestQueue:
         self.load += sum(request.weight for request in requests)
 
     def take(self) -> list[Request]:
-        """Removes requests for one entry, in order of arrival. If it returns none, the log is idle."""
+        """Removes up to ``MAX_ENTRY_IDS`` ids of requests for one entry, in order of arrival; at least one request.
+
+        Requests that are answered already are dropped. If none is left, the log is idle.
+        """
         taken: list[Request] = []
         weight = 0
         self.load -= self._answering

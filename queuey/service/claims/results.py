@@ -116,6 +116,7 @@ class Results:
         await self._write(queue, end, changed)
 
     async def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
+        """Records the end of a job that became a dead letter: expired, or failed with the letter's error."""
         headers = dict(letter.meta.headers) if letter.meta else {}
         dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
@@ -142,6 +143,10 @@ class Results:
         return row
 
     async def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
+        """Writes an end if there is no row, else what ``change`` makes of the row.
+
+        Tries again if another process was first, and raises ``StoreBusy`` after five attempts.
+        """
         work, piece = _ledger_place(queue, end.partition, end.position)
         before, after = None, end
         for _ in range(_TRIES):
@@ -158,6 +163,7 @@ class Results:
 
 
 def _shown_seconds(queue: Queue, end: JobEnd) -> float:
+    """Returns for how long an end is shown: results for the queue's ``result_ttl``, other ends while they are kept."""
     return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
 
 

@@ -66,6 +66,7 @@ class ContiguousRead(msgspec.Struct):
     horizon: Position | None = None
 
     def add_page(self, page: Page, positions: Sequence[Position], end: Position) -> None:
+        """Adds the positions of a page that ends at ``end``; ``bound`` stays at or below the first page's horizon."""
         self.horizon = self.horizon or (page.horizon, LOW_MIN)
         self.seen += positions
         self.bound = min(self.horizon, end)
@@ -108,6 +109,7 @@ class ScanResult(msgspec.Struct):
         return len(self.fresh) >= self.max_messages or self.size >= self.max_bytes
 
     def add(self, messages: Iterable[Message]) -> None:
+        """Adds messages until ``max_bytes`` are reached; drops the others."""
         for message in messages:
             if self.size >= self.max_bytes:
                 break
@@ -181,7 +183,7 @@ class Scanner:
         return messages if self.split_ended is None else self.split_ended(messages, ended)
 
     async def scan(self, state: State, now: int, max_messages: int, max_bytes: int) -> ScanResult:
-        """Reads messages until there are enough.
+        """Reads messages until there are enough: by the chain if it is due, then from the front or a little below it.
 
         Args:
             state: May grow during the scan.
@@ -235,13 +237,16 @@ class Scanner:
         return result
 
     async def read_horizon(self) -> None:
+        """Reads the horizon without messages; :attr:`horizon` never falls."""
         page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
-    async def _read_chain(self, state: State, result: ScanResult, part: Slice, most: float = math.inf) -> Slice | None:
+    async def _read_chain(
+        self, state: State, result: ScanResult, part: Slice, max_known: float = math.inf
+    ) -> Slice | None:
         """Reads ids for a chain up to the first new message, and messages from there.
 
-        Stops after ``most`` known messages and returns the unread slice; returns None if nothing is left.
+        Stops after ``max_known`` known messages and returns the unread slice; returns None if nothing is left.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MAX_SCAN_PAGES):
@@ -261,13 +266,13 @@ class Scanner:
                 return None
             if not page.more:
                 return None
-            if len(result.chain.seen) >= most or result.ended.are_many:
+            if len(result.chain.seen) >= max_known or result.ended.are_many:
                 result.stopped = result.ended.are_many
                 break
         return part
 
     async def _follow(self, state: State, result: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
-        """Reads pages of a slice one after another until there are enough messages.
+        """Reads pages of a slice until there are enough messages, or too many copies or ended ones.
 
         Args:
             state: May grow during the reads.
@@ -373,6 +378,7 @@ class OrderedScanner:
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
     async def scan(self, state: State, wish: ScanDemand) -> ScanResult:
+        """Fetches waiting messages whose keys are free, then reads on if these are not enough; sorts the result."""
         scan, waiting = ScanResult(wish.messages, wish.max_bytes), self.waiting
         self.lags = not wish.exact
         front = waiting.front = self._begin(state)
@@ -391,12 +397,12 @@ class OrderedScanner:
         """Returns where reads begin: the front, even if other processes have delivered messages above it."""
         return max(self.waiting.front, ids.following(state.cursor))
 
-    def _chain(self, state: State, found: Collection[Position]) -> ContiguousRead:
-        """Returns a chain up to the front, which has seen the waiting messages up to the first not in ``found``."""
+    def _chain(self, state: State, chosen: Collection[Position]) -> ContiguousRead:
+        """Returns a chain up to the front, which has seen the waiting messages up to the first not in ``chosen``."""
         seen = []
         for position in self.waiting.ascending(state):
             seen.append(position)
-            if position not in found:
+            if position not in chosen:
                 break
         return ContiguousRead(self.waiting.front, seen)
 
@@ -463,6 +469,7 @@ class OrderedScanner:
         return self._scanner.horizon
 
     def _certain(self, page: Page) -> Position:
+        """Returns the position below which the page is final, and raises the scanner's horizon to the page's."""
         horizon = (page.horizon, LOW_MIN)
         self._scanner.horizon = max(self._scanner.horizon, horizon)
         return min(page.next or ids.FIRST, horizon)

@@ -71,6 +71,7 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
     shortest: int
 
     def holds(self, queue: Queue, ttl: int, now: int) -> bool:
+        """Returns whether the record is in force, for all partitions, and for messages with this TTL."""
         return self.is_in_force(now) and self.partitions >= queue.partitions and self.shortest <= ttl
 
     def is_in_force(self, now: int) -> bool:
@@ -162,6 +163,7 @@ class ExpiryRecords(DueWork):
         return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
 
     def _may_rely(self, queue: Queue, ttl: int) -> bool:
+        """Returns whether a remembered record is enough for messages with this TTL, by both clocks."""
         record, until = self._records.get(queue.qid, (None, 0.0))
         if record is None or self._core.boottime() >= until:
             return False
@@ -215,6 +217,7 @@ class ExpiryRecords(DueWork):
         raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
+        """Remembers a record while posts may rely on it; of ``MAX_RECORDS``, the least recently used is forgotten."""
         seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
         self._records[qid] = record, self._core.boottime() + seconds
         self._records.move_to_end(qid)
@@ -258,12 +261,13 @@ class ExpiryRecords(DueWork):
         """Returns the due time of the next step (ticks) after a step of ``took`` seconds."""
         if result.is_cut:
             return self._now(PAUSE)
-        rest = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
+        pause = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
         unseen = result.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
         removable = value.until + 2 * self._margin if result.is_over else TICKS_MAX
-        return max(min(result.following, unseen, removable), self._now(rest))
+        return max(min(result.following, unseen, removable), self._now(pause))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
+        """Searches all partitions of a queue, at most ``AT_ONCE`` at a time."""
         result, room = Search(), asyncio.Semaphore(AT_ONCE)
 
         async def search(partition: int) -> None:
@@ -274,6 +278,7 @@ class ExpiryRecords(DueWork):
         return result
 
     async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
+        """Takes turns at a partition's log up to its end. Sets ``is_cut`` at the deadline, or without progress."""
         start = FIRST
         while True:
             turn = await self._claims.expire(queue, partition, start)

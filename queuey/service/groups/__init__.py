@@ -277,7 +277,7 @@ class GroupUseCases:
         return GroupNames(tuple(names[:limit]), names[limit] if len(names) > limit else None)
 
     async def forget(self, application: str, group: str) -> None:
-        """Deletes a group's state; its offsets stay.
+        """Deletes a group's state; its offsets stay. Waits until the clock has passed the group's epoch.
 
         Raises:
             GroupActive: The group has live members.

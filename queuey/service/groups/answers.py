@@ -67,7 +67,9 @@ class Targets:
 def answer_heartbeat(
     targets: Targets, member: Member, beat: Heartbeat, rows: Mapping[str, Rows], *, seen: int, now: int
 ) -> HeartbeatAnswer:
-    """Compares what a member names with what it owns.
+    """Compares what a member names with what it owns: what it has lost, is to give back, and may take.
+
+    Stops at ``MAX_PARTITIONS`` or ``MAX_SIZE``; the next answer has more.
 
     Args:
         targets: Targets of the plan.

@@ -153,6 +153,7 @@ class HandOvers:
                 return recorded, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
+        """Returns a queue's row, or None if the queue is gone or is not the planned one of that name."""
         planned = self._cache.targets.queues.get(name)
         with suppress(NotFound):
             queue = await self._store.catalogue.queue(self._application, name, fresh=fresh)

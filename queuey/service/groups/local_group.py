@@ -146,7 +146,7 @@ class LocalGroup:
         )
 
     async def require_session(self, member: Member) -> None:
-        """Checks that the session of a member is not over, if the store can be read.
+        """Checks that the session of a member is not over, if the store can be read and no heartbeat came here.
 
         Raises:
             MemberGone: The session is over.
@@ -318,9 +318,11 @@ class LocalGroup:
             self._announce()
 
     def follow_now(self) -> None:
+        """Ends the pause before the next turn."""
         self._news.set()
 
     async def _follow(self) -> None:
+        """Takes turns while members send heartbeats here; logs errors and tries again."""
         self._counts["followed"] += 1
         while self._beats:
             self._news.clear()
@@ -378,7 +380,7 @@ class LocalGroup:
 
     async def _hand_over_in_turn(self) -> bool:
         """Hands over partitions of some queues to members here; returns whether any member waits or gives back."""
-        waiting = {number: self._unowned(number, beat) for number, beat in self._beats.items()}
+        waiting = {number: self._find_unowned(number, beat) for number, beat in self._beats.items()}
         names = sorted(set().union(*waiting.values()))
         first = bisect_right(names, self._last_queue)
         batch = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
@@ -390,7 +392,8 @@ class LocalGroup:
                     await self._wake_or_request(number, name, missing[name])
         return bool(names) or any(beat.waits and beat.requested for beat in self._beats.values())
 
-    def _unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
+    def _find_unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
+        """Returns the partitions planned for a member that it neither names nor, as far as known, owns, by queue."""
         unowned = {}
         for name, numbers in self.cache.targets.missing(number, beat.content.owned).items():
             rows = self.owners.rows_since(name) or {}
@@ -421,6 +424,7 @@ class LocalGroup:
             await self._store.groups.ask_member(*self._key, owner.number, uid, owner.session)
 
     async def end(self) -> None:
+        """Cancels the background tasks, and waits for them."""
         tasks = [task for task in (self.changes.task, self._following) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()

@@ -48,6 +48,7 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
 
 
 async def planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
+    """Returns the first ``limit`` queues of the plan by name, without deleted ones."""
     queues = []
     for name in sorted(planned.name for planned in state.plan.values())[:limit]:
         with suppress(QueueNotFound):

@@ -121,11 +121,12 @@ class StateCache:
         return None if stored is None else await self._core.in_thread(partial(read_state, stored))
 
     def _make_empty(self, before: GroupState) -> GroupState:
+        """Returns the state of a group that does not exist; ``before`` itself if it is equal."""
         empty = GroupState(head=Head(centre=self._store.groups.centre))
         return before if before == empty else empty
 
     def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
-        """Sets a state that was current at boot time ``checked`` or later."""
+        """Sets a state that was current at boot time ``checked`` or later; calls ``changed`` if it is another one."""
         self._checked_at = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):

@@ -83,7 +83,10 @@ class StateChanges:
             _settle_futures(acts, results)
 
     async def _transact(self, acts: list[Act]) -> list[Any]:
-        """Applies acts in one transaction; returns the result or the error of each."""
+        """Applies acts in one transaction; returns the result or the error of each.
+
+        The transaction also ends sessions that are over, and makes a plan if one is due.
+        """
         is_in_doubt = False
         for _ in range(ATTEMPTS):
             began = self._core.boottime()
@@ -94,7 +97,7 @@ class StateChanges:
                 self._cache.require_here()
             draft = draft_of(state, sessions, clock_slack(self._store))
             ended = draft.end_sessions()
-            results = [_result(act, draft) for act in acts]
+            results = [_apply_act(act, draft) for act in acts]
             if any(isinstance(result, QueueyError) for result in results) and await self._cache.refresh() is not state:
                 continue
             is_planned = draft.is_plan_due()
@@ -124,7 +127,7 @@ class StateChanges:
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
 
     async def read_sessions(self) -> GroupSessions:
-        """Samples the clock, which must be sound, and reads the sessions of the group."""
+        """Reads the group's sessions with a sample of the clock, which must be sound; sets :attr:`sessions`."""
         began = self._core.boottime()
         sessions = await self._store.groups.group_sessions(*self._key)
         if began >= self.sessions_read:
@@ -171,7 +174,7 @@ def draft_of(state: GroupState, sessions: GroupSessions, slack: int) -> GroupDra
     return GroupDraft(state, sessions.clock, slack, seen)
 
 
-def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - depends on the act
+def _apply_act(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - depends on the act
     try:
         return act(draft)
     except QueueyError as error:

@@ -28,6 +28,7 @@ async def show(
     lag: bool,
     seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
+    """Returns a page of a group's queues from ``start`` on. Queues that are not visible are only counted."""
     limit = LAG_PAGE if lag else PAGE
     shown = [queue for queue in queues if visible(queue)]
     page = [queue for queue in shown if queue.name >= start]
@@ -57,6 +58,7 @@ async def show(
 async def _read_partitions(
     store: Store, group: str, state: GroupState, queue: Queue, *, lag: bool
 ) -> dict[int, OwnedPartition]:
+    """Returns the partitions of a queue, with lags if ``lag`` is true and the queue's row is not outdated."""
     rows = (await store.offsets.owned_offsets(queue, group)).rows
     numbers = range(1, queue.partitions + 1)
     offsets = {number: rows.get(number, OwnedOffset(number)) for number in numbers}

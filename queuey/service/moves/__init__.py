@@ -237,8 +237,8 @@ class MoveCarrier(DueWork):
         now = self._clock()
         if now - work.saved >= self._timing.beat or active.progress.error != error:
             work = await self._save(work, active.counted(), self._ticks_in(self._timing.stale))
-        rest = max(active.due - now, min(MAX_REST, REST_RATIO * (now - began)))
-        return NextStep(work.record.version, 0, min(rest, self._timing.beat))
+        pause = max(active.due - now, min(MAX_REST, REST_RATIO * (now - began)))
+        return NextStep(work.record.version, 0, min(pause, self._timing.beat))
 
     async def _take_over(self, record: Record, before: Progress) -> _Work:
         """Records this process as the runner of a move, and estimates the move's total if it is missing."""
@@ -268,6 +268,7 @@ class MoveCarrier(DueWork):
         return work
 
     async def _record_end(self, work: _Work) -> None:
+        """Ends a move's record: failed if it has an error, cancelled if that was requested, else done."""
         record, counted = work.record, work.active.counted()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:

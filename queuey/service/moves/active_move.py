@@ -274,6 +274,7 @@ class ActiveMove:
                 self._fail(str(error))
 
     def _fail(self, text: str) -> None:
+        """Sets the error that ends the move, unless it has one."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
     # Steps
@@ -300,6 +301,7 @@ class ActiveMove:
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def record_moved(self, places: list[Location]) -> None:
+        """Records the ends of jobs that left with a chunk, if the source keeps results."""
         queue = await self._read_source()
         if queue.result_ttl:
             queue = await self._read_source(fresh=True)
@@ -359,12 +361,14 @@ class ActiveMove:
             await self._claims.rely(target, items, is_stored=is_stored)
 
     async def _read_target(self, *, fresh: bool = False) -> Queue:
+        """Returns the target's row; raises ``TargetGone`` if it was purged or deleted."""
         queue = await self._read_row(self.move.target, self.move.target_qid, fresh=fresh)
         if queue is None:
             raise TargetGone
         return queue
 
     async def _read_source(self, *, fresh: bool = False) -> Queue:
+        """Returns the source's row; raises ``SourceGone`` if it was purged or deleted."""
         queue = await self._read_row(self.move.source, self.move.source_qid, fresh=fresh)
         if queue is None:
             raise SourceGone

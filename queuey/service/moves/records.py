@@ -172,6 +172,8 @@ class MoveRecords:
     async def end(self, record: Record, progress: Progress) -> None:
         """Ends a move. If another process has ended it before, that end is kept.
 
+        Removes the oldest ended moves beyond ``MAX_LISTED``.
+
         Raises:
             RecordChanged: The record has changed. The move is still running.
         """
@@ -270,6 +272,7 @@ class MoveRecords:
         ]
 
     async def _list_all(self, application: str) -> list[MoveRecord]:
+        """Returns the moves of an application that run or have ended, without those of version 0.1.0."""
         under_way = await self._list_running(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)
@@ -278,17 +281,20 @@ class MoveRecords:
         return under_way + ended
 
     async def _list_old(self, application: str) -> list[MoveRecord]:
+        """Returns the moves of an application that version 0.1.0 has left in the ledger."""
         raw = await self._store.ledger.entry(f"moves of {application}", 0)
         moves = [await self._find_old(number) for number in ([] if raw is None else _decode_numbers(raw))]
         return [move for move in moves if move is not None]
 
     async def _find_old(self, number: int) -> MoveRecord | None:
+        """Returns a move of version 0.1.0 by its number, or None."""
         if (raw := await self._store.ledger.entry(_OLD_RECORD, number)) is not None:
             return decode(raw)
         begun = (move for move in (await self._read_directory()).moves if move.number == number)
         return next((MoveRecord(move, Progress()) for move in begun), None)
 
     async def _require_room(self, application: str) -> None:
+        """Raises ``TooManyMoves`` if too many moves of the application, or of all applications, are running."""
         running = await self._store.records.due_records(KIND, ids.TICKS_MAX)
         own_count = sum(record.application == application for record in running)
         if own_count >= MAX_RUNNING or len(running) >= MAX_RUNNING_TOTAL:

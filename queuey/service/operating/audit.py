@@ -122,7 +122,7 @@ class AuditLog:
         """Records an act before it is carried out, once for each form. ``content`` is a hash of the form.
 
         Returns the entry, the record of the form, and whether the record refers to this entry. If not, the form was
-        submitted before.
+        submitted before, and this entry was removed again.
 
         Raises:
             StoreUnavailable: The act was not recorded, so it must not be carried out.
@@ -138,6 +138,7 @@ class AuditLog:
         return entry, _decode_sent(present), present == value
 
     def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
+        """Replaces the entry of an act by one with its result."""
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON)
         self._messages.put(self._open_log(application, create=True), [place], draft)
@@ -178,6 +179,7 @@ class AuditLog:
         return Page(seen[:PAGE], ids.to_hex(seen[PAGE][0][1]) if len(seen) > PAGE else "")
 
     def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
+        """Opens an application's log. If it does not exist, creates it, or raises ``NotFound`` without ``create``."""
         try:
             queue = bridge.run(find_queue(self._store, AUDITS, application))
         except (ApplicationNotFound, QueueNotFound):

@@ -142,9 +142,9 @@ class Redriving:
             For each letter True if an earlier call had sent it, False if this call sent it, or its error.
         """
 
-        async def post(one: DeadLetter) -> bool | QueueyError:
-            draft = _draft(one, queue)
-            content = blake2b(msgspec.msgpack.encode(one), digest_size=16).hexdigest()
+        async def post(letter: DeadLetter) -> bool | QueueyError:
+            draft = _make_draft(letter, queue)
+            content = blake2b(msgspec.msgpack.encode(letter), digest_size=16).hexdigest()
             key = PostKey(f"redrive-{uid}-{content}", content_of([draft]), KEY_SECONDS)
             try:
                 return (await self._messages.post(queue, [draft], key=key)).replayed
@@ -158,6 +158,7 @@ class Redriving:
 
 
 def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
+    """Returns the accesses to queues, and the texts of the refusals for the others, by name."""
     accesses: dict[str, QueueAccess] = {}
     refusals: dict[str, str] = {}
     for name in names:
@@ -168,12 +169,12 @@ def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], d
     return accesses, refusals
 
 
-def _location(one: DeadLetter) -> Location:
-    return one.stored_partition, ids.parse_position(one.stored_id)
+def _location(letter: DeadLetter) -> Location:
+    return letter.stored_partition, ids.parse_position(letter.stored_id)
 
 
-def _draft(one: DeadLetter, queue: Queue) -> Draft:
-    headers = tuple(one.headers.items())
-    meta = Meta(one.content_type, headers, one.json) if one.content_type or headers or one.json else None
-    partition, key = place_of(one, queue.kind, keeps_keys=queue.keeps_keys)
-    return Draft(one.body, meta=meta, partition=partition, key=key)
+def _make_draft(letter: DeadLetter, queue: Queue) -> Draft:
+    headers = tuple(letter.headers.items())
+    meta = Meta(letter.content_type, headers, letter.json) if letter.content_type or headers or letter.json else None
+    partition, key = place_of(letter, queue.kind, keeps_keys=queue.keeps_keys)
+    return Draft(letter.body, meta=meta, partition=partition, key=key)

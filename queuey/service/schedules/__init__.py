@@ -167,7 +167,7 @@ class ScheduleUseCases:
     def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
         """Lists schedules that the caller may manage, by name from ``start`` on.
 
-        Returns a page, and the start of the next one, or None on the last page.
+        Returns a page, which may be short, and the start of the next one, or None on the last page.
         """
         records = bridge.run(self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1))
         following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
@@ -217,6 +217,7 @@ class ScheduleUseCases:
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
     def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
+        """Returns a schedule's record; raises ``ScheduleNotFound`` also if the caller may not manage it."""
         record = bridge.run(self._store.records.record(states.KIND, application, name))
         if record is None or not may_see(states.decode(record.value).plan.queue):
             raise ScheduleNotFound(name)
@@ -340,6 +341,7 @@ class FireUseCases(DueWork):
         message_id: str = "",
         error: str = "",
     ) -> Record:
+        """Ends a firing with the result of its tick, and counts it. The error is cut to ``MAX_ERROR`` characters."""
         ended = ids.ticks_to_seconds(self.now())
         queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
         outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR], queue)

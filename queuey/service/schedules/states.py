@@ -184,7 +184,7 @@ def with_schedule(record: Record, schedule: Schedule) -> Record:
 def choose(schedule: Schedule, now: float) -> Ticks:
     """Returns what to do at a time: a tick is fired if it is recent, or, with ``catch_up``, the first missed one.
 
-    Otherwise the due ticks count as skipped.
+    Otherwise the due ticks count as skipped. With ``catch_up``, ticks that are too old or too many leave no outcome.
     """
     first, timetable = next_fire_time(schedule, now), schedule.plan.timetable
     if first is None or first > now:
@@ -217,6 +217,7 @@ def _instants_between(timetable: Timetable, after: float, until: float) -> Itera
 
 
 def skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
+    """Returns the schedule with the next instant of ``ticks``, and an outcome if these were skipped."""
     last = schedule.last
     fired = min(schedule.fired, int(now))
     if ticks.skipped is not None:
@@ -243,6 +244,7 @@ def end(schedule: Schedule, outcome: Outcome) -> Schedule:
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
+    """Computes the next instant again, after now and the last one that was fired; None if paused."""
     after = now if _was_ahead(schedule, now) else max(now, float(schedule.fired))
     following = None if schedule.plan.paused else next_instant(schedule.plan.timetable, after)
     return replace(schedule, next=following)
@@ -254,8 +256,8 @@ def list_next_fire_times(schedule: Schedule, most: int) -> list[int]:
 
 
 @lru_cache(MAX_REMEMBERED)
-def _coming(timetable: Timetable, first: int, most: int) -> tuple[int, ...]:
+def _coming(timetable: Timetable, first: int, limit: int) -> tuple[int, ...]:
     """Caches next instants, because rare ones, such as leap days, take milliseconds each."""
     with suppress(TimeZoneUnknown):
-        return (first, *islice(instants(timetable, first), most - 1))
+        return (first, *islice(instants(timetable, first), limit - 1))
     return (first,)

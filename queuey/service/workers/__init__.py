@@ -223,6 +223,7 @@ class _End(asyncio.Protocol):
         return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Sends the waiting frames, if the other end belongs to the same user; else closes the connection."""
         peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self._transport = transport
         if _CREDENTIALS.unpack(peer)[1] != os.geteuid():
@@ -375,6 +376,7 @@ class _Other(_End):
             self.send(_ALIVE, 0, b"")
 
     def close(self) -> None:
+        """Closes the connection and begins no other; open questions get None."""
         self._not_before = math.inf
         if self._connecting is not None:
             self._connecting.cancel()

@@ -56,6 +56,7 @@ class News:
         workers.handle(NEWS, self._heard)
 
     def begin(self) -> None:
+        """Starts to exchange news, unless this worker is the only one."""
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
         if self._listeners:
@@ -79,6 +80,7 @@ class News:
             self._ask(number)
 
     def _ask(self, number: int) -> None:
+        """Sends a worker the partitions collected for it, unless it has an open question or there are none."""
         listener = self._listeners[number]
         with self._lock:
             if listener.is_asked or not listener.stored:
@@ -89,6 +91,7 @@ class News:
         self._workers.ask(number, NEWS, question, partial(self._receive_answer, number))
 
     def _receive_answer(self, number: int, answer: bytes | None) -> None:
+        """Asks again at once if partitions wait; after no answer, not within ``RECONNECT_SECONDS``."""
         listener = self._listeners[number]
         with self._lock:
             listener.is_asked = False
@@ -100,7 +103,10 @@ class News:
     # Questions of others
 
     def _heard(self, question: list[str], answer: Answer[bytes]) -> GiveUp:
-        """Tells requests here about stored messages. The question is answered when a request waits here."""
+        """Tells requests here about stored messages. The question is answered when a request waits here.
+
+        If one waits already, the answer is sent after ``PAUSE_SECONDS``.
+        """
         moment, *partitions = (int(number, 16) for number in question)
         with self._lock:
             self._asking.append(answer)
