@@ -48,7 +48,10 @@ OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unkn
 
 
 def show_applications(ask: PageRequest) -> Response:
-    """Lists the applications that the caller may see, or redirects to the only one."""
+    """Lists the applications that the caller may see, or redirects to the only one.
+
+    With ``depth``, it shows figures of the first :data:`MAX_APPLICATIONS`.
+    """
     prefix, start = _prefix_and_start(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
     if operates:
@@ -72,6 +75,7 @@ def show_applications(ask: PageRequest) -> Response:
 
 
 def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Sums the figures of the first applications, until a timeout; leaves out those without ``measure``."""
     totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for name in names[:MAX_APPLICATIONS]:
@@ -83,7 +87,10 @@ def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str,
 
 
 def show_queues(ask: PageRequest) -> Response:
-    """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page."""
+    """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page.
+
+    A caller who may not list queues gets the page of :func:`queuey.console.overview.unlisted`.
+    """
     if (refusal := overview.unlisted(ask)) is not None:
         return refusal
     application, patterns = ask.application, ask.patterns("measure")
@@ -147,7 +154,10 @@ def _columns(queues: Sequence[Queue]) -> list[str]:
 
 
 def show_failures(ask: PageRequest) -> Response:
-    """Groups the newest dead letters of an application by reason, for one page of queues at a time."""
+    """Groups the newest dead letters of an application by reason, for one page of queues at a time.
+
+    A page ends at :data:`MAX_SAMPLED` queues of dead letters or the timeout, but has at least one queue with some.
+    """
     application, start = ask.application, ask.given.get("start", "")
     patterns = ask.patterns("read")
     queues, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
@@ -175,11 +185,13 @@ def show_failures(ask: PageRequest) -> Response:
 
 
 def _dead_letter_queues(queue: Queue) -> list[str]:
+    """Returns the names of the queues in which a queue's dead letters may be: itself, and its ``dead_letter``."""
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
 def _prefix_and_start(ask: PageRequest) -> tuple[str, str]:
+    """Returns the prefix of the names to list, and the first name, which is not before the prefix."""
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
@@ -190,13 +202,14 @@ def _next_start(prefix: str, following: str | None) -> str | None:
 
 
 def _own_applications(caller: Caller) -> list[str]:
-    """Returns the applications of the caller's key, user and grants, sorted."""
+    """Returns the applications named by the caller's names and grants, sorted."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
 def show_schedules(ask: PageRequest) -> Response:
+    """Lists the schedules of queues that the caller administers."""
     may_see, start = ask.matching("admin"), ask.given.get("start", "")
     schedules, following = ask.service.schedules.list(ask.application, may_see, start=start)
     return ask.render(
@@ -211,6 +224,7 @@ def show_schedules(ask: PageRequest) -> Response:
 
 
 def show_schedule(ask: PageRequest) -> Response:
+    """Shows a schedule of a queue that the caller administers, with the acts that the caller may do."""
     schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"

@@ -48,7 +48,7 @@ class Tab(NamedTuple):
 
 
 def show(ask: PageRequest) -> Response:
-    """Shows the overview, or only the acts of a caller who may not see the queue."""
+    """Shows the overview, or only the acts of a caller with other rights than ``measure``; refuses without any."""
     queue, rights = ask.queue(), ask.rights()
     try:
         access = ask.enter("measure")
@@ -105,6 +105,10 @@ def takes_claims(ask: PageRequest, queue: Queue) -> bool:
 
 
 def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
+    """Returns the rights and the acts that they allow: usual ones, and dangerous ones apart.
+
+    Claims are paused or resumed only ``with_claims``.
+    """
     change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
     allowed = {act.name: act for act in OF_QUEUES if set(act.needs) <= set(rights)}
     return {
@@ -124,6 +128,10 @@ def _dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str]:
 
 
 def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the values of the overview: backlog, tiles, reasons of dead letters, running moves and activity.
+
+    Reads only what the caller has the right to read, and names the rest.
+    """
     queue, rights = access.queue, ask.rights()
     cells = ask.history.of(queue)
     figures = charts.figures(ask.service, access, cells)
@@ -147,6 +155,7 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the values of the page of options: options, partitions, an explanation, sizes and moves."""
     queue, about = access.queue, ask.service.queues.describe(access)
     sizes = ask.service.browsing.sizes(access)
     return {
@@ -174,6 +183,10 @@ def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool
 
 
 def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns outstanding jobs, of one state if the query names it, workers, and a sample of tasks by name.
+
+    Needs ``read``. If the store refuses claims of the queue, it returns only the reason.
+    """
     reading, state = ask.enter("read"), ask.given.get("state", "")
     states = get_args(JobStatus)
     if state and state not in states:
@@ -198,6 +211,7 @@ def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on."""
     start = ask.given.get("start", "")
     names = [name for name in ask.service.offsets.groups(access) if name >= start]
     offsets: dict[str, Offsets] = {}
@@ -216,6 +230,7 @@ def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the moves from and to the queue, and those that the caller may cancel; the reason if they are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = ask.matching("measure")

@@ -209,6 +209,7 @@ def samples(operation: Operation, example: Example) -> dict[str, str]:
 
 
 def _add_example(entry: Schema, example: Example) -> None:
+    """Puts the example's values into the parameters, the body and the response of an operation's entry."""
     values = example.path | example.query | example.headers
     for parameter in entry["parameters"]:
         if parameter["name"] in values:
@@ -230,6 +231,7 @@ def _address(operation: Operation, example: Example, api: str, url: str) -> str:
 
 
 def indented(value: object, depth: int = 0) -> str:
+    """Returns JSON text; an object or list that does not fit in a line has an item on each."""
     line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     if not isinstance(value, list | dict) or len(line) + 2 * depth <= MAX_LINE:
         return line
@@ -316,12 +318,14 @@ def _response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]
 
 
 def _find_types(contents: Iterable[Content]) -> list[Any]:
+    """Returns the types in some contents, each once, without those that are schemas already."""
     values = [value for content in contents for value in content.values()]
     kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
 def _find_structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
+    """Returns the structs in some types, and those in their fields, each once."""
     structs: dict[type[msgspec.Struct], None] = {}
     pending = list(inspect.multi_type_info(kinds))
     while pending:

@@ -65,7 +65,11 @@ class SendMessage(Act):
 
 
 def item_of(ask: PageRequest) -> dict[str, Any]:
-    """Returns a message as the API takes it in JSON, from the fields of a form. Raises InvalidRequest."""
+    """Returns a message as the API takes it in JSON, from the fields of a form.
+
+    Raises:
+        InvalidRequest: The body is empty, too long, or not the JSON value that the form says.
+    """
     # Browsers send each line end as two characters.
     body = ask.given.get("body", "").replace("\r\n", "\n")
     if not 0 < len(body) <= MAX_BODY:
@@ -234,6 +238,7 @@ class Redrive(Act):
 
     @contextmanager
     def _limit_searches(self) -> Iterator[None]:
+        """Raises ``TooManyRequests`` if :data:`MAX_SEARCHES` searches are running; does not wait."""
         if not self._turns.acquire(blocking=False):
             raise TooManyRequests(f"{MAX_SEARCHES} other searches for dead letters are running. Try again in a moment.")
         try:

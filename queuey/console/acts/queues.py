@@ -59,8 +59,8 @@ class ChangeOptions(Act):
         )
 
     def do(self, ask: PageRequest) -> ActResult:
-        # Changes edited options only; a blank one gets its default. Raises if one was changed since the form was
-        # shown.
+        # Changes edited options only; a blank one gets its default, or is refused if it cannot be reset.
+        # Raises if somebody else has changed one since the form was shown.
         access = ask.enter("admin")
         now = _option_texts(access.queue)
         seen = _read_seen(ask, now)
@@ -280,7 +280,7 @@ class Rewind(Act):
 
 
 def _parse_offsets(ask: PageRequest) -> _Offsets:
-    """Parses the form.
+    """Parses the form, and reads the group's present offsets in one partition or all.
 
     Raises:
         InvalidRequest: A field is invalid.
@@ -297,7 +297,10 @@ def _parse_offsets(ask: PageRequest) -> _Offsets:
 
 
 def _parse_position(ask: PageRequest, text: str) -> Position:
-    """Returns the id of the last message that counts as processed."""
+    """Returns the id of the last message that counts as processed: ``earliest``, ``latest``, a time or an id.
+
+    With a time, only the messages before it count as processed. A time in the future is refused.
+    """
     if text == "earliest":
         return ids.FIRST
     if text == "latest":

@@ -30,6 +30,7 @@ ALWAYS_LISTED = ("partitions", "type", "consistency")
 
 
 def _read_principals(value: object, most: int) -> tuple[Principal, ...]:
+    """Parses principals: a list of texts, or a text with commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
@@ -117,7 +118,7 @@ class QueueViews(Views):
         return json_response(response, 201 if created else 200)
 
     def list(self, request: Request, match: Match) -> Response:
-        """Lists a page of the queues that the caller may measure.
+        """Lists a page of the queues that the caller may measure, by name alone unless details are requested.
 
         With counts, a queue that was deleted meanwhile is left out.
         """
@@ -135,6 +136,7 @@ class QueueViews(Views):
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def rights(self, request: Request, match: Match) -> Response:
+        """Shows the rights of the caller on the queues in the body, whether they exist or not."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
@@ -146,6 +148,7 @@ class QueueViews(Views):
         return json_response(api.Rights(queues=rights))
 
     def me(self, request: Request, match: Match) -> Response:
+        """Shows the caller's names and grants in the application; any caller may ask."""
         self._service.queues.require_application(match["app"])
         caller = self._authorization.caller(request)
         rights = [
@@ -167,7 +170,7 @@ class QueueViews(Views):
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
-        """Changes the given options. A null resets an option."""
+        """Changes the given options; the others stay. A null resets an option. Needs ``admin``."""
         access = self._authorization.enter(request, match, "admin")
         body = read_fields(request, self._limits.max_body)
         self.fields(api.QueueFields).note_unknown(request, body)
@@ -196,7 +199,10 @@ class MoveViews(Views):
     """Views of ``/v1/{app}/_moves`` and of the moves under it."""
 
     def begin(self, request: Request, match: Match) -> Response:
-        """Starts a move, or returns the one that is running between the same queues."""
+        """Starts a move, or returns the one that is running between the same queues.
+
+        Needs ``read`` and ``delete`` on the source, and ``send`` on the target.
+        """
         self._authorization.require_credential(request, self._authorization.caller(request))
         errors = Errors()
         body = self.fields(NewMove).body(request, errors)

@@ -35,7 +35,10 @@ def _read_bound(value: object) -> Bound:
 
 
 def read_partitions(value: object) -> tuple[int, ...] | None:
-    """Parses the partitions to read: a comma list, in JSON also a list. Returns None for ``*``, which means all."""
+    """Parses the partitions to read: a comma list, in JSON also a list. Returns None for ``*``, which means all.
+
+    Blank text names none. A number that is too long becomes 0, which has no messages.
+    """
     if isinstance(value, list):
         items = [str(item) if isinstance(item, int) else "" for item in value]
     else:

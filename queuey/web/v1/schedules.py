@@ -51,6 +51,7 @@ class ScheduleViews(Views):
         self._saver = ScheduleSaver(service, authorization)
 
     def put(self, request: Request, match: Match) -> Response:
+        """Creates or changes a schedule (:meth:`ScheduleSaver.save`); answers 201 if it is new."""
         may_see = self._authorization.matching(request, match["app"], "admin")
         report, new = self._saver.save(request, match, read_body(request, self._max_body), may_see)
         return json_response(_show_schedule(report), 201 if new else 200)
@@ -159,9 +160,10 @@ class ScheduleSaver:
         return self._service.schedules.put(application, name, build, may_see)
 
     def _find_queue(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
-        """Checks that the caller may administer the schedule's queue and send to it. Returns the queue.
+        """Returns the schedule's queue, from the request or else from the present schedule.
 
-        Returns None, without a check, if the request only pauses the schedule.
+        Checks that the caller may administer it and send to it. Returns None, without a check, if the request only
+        pauses the schedule.
         """
         if given.get("queue") is not None:
             name = validators.text(given["queue"]) if isinstance(given["queue"], str) else ""
@@ -244,6 +246,7 @@ def _check_names(name: str, given: dict[str, Any]) -> None:
 
 
 def _read_zone(value: object) -> str:
+    """Returns the name of a time zone; raises ``ValueError`` if it is not known."""
     name = validators.text(value)
     check_zone(name)
     return name
@@ -259,10 +262,12 @@ def _require_fields(given: dict[str, Any], *fields: str) -> None:
 def _merge_timetable(
     before: Timetable | None, cron: str | None, zone: str | None, every: int | None, now: float
 ) -> Timetable:
-    """Returns the new timetable. An unchanged interval keeps its instants.
+    """Returns the new timetable. Fields that are None stay; an interval and a cron expression replace each other.
+
+    An unchanged interval keeps its instants.
 
     Raises:
-        InvalidRequest: The cron expression is not valid.
+        InvalidRequest: The cron expression is not valid, or there is a zone without one.
     """
     if every is not None:
         return before if before is not None and before.every == every else Timetable(every=every, anchor=int(now))
@@ -280,6 +285,7 @@ def _merge_timetable(
 
 
 def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
+    """Reads the message of a plan. Puts errors into ``errors`` and returns None, also for a message with a delay."""
     item = bytes(_decode_message(text).message)
     try:
         [parsed] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)

@@ -29,6 +29,7 @@ def _read_position(value: object) -> ids.Position:
 
 
 def _find_partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
+    """Returns the object with values by partition in a body; raises ``InvalidRequest`` if it has none."""
     partitions = body.get(field)
     if not isinstance(partitions, dict):
         raise bad_json(f'It has no object "{field}"')
@@ -36,7 +37,10 @@ def _find_partitions(body: dict[str, Any], field: str = "partitions") -> dict[st
 
 
 def _is_number(number: str, field: str, errors: Errors) -> bool:
-    """Returns whether a text is the number of a partition. Puts an error into ``errors`` if it is not."""
+    """Returns whether a text has one to three digits, as the number of a partition.
+
+    Puts an error into ``errors`` if not.
+    """
     if number.isascii() and number.isdigit() and len(number) <= 3:  # noqa: PLR2004 - no partition is longer
         return True
     errors[field] = f'"{number[:40]}" is not a partition'
@@ -44,7 +48,10 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
 
 
 def _read_change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
-    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``."""
+    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``.
+
+    Offsets are compared only if ``expected`` is given; null expects no offset.
+    """
     field = f"{of}.{number[:40]}"
     if not _is_number(number, field, errors):
         return None
@@ -95,6 +102,7 @@ def _read_commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _
 
 
 def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
+    """Reads offsets by partition; raises ``InvalidRequest`` with all that is not valid."""
     errors = Errors()
     parsed = (_read_change(number, item, errors) for number, item in _find_partitions(body).items())
     changes = [change for change in parsed if change is not None]
@@ -104,6 +112,7 @@ def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
 
 
 def _check_once(changes: Sequence[OffsetChange], field: str, errors: Errors) -> None:
+    """Puts an error into ``errors`` if a partition occurs twice."""
     if len({change.partition for change in changes}) < len(changes):
         errors[field] = "Names a partition twice"
 
