@@ -109,7 +109,7 @@ def show_queues(ask: PageRequest) -> Response:
         rows=_sort_rows(rows, sort, down=down) if counted else rows,
         counted=counted,
         uncounted=sum(row.backlog is None for row in rows),
-        columns=_columns([row.queue for row in rows]),
+        columns=_list_columns([row.queue for row in rows]),
         sorting=Sorting(sort or "name", down, partial(_sort_address, ask, prefix, start)),
         prefix=prefix,
         start=start,
@@ -124,14 +124,14 @@ def _sort_address(ask: PageRequest, prefix: str, start: str, sort: str, down: bo
     return pages.link("a", ask.application, "_queues", **fields)
 
 
-def _figure(name: str, row: overview.Row) -> float | None:
+def _find_figure(name: str, row: overview.Row) -> float | None:
     figure: float | None = getattr(row.backlog, name, None)
     return figure
 
 
 SORTS: dict[str, Callable[[overview.Row], Any]] = {
     "name": lambda row: row.queue.name,
-    **{name: partial(_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
+    **{name: partial(_find_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
     "sent": lambda row: row.rates[0],
     "taken": lambda row: row.rates[1],
 }
@@ -145,7 +145,7 @@ def _sort_rows(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[o
     return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
 
 
-def _columns(queues: Sequence[Queue]) -> list[str]:
+def _list_columns(queues: Sequence[Queue]) -> list[str]:
     """Returns the fields in which the queues of a page differ; creation times differ from a day on."""
     fields = ("kind", "type", "partitions", "consistency")
     differ = [name for name in fields if len({getattr(queue, name) for queue in queues}) > 1]

@@ -161,7 +161,10 @@ def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     return {
         "about": about,
         "options": _option_rows(queue, about),
-        "partitions": [(n, part, _time(part.oldest), _time(part.newest)) for n, part in about.partition_info.items()],
+        "partitions": [
+            (number, part, _time_of_place(part.oldest), _time_of_place(part.newest))
+            for number, part in about.partition_info.items()
+        ],
         # Groups have their own page.
         "found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0),
         "sampled": sizes.count,
@@ -269,5 +272,5 @@ def failures(ask: PageRequest, name: str) -> dict[str, Any]:
     return {"name": name, "failures": sample, "why": "", "may_send_back": may_send_back}
 
 
-def _time(place: str | None) -> float | None:
+def _time_of_place(place: str | None) -> float | None:
     return None if place is None else ids.ticks_to_seconds(ids.parse_position(place)[0])

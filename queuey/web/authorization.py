@@ -120,7 +120,7 @@ class Authenticator:
 
     def forget(self, header: str) -> None:
         with self._lock:
-            self._forget(_cache_key(header))
+            self._forget(_make_cache_key(header))
 
     def _find_entry(self, header: str) -> tuple[Caller, float] | None:
         """Returns the cached caller and its time of expiry, for any form of the header; None if it is not cached.
@@ -129,10 +129,10 @@ class Authenticator:
         """
         if len(header) > MAX_HEADER:
             return None
-        entry = self._cache.get(header if len(header) <= MAX_PLAIN_KEY else _cache_key(header))
+        entry = self._cache.get(header if len(header) <= MAX_PLAIN_KEY else _make_cache_key(header))
         if entry is None:
             with suppress(NotAuthenticated):
-                entry = self._cache.get(_cache_key(_canonical_header(self._parse_credentials(header))))
+                entry = self._cache.get(_make_cache_key(_make_canonical_header(self._parse_credentials(header))))
         return entry
 
     def _parse_credentials(self, header: str) -> list[tuple[str, str]]:
@@ -165,7 +165,7 @@ class Authenticator:
         credentials = self._parse_credentials(header)
         if not credentials:
             return ANYBODY
-        key = _cache_key(_canonical_header(credentials))
+        key = _make_cache_key(_make_canonical_header(credentials))
         began = self._clock()
         try:
             results = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
@@ -211,11 +211,11 @@ class Authenticator:
         return identity, min(reader.max_cache_seconds, remaining_seconds)
 
 
-def _canonical_header(credentials: list[tuple[str, str]]) -> str:
+def _make_canonical_header(credentials: list[tuple[str, str]]) -> str:
     return "; ".join(sorted({f"{scheme} {credential}" for scheme, credential in credentials}))
 
 
-def _cache_key(header: str) -> str | bytes:
+def _make_cache_key(header: str) -> str | bytes:
     return header if len(header) <= MAX_PLAIN_KEY else sha256(header.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -32,6 +32,7 @@ class ScheduleAct(Act):
         return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
 
     def may(self, ask: PageRequest, queue: str) -> bool:
+        """Returns whether the caller has all rights of the act with a queue."""
         return all(ask.may(action, queue) for action in self.needs)
 
     def queue(self, ask: PageRequest) -> str:
@@ -53,6 +54,7 @@ class ScheduleAct(Act):
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
     def save(self, ask: PageRequest, **given: object) -> None:
+        """Changes the given fields of the schedule, or creates it; the others stay."""
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         ask.schedules.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
 

@@ -74,7 +74,7 @@ def _find_resets(given: dict[str, Any]) -> list[str]:
     return [name for name in RESETTABLE if name in options]
 
 
-def _principal_text(queue: Queue) -> str | None:
+def _format_principals(queue: Queue) -> str | None:
     return ",".join(map(format_principal, queue.principals)) or None
 
 
@@ -89,7 +89,7 @@ def _show_listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an a
         queue_name=queue.name,
         application=queue.application,
         created=queue.created,
-        principles=_principal_text(queue) or UNSET,
+        principles=_format_principals(queue) or UNSET,
         count=UNSET if count is None else count,
         **{name: getattr(queue, name) for name in ALWAYS_LISTED} | options,
     )
@@ -114,7 +114,7 @@ class QueueViews(Views):
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
         queue, created = self._service.queues.create(match["app"], name, spec)
-        response = api.CreatedQueue(**_show_options(queue), principles=_principal_text(queue))
+        response = api.CreatedQueue(**_show_options(queue), principles=_format_principals(queue))
         return json_response(response, 201 if created else 200)
 
     def list(self, request: Request, match: Match) -> Response:

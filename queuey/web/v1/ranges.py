@@ -183,7 +183,10 @@ class RangeViews(Views):
         return ranges, fields.wait
 
     def _read_each(self, request: Request, application: str, ranges: Ranges, waiter: Waiter | None) -> _Answer:
-        """Reads the queues that the caller may read, and answers with errors for the others."""
+        """Reads the queues that the caller may read, and answers with errors for the others.
+
+        If there is an error, the request does not wait for messages.
+        """
         sources: list[Source | QueueyError] = []
         for name, requested in ranges:
             access = self._authorization.enter_to_read(request, application, name)
@@ -197,7 +200,7 @@ class RangeViews(Views):
         for (name, _), result in zip(ranges, results, strict=True):
             if len(pieces) > 1:
                 pieces.append(b",")
-            pieces += _rendered(name, result)
+            pieces += _render_result(name, result)
         pieces.append(b"]}")
         return _Answer(results, Response(200, body_of(pieces), JSON))
 
@@ -216,7 +219,7 @@ def _show_reading(reading: Reading) -> _Answer:
     return _Answer([reading], Response(200, body_of(render_reading(reading)), JSON))
 
 
-def _rendered(name: str, result: Reading | QueueyError) -> list[bytes]:
+def _render_result(name: str, result: Reading | QueueyError) -> list[bytes]:
     if isinstance(result, Reading):
         return render_reading(result, name)
     return [encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})]

@@ -84,9 +84,10 @@ class GroupViews(Views):
         return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
 
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
-        """Returns a page of a group, for callers with ``measure`` and for consumers of one of its queues.
+        """Returns a page of a group.
 
-        With ``few``, does not search for queues.
+        The caller needs ``measure``, or must be a consumer of one of its queues. With ``few``, does not search for
+        queues.
         """
         refused = None
         try:
