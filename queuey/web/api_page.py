@@ -182,13 +182,13 @@ def _render_start(document: Part, link: str, address: str) -> str:
 
 
 def _render_group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
-    shown = "".join(
+    details = "".join(
         _render_operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN)
         for number, operation in enumerate(operations)
     )
     return (
         f'<h2 id="{_make_anchor(tag["name"])}">{escape(tag["name"])}</h2>\n'
-        f"<p>{_render_text(tag['description'])}</p>\n{shown}"
+        f"<p>{_render_text(tag['description'])}</p>\n{details}"
     )
 
 
@@ -200,7 +200,7 @@ def _render_operation(method: str, path: str, operation: Part, schemas: Part, *,
         f'<a href="#error-{status}">{status}</a>' for status in sorted(operation["responses"].keys() - answers.keys())
     )
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
-    shown = next((status for status, answer in answers.items() if _find_example(answer)), next(iter(answers)))
+    shown_status = next((status for status, answer in answers.items() if _find_example(answer)), next(iter(answers)))
     parameters = [
         (
             _render_code(p["name"]),
@@ -213,7 +213,8 @@ def _render_operation(method: str, path: str, operation: Part, schemas: Part, *,
         f'<details class="api-operation"{" open" if is_open else ""}>\n<summary>{_render_method(method)}<span>'
         f'<strong>{_render_text(name)}</strong><span class="api-quiet">{comma}{_render_text(more)}</span> '
         f'<span class="api-path">{escape(path)}</span></span></summary>\n'
-        f'<section id="{escape(operation["operationId"])}">\n{about}{_render_pair(samples, shown, answers[shown])}'
+        f'<section id="{escape(operation["operationId"])}">\n{about}'
+        f"{_render_pair(samples, shown_status, answers[shown_status])}"
         f"{_render_fields('Parameters', parameters)}{_render_body(operation.get('requestBody'), schemas)}"
         f"{_render_answers(answers)}<p>Errors: {links}</p>\n</section>\n</details>\n"
     )

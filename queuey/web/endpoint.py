@@ -264,8 +264,8 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
     candidates = sorted(request.headers.keys() - allowed)[:MAX_COMPARED]
     suspects = [name for name in candidates if len(name) <= MAX_LENGTH and _is_like_ours(name)]
     if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER))]:
-        known = sorted(allowed.difference(COMMON_HEADERS))
-        note_unknown(request, ignored, "header", "operation", known)
+        known_names = sorted(allowed.difference(COMMON_HEADERS))
+        note_unknown(request, ignored, "header", "operation", known_names)
 
 
 @lru_cache(1024)

@@ -554,8 +554,8 @@ def note_unknown(request: Request, names: Sequence[str], what: str, place: str, 
         others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
         errors = dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}. {others}")
         raise InvalidRequest(errors)
-    shown = [name[:MAX_NAME] for name in names[:MAX_NAMES]]
-    request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(shown, len(names))}
+    first_names = [name[:MAX_NAME] for name in names[:MAX_NAMES]]
+    request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(first_names, len(names))}
 
 
 def _unquote(text: str) -> str:

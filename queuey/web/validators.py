@@ -98,9 +98,9 @@ def decimal(value: object, least: float, most: float) -> float:
     return float(in_range(number, least, most))  # only now: a whole JSON number may be too large for a float
 
 
-def _make_not_number(value: object, wanted: str) -> BadField:
+def _make_not_number(value: object, kind: str) -> BadField:
     is_number = isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is not None
-    return BadField(f'"{show(value)}" is not {f"{wanted} in plain digits" if is_number else "a number"}')
+    return BadField(f'"{show(value)}" is not {f"{kind} in plain digits" if is_number else "a number"}')
 
 
 def _is_number(value: object, form: re.Pattern[str]) -> bool:

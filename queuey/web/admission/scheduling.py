@@ -433,7 +433,7 @@ class Contention:
         Calls itself again while it lasts.
         """
         latest = monotonic() - self.LASTS
-        for tenant in [tenant for tenant, left in self._left_at.items() if left <= latest]:
+        for tenant in [tenant for tenant, left_at in self._left_at.items() if left_at <= latest]:
             del self._left_at[tenant]
         several = len(self._requests) + len(self._left_at) > 1
         if several:

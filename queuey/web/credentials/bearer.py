@@ -63,15 +63,15 @@ class KeySet:
         if not self._keys:
             raise ValueError("it has no key that can be used")
 
-    def _add(self, given: Any) -> None:  # noqa: ANN401 - whatever JSON has
+    def _add(self, fields: Any) -> None:  # noqa: ANN401 - whatever JSON has
         """Adds a key under each algorithm that it fits; skips keys that are weak or cannot be used."""
-        for algorithm in _find_algorithms(given):
+        for algorithm in _find_algorithms(fields):
             try:
-                key = jwt.PyJWK({name: given[name] for name in _PUBLIC if name in given}, algorithm)
+                key = jwt.PyJWK({name: fields[name] for name in _PUBLIC if name in fields}, algorithm)
             except (jwt.PyJWTError, KeyError, TypeError, ValueError):
                 continue
-            if _is_strong(key.key) and (given.get("kid"), algorithm) not in self._keys:
-                self._keys[given.get("kid"), algorithm] = key
+            if _is_strong(key.key) and (fields.get("kid"), algorithm) not in self._keys:
+                self._keys[fields.get("kid"), algorithm] = key
                 self._by_algorithm.setdefault(algorithm, []).append(key)
 
     def find(self, name: str | None, algorithm: str) -> jwt.PyJWK | None:

@@ -63,8 +63,8 @@ class Origins:
         varies = ("Vary", "Origin")
         if origin not in allowed:
             return (varies,)
-        shown = ", ".join(dict.fromkeys(name for name, _ in sent))
-        return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", shown)
+        exposed = ", ".join(dict.fromkeys(name for name, _ in sent))
+        return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", exposed)
 
 
 def _find_application(path: str) -> str:

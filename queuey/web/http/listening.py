@@ -169,16 +169,16 @@ class Connections:
         if not self.is_closing:
             self.loop.add_reader(self._listener, self._accept)
 
-    async def _set_up(self, taken: socket.socket) -> None:
+    async def _set_up(self, accepted: socket.socket) -> None:
         """Sets up a connection, with TLS if there is a certificate.
 
         If there are too many, an idle one is closed for it; else it is answered with 503, or closed if it uses TLS.
         """
-        taken.setblocking(False)  # noqa: FBT003 - positional only
+        accepted.setblocking(False)  # noqa: FBT003 - positional only
         with contextlib.suppress(OSError):
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TIMEOUTS["full"] * 1000))
-            taken.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TIMEOUTS["full"] * 1000))
+            accepted.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         connection = Connection(self)
         self._pending[connection] = monotonic(), asyncio.current_task()
         count = len(self._where) + len(self._pending)
@@ -186,16 +186,16 @@ class Connections:
             connection.is_refused = True
             if self._certificate or count > self._most + MAX_REFUSED:
                 del self._pending[connection]
-                taken.close()
+                accepted.close()
                 return
         certificate = self._certificate
         try:
             if certificate is None:
-                await self.loop.connect_accepted_socket(lambda: connection, taken)
+                await self.loop.connect_accepted_socket(lambda: connection, accepted)
             else:
                 await self.loop.connect_accepted_socket(
                     lambda: connection,
-                    taken,
+                    accepted,
                     ssl=certificate.context,
                     ssl_handshake_timeout=HANDSHAKE,
                     ssl_shutdown_timeout=SHUTDOWN,

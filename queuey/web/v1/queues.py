@@ -25,7 +25,7 @@ from queuey.web.responses import Response, json_response
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
-DEFAULTS = {each.name: each.default for each in fields(ChosenOptions)}
+DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}
 ALWAYS_LISTED = ("partitions", "type", "consistency")
 
 
@@ -66,9 +66,9 @@ def read_spec(given: Mapping[str, Any], errors: Errors, limits: Limits) -> Queue
     return QueueSpec(**options | {"backoff": backoff}, principals=old if new is None else new)
 
 
-def _find_resets(given: dict[str, Any]) -> list[str]:
+def _find_resets(body: dict[str, Any]) -> list[str]:
     """Returns the options given as null, under their correct names."""
-    options = {name for name, value in given.items() if value is None}
+    options = {name for name, value in body.items() if value is None}
     if "principles" in options:
         options.add("principals")
     return [name for name in RESETTABLE if name in options]

@@ -85,13 +85,13 @@ class UnreadViews(Views):
         results = [next(counts) if isinstance(access, QueueAccess) else access for access in entered]
         return json_response(api.UnreadQueues(queues=tuple(map(_show_unread, names, results))))
 
-    def _find_names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
+    def _find_names(self, request: Request, application: str, requested: object, errors: Errors) -> Sequence[str]:
         """Returns the given names without repetitions or, without any, those of all queues that the caller may read.
 
         Puts an error into ``errors`` if they are too many.
         """
         max_queues = self._limits.max_queues_per_stream
-        names = self._authorization.readable(request, application, max_queues + 1) if asked is None else asked
+        names = self._authorization.readable(request, application, max_queues + 1) if requested is None else requested
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
         if len(names) > max_queues:
@@ -99,10 +99,10 @@ class UnreadViews(Views):
         return list(dict.fromkeys(names))
 
 
-def _show_unread(name: str, found: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
+def _show_unread(name: str, result: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
     """Shows the count of a queue, or its error, or null if the request has read too much to count it."""
-    if isinstance(found, QueueyError):
-        return api.QueueReadError(queue_name=name, error_msg=error_texts(found))
-    if found is None:
+    if isinstance(result, QueueyError):
+        return api.QueueReadError(queue_name=name, error_msg=error_texts(result))
+    if result is None:
         return api.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
-    return api.UnreadQueue(queue_name=name, **unread_fields(found))
+    return api.UnreadQueue(queue_name=name, **unread_fields(result))

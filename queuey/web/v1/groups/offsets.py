@@ -47,12 +47,12 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
     return False
 
 
-def _read_change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
+def _read_change(number: str, item: object, errors: Errors, parent: str = "partitions") -> OffsetChange | None:
     """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``.
 
     Offsets are compared only if ``expected`` is given; null expects no offset.
     """
-    field = f"{of}.{number[:40]}"
+    field = f"{parent}.{number[:40]}"
     if not _is_number(number, field, errors):
         return None
     if not isinstance(item, dict):
@@ -84,8 +84,8 @@ def _read_note(value: object) -> bytes:
     return content
 
 
-def _read_commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
-    """Reads the commits of a member. ``of_all`` is the epoch of commits without one of their own."""
+def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors) -> _Commits:
+    """Reads the commits of a member. ``common_epoch`` is the epoch of commits without one of their own."""
     commits = _Commits([], {}, {})
     for number, item in _find_partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
@@ -93,9 +93,9 @@ def _read_commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _
             continue
         commits.changes.append(change)
         epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
-        if epoch is None and of_all is None:
+        if epoch is None and common_epoch is None:
             errors.setdefault(f"{field}.epoch", validators.REQUIRED)
-        commits.epochs[change.partition] = (of_all or 0) if epoch is None else epoch
+        commits.epochs[change.partition] = (common_epoch or 0) if epoch is None else epoch
         if "note" in item:
             commits.notes[change.partition] = errors.take(f"{field}.note", _read_note, item["note"])
     return commits
