@@ -135,6 +135,7 @@ def count(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, 
 
 
 def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
+    """Counts the messages of a queue; raises if the caller may not measure it any more."""
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
     return backlog(ask.service, access)

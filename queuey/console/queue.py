@@ -61,6 +61,7 @@ def show(ask: PageRequest) -> Response:
 
 
 def show_tab(ask: PageRequest) -> Response:
+    """Shows another page of a queue; needs ``measure``."""
     tab = TABS[ask.match["tab"]]
     access = ask.enter("measure")
     values = tab.find(ask, access)

@@ -14,6 +14,8 @@ from queuey.time_parsing import duration
 
 
 class IssueKey(Act):
+    """Issues a key with some of the caller's rights, and shows its secret once."""
+
     name, title, needs = "key-add", "Create a key", ("admin",)
     fields = noted = (*VERBS, "queues", "expires", "note")
     about = (

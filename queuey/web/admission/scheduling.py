@@ -412,6 +412,7 @@ class Contention:
         self.several = False
 
     def enter(self, tenant: str) -> None:
+        """Counts a request of a tenant, and begins the contention if another tenant is present."""
         requests = self._requests.get(tenant, 0)
         self._requests[tenant] = requests + 1
         if not requests:

@@ -417,6 +417,7 @@ class Gateway:
                     request.client.left = None
 
     async def _take_turn(self, request: Request) -> None:
+        """Waits for the request's turn of the event loop, and keeps the turn in the request."""
         request.turn = await self._scheduler.enter(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:

@@ -227,6 +227,11 @@ class ClaimViews(Views):
         return self._read_terms(query | terms)
 
     def _read_terms(self, values: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
+        """Returns the seconds to wait, and the other values as arguments of the use case.
+
+        Raises:
+            InvalidRequest: Values are not valid; the error names every one.
+        """
         errors = Errors()
         terms = self._query.read(values, errors)
         partitions = errors.take("partitions", read_partitions, terms.partitions)
@@ -297,6 +302,11 @@ class ClaimViews(Views):
         return await self._authorization.admit(request, match, "work")
 
     def _read_receipts_body(self, request: Request, kind: type[S], queue: Queue) -> _ReceiptsBody[S]:
+        """Reads a body and its receipts.
+
+        Raises:
+            InvalidRequest: Fields or receipts are not valid; the error names every one.
+        """
         errors = Errors()
         body = self.fields(kind).body(request, errors)
         receipts = _parse_receipts("receipts", body.receipts or [], queue, errors)
@@ -325,6 +335,7 @@ class ClaimViews(Views):
         return structs.replace(release, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
+        """Sets the states of claimed jobs, by receipt, and answers as :meth:`_settle` does."""
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:

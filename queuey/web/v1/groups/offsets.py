@@ -75,6 +75,7 @@ class _Commits(NamedTuple):
 
 
 def _read_note(value: object) -> bytes:
+    """Decodes a note from base64; refuses a longer one than ``MAX_NOTE``."""
     try:
         content = b64decode(validators.text(value), validate=True)
     except (binascii.Error, UnicodeError):
