@@ -291,7 +291,7 @@ def _may_see(ask: PageRequest, entry: Entry, who: str) -> bool:
 
 
 def show_keys(ask: PageRequest) -> Response:
-    """Lists the keys that the caller could have created."""
+    """Lists the keys that the caller could have created; needs ``admin``."""
     ask.patterns("admin")
     keys = ask.service.keys.list(ask.application, ask.caller)
     return ask.render("keys.html", "Keys of", ask.application, keys=keys)

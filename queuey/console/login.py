@@ -275,7 +275,11 @@ class ProviderViews:
             return self._failure_page(request, following, error)
 
     def _finish_login(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
-        """Begins a session, or shows the login form with an error if this browser did not begin the login."""
+        """Begins a session.
+
+        Shows the login form with an error if the login fails, or if this browser did not begin it; then a browser that
+        has a session gets the first page instead.
+        """
         visitor = cookies.read(request, cookies.VISITOR)
         attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
         if attempt is None:

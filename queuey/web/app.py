@@ -163,7 +163,6 @@ class Bridge:
 
 
 def environ_of(request: Request, body: bytes) -> dict[str, Any]:
-    """Returns the WSGI environ of a request, with this body."""
     environ = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",

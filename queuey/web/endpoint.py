@@ -139,7 +139,9 @@ class Endpoint:
         return plain and announced_length(request) == 0
 
     async def answer(self, view: View, request: Request, match: Match) -> Response:
-        """Answers a request with one of the views, and counts it; an error becomes its response.
+        """Answers a request with one of the views, in a thread if it blocks, and counts it.
+
+        An error becomes its response. Query fields and headers that the view does not know get a warning.
 
         Raises:
             BodyWanted: The view needs the body, which has not been received yet.

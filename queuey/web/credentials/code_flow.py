@@ -209,7 +209,8 @@ class Provider:
     def _read_code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
         """Returns the code in the browser's answer.
 
-        Refuses an answer of another provider, of another login, or with an error.
+        Refuses an answer of another provider, of another login, or with an error; also one that does not name its
+        provider, if the provider always does.
         """
         claimed_issuer = answer.get("iss")
         if claimed_issuer != self.issuer and (claimed_issuer is not None or self.discovery.get().names_itself):

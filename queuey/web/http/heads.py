@@ -218,7 +218,10 @@ def _parse_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def _parse_length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
-    """Returns the length of the body, or None if it is chunked. Refuses every ambiguity between the two."""
+    """Returns the length of the body, 0 if the head has none, or None if it is chunked.
+
+    Refuses every ambiguity between the two.
+    """
     coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
         if length is not None or is_old:

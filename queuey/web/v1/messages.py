@@ -114,7 +114,11 @@ class MessageViews(Views):
     """Views of ``POST /v1/{app}/{queue}``, of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
 
     async def post(self, request: Request, match: Match) -> Response:
-        """Stores one message, or a batch if the content type is JSON."""
+        """Stores one message, or a batch if the content type is JSON; answers 201 with their ids.
+
+        A post with the Idempotency-Key of an earlier one stores nothing and gets its answer. A single message that
+        looks like a batch gets a warning.
+        """
         authorization = self._authorization
         access = authorization.admit_at_once(request, match, "send") or await authorization.admit(
             request, match, "send"

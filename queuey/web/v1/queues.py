@@ -55,7 +55,10 @@ def _fields(limits: Limits) -> Fields[api.QueueFields]:
 
 
 def read_spec(given: Mapping[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
-    """Reads the options of a queue. ``principles`` is an old misspelling of ``principals``, and has the same effect."""
+    """Reads the options of a queue. Puts bad ones into ``errors``.
+
+    ``principles`` is an old misspelling of ``principals``, and has the same effect; both are an error if they differ.
+    """
     requested = _fields(limits).read(given, errors)
     old = errors.take("principles", _read_principals, requested.principles, limits.max_principals)
     new = errors.take("principals", _read_principals, requested.principals, limits.max_principals)
@@ -103,7 +106,7 @@ class QueueViews(Views):
     """Views of ``/v1/{app}`` with rights and caller, and of a queue with its ``messages``, ``info`` and ``explain``."""
 
     def create(self, request: Request, match: Match) -> Response:
-        """Creates a queue, or returns the existing one if it has all given options."""
+        """Creates a queue (201), or returns the existing one if it has all given options (200). Needs ``admin``."""
         check = self._authorization.creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).note_unknown(request, body)

@@ -70,7 +70,10 @@ def take_partitions(named: object, errors: Errors, otherwise: tuple[int, ...] | 
 
 
 def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
-    """Reads the positions and flags of a range. Puts bad fields into ``errors``."""
+    """Reads the positions and flags of a range; without ``partitions``, it has partition 1.
+
+    Puts bad fields into ``errors``.
+    """
     since, after, before, until = (errors.take(name, _read_bound, getattr(asked, name)) for name in BOUNDS)
     # Blank text names no partition.
     partitions = take_partitions(given.get("partitions"), errors, (1,))
