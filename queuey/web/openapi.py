@@ -201,8 +201,7 @@ def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema
 
 
 def samples(operation: Operation, example: Example) -> dict[str, str]:
-    """Returns an example's request by language: curl, Python if it has that, and JavaScript, with our client if it can.
-    """
+    """Returns an example's request by language: curl, Python if there is one, and JavaScript."""
     sources = {
         "curl": _make_curl(operation, example),
         "Python": example.python,

@@ -40,11 +40,7 @@ TurnT = TypeVar("TurnT", bound="Turn")
 
 @lru_cache(1024)
 def counted_as(address: str) -> str:
-    """Returns the name under which an address is limited.
-
-    It is the /64 of an IPv6 address, which belongs to one caller, and any other address as it is. An IPv4 address that
-    is mapped to IPv6 counts as IPv4.
-    """
+    """Returns the name under which an address is limited: the /64 of IPv6, which belongs to one caller, or itself."""
     try:
         parsed = IPv6Address(address.partition("%")[0])
     except ValueError:
