@@ -48,7 +48,10 @@ OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unkn
 
 
 def show_applications(ask: PageRequest) -> Response:
-    """Lists the applications that the caller may see, or redirects to the only one."""
+    """Lists the applications that the caller may see, or redirects to the only one.
+
+    With ``depth``, it shows figures of the first :data:`MAX_APPLICATIONS`.
+    """
     prefix, start = _prefix_and_start(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
     if operates:
@@ -72,6 +75,7 @@ def show_applications(ask: PageRequest) -> Response:
 
 
 def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Sums the figures of the first applications, until a timeout; leaves out those without ``measure``."""
     totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for name in names[:MAX_APPLICATIONS]:
@@ -83,7 +87,10 @@ def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str,
 
 
 def show_queues(ask: PageRequest) -> Response:
-    """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page."""
+    """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page.
+
+    A caller who may not list queues gets the page of :func:`queuey.console.overview.unlisted`.
+    """
     if (refusal := overview.unlisted(ask)) is not None:
         return refusal
     application, patterns = ask.application, ask.patterns("measure")
@@ -102,7 +109,7 @@ def show_queues(ask: PageRequest) -> Response:
         rows=_sort_rows(rows, sort, down=down) if counted else rows,
         counted=counted,
         uncounted=sum(row.backlog is None for row in rows),
-        columns=_columns([row.queue for row in rows]),
+        columns=_list_columns([row.queue for row in rows]),
         sorting=Sorting(sort or "name", down, partial(_sort_address, ask, prefix, start)),
         prefix=prefix,
         start=start,
@@ -117,14 +124,14 @@ def _sort_address(ask: PageRequest, prefix: str, start: str, sort: str, down: bo
     return pages.link("a", ask.application, "_queues", **fields)
 
 
-def _figure(name: str, row: overview.Row) -> float | None:
+def _find_figure(name: str, row: overview.Row) -> float | None:
     figure: float | None = getattr(row.backlog, name, None)
     return figure
 
 
 SORTS: dict[str, Callable[[overview.Row], Any]] = {
     "name": lambda row: row.queue.name,
-    **{name: partial(_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
+    **{name: partial(_find_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
     "sent": lambda row: row.rates[0],
     "taken": lambda row: row.rates[1],
 }
@@ -138,7 +145,7 @@ def _sort_rows(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[o
     return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
 
 
-def _columns(queues: Sequence[Queue]) -> list[str]:
+def _list_columns(queues: Sequence[Queue]) -> list[str]:
     """Returns the fields in which the queues of a page differ; creation times differ from a day on."""
     fields = ("kind", "type", "partitions", "consistency")
     differ = [name for name in fields if len({getattr(queue, name) for queue in queues}) > 1]
@@ -147,7 +154,10 @@ def _columns(queues: Sequence[Queue]) -> list[str]:
 
 
 def show_failures(ask: PageRequest) -> Response:
-    """Groups the newest dead letters of an application by reason, for one page of queues at a time."""
+    """Groups the newest dead letters of an application by reason, for one page of queues at a time.
+
+    A page ends at :data:`MAX_SAMPLED` queues of dead letters or the timeout, but has at least one queue with some.
+    """
     application, start = ask.application, ask.given.get("start", "")
     patterns = ask.patterns("read")
     queues, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
@@ -175,11 +185,13 @@ def show_failures(ask: PageRequest) -> Response:
 
 
 def _dead_letter_queues(queue: Queue) -> list[str]:
+    """Returns the names of the queues in which a queue's dead letters may be: itself, and its ``dead_letter``."""
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
 def _prefix_and_start(ask: PageRequest) -> tuple[str, str]:
+    """Returns the prefix of the names to list, and the first name, which is not before the prefix."""
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
@@ -190,13 +202,14 @@ def _next_start(prefix: str, following: str | None) -> str | None:
 
 
 def _own_applications(caller: Caller) -> list[str]:
-    """Returns the applications of the caller's key, user and grants, sorted."""
+    """Returns the applications named by the caller's names and grants, sorted."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
 def show_schedules(ask: PageRequest) -> Response:
+    """Lists the schedules of queues that the caller administers."""
     may_see, start = ask.matching("admin"), ask.given.get("start", "")
     schedules, following = ask.service.schedules.list(ask.application, may_see, start=start)
     return ask.render(
@@ -211,6 +224,7 @@ def show_schedules(ask: PageRequest) -> Response:
 
 
 def show_schedule(ask: PageRequest) -> Response:
+    """Shows a schedule of a queue that the caller administers, with the acts that the caller may do."""
     schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"
@@ -277,7 +291,7 @@ def _may_see(ask: PageRequest, entry: Entry, who: str) -> bool:
 
 
 def show_keys(ask: PageRequest) -> Response:
-    """Lists the keys that the caller could have created."""
+    """Lists the keys that the caller could have created; needs ``admin``."""
     ask.patterns("admin")
     keys = ask.service.keys.list(ask.application, ask.caller)
     return ask.render("keys.html", "Keys of", ask.application, keys=keys)

@@ -119,6 +119,7 @@ class Interval(NamedTuple):
 
 
 def table(cells: Cells, seconds: int) -> list[Interval]:
+    """Returns the counts of the last ``seconds`` in :data:`TABLE_ROWS` equal parts, the latest first."""
     step = seconds // STEP // TABLE_ROWS
     rows = []
     for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
@@ -150,7 +151,7 @@ class ChartView:
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     def count(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
-        """Counts a stream that is about to begin.
+        """Counts a stream that is about to begin for its key or user, and forgets those that have ended.
 
         Raises:
             TooManyRequests: This key or user has too many streams.

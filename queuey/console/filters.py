@@ -33,7 +33,7 @@ class Html(str):
 
 
 def moment_absolute(seconds: float | None) -> str:
-    """Formats an instant, given in seconds since 1970, as date and time.
+    """Formats an instant, given in seconds since 1970, as date and time; 0 and None are ``never``.
 
     Example:
         >>> moment_absolute(1.5)

@@ -100,6 +100,7 @@ class GroupPages:
     async def standings(
         self, request: Request, match: Match, names: Sequence[str], until: float
     ) -> dict[str, GroupStatus]:
+        """Returns the states of groups by name, as many as can be read until a time."""
         standings: dict[str, GroupStatus] = {}
         for name in names:
             if time.monotonic() > until:
@@ -111,6 +112,7 @@ class GroupPages:
         return standings
 
     async def show(self, request: Request, match: Match) -> Response:
+        """Shows a group, with a page of its queues."""
         start = read_query(request, FIELDS).get("start", "")
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))

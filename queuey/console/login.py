@@ -81,7 +81,7 @@ class LoginViews:
         return self.page(request, following)
 
     def page(self, request: Request, following: str, *headers: Header, status: int = 200, error: str = "") -> Response:
-        """Returns the login form.
+        """Returns the login form, and a visitor cookie, to which the form is bound.
 
         Args:
             request: The request to answer.
@@ -105,7 +105,11 @@ class LoginViews:
         )
 
     def log_in(self, request: Request, match: Match) -> Response:
-        """Begins a session for a key, and ends the browser's previous session. Blocks."""
+        """Begins a session for a key, and ends the browser's previous session. Blocks.
+
+        Shows the form again, with 403, if the key is not valid or the form is not of this browser. Wrong keys are
+        limited by address, logins by key.
+        """
         fields = read_fields(request)
         following = fields.get("next", "")
         if defect := form_defect(request, cookies.VISITOR, fields):
@@ -152,6 +156,7 @@ class LoginViews:
         return expires
 
     def log_out(self, request: Request, match: Match) -> Response:
+        """Ends the session if a page of the console asks for it, and shows the login form."""
         read_form(request, cookies.SESSION)
         self._end_session(request)
         return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
@@ -192,7 +197,10 @@ class LinkViews:
         return pages.render(request, "once.html", "Log in", ("Referrer-Policy", "no-referrer"), token=match["token"])
 
     def log_in(self, request: Request, match: Match) -> Response:
-        """Uses up the link, and begins a session of its key. Blocks."""
+        """Uses up the link, begins a session of its key, and records the login in the audit log. Blocks.
+
+        Shows the login form, with 403, if the link is not valid.
+        """
         token = read_fields(request).get("token", "")
         address = counted_as(request.address)
         self._of_address.check(address)
@@ -233,6 +241,11 @@ class ProviderViews:
         return await request.in_pool(partial(self._redirect_to_provider, request, self._find_provider(match)))
 
     async def come_back(self, request: Request, match: Match) -> Response:
+        """Finishes a login.
+
+        The provider's redirect is first sent through our own page, because a browser keeps strict cookies from another
+        site's.
+        """
         provider = self._find_provider(match)
         answer = parse_form(request.query, "query")
         fields = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
@@ -262,7 +275,11 @@ class ProviderViews:
             return self._failure_page(request, following, error)
 
     def _finish_login(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
-        """Begins a session, or shows the login form with an error if this browser did not begin the login."""
+        """Begins a session.
+
+        Shows the login form with an error if the login fails, or if this browser did not begin it; then a browser that
+        has a session gets the first page instead.
+        """
         visitor = cookies.read(request, cookies.VISITOR)
         attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
         if attempt is None:
@@ -276,7 +293,14 @@ class ProviderViews:
             return self._failure_page(request, attempt.following, error)
 
     def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
-        """Exchanges the code for the user's rights. A failed attempt counts for the limits of browser and address."""
+        """Exchanges the code for the user's rights, and begins a session.
+
+        A failed attempt counts for the limits of browser and address.
+
+        Raises:
+            InvalidToken, IssuerUnavailable: The provider's answer is not valid, or the provider cannot be reached.
+            TooManyRequests: A limit of browser, address, provider or user is exceeded.
+        """
         browser, address = cookies.read(request, cookies.VISITOR) or "", counted_as(request.address)
         self._of_browser.check(browser)
         self._of_address.check(address)

@@ -63,7 +63,7 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_list(ask: PageRequest) -> Response:
-    """Shows messages, newest first, or the next ones of a scan. Consumes nothing."""
+    """Shows messages, newest first, or the next ones of a scan. Consumes nothing. With ``id`` it redirects to that."""
     access, fields = ask.enter("read"), ask.given
     if fields.get("id"):
         place = _parse_id(fields["id"], fields.get("partition", ""))
@@ -83,8 +83,8 @@ def show_list(ask: PageRequest) -> Response:
         ask.name,
         **({"queue": access.queue} if pages.is_part(ask.request) else head(ask, access)),
         asked=query,
-        columns=_columns(access.queue, "Due" if query.delayed else "Sent"),
-        rows=[_row(message) for message in result.messages],
+        columns=_list_columns(access.queue, "Due" if query.delayed else "Sent"),
+        rows=[_make_row(message) for message in result.messages],
         scanned=query.scanned + result.scanned,
         matched=query.matched + len(result.messages),
         reached=None if result.reached is None else ids.ticks_to_seconds(result.reached),
@@ -149,6 +149,7 @@ def _fetch(ask: PageRequest, access: QueueAccess, partition: int | None, positio
 
 
 def _parse_id(text: str, partition: str) -> str:
+    """Returns the place of a typed id, in the chosen partition unless the id names one."""
     text = text.strip()
     is_chosen = partition.strip() not in {"", "0"} and ":" not in text
     number, position = parse_place(f"{partition.strip()}:{text}" if is_chosen else text)
@@ -156,7 +157,7 @@ def _parse_id(text: str, partition: str) -> str:
 
 
 def _parse_request(form: Mapping[str, str], access: QueueAccess) -> ListRequest:
-    """Parses the fields of a list.
+    """Parses the fields of a list. A key decides the partition; all are read only if they are few.
 
     Raises:
         InvalidRequest: A field is invalid.
@@ -218,6 +219,7 @@ def _next_address(access: QueueAccess, query: ListRequest, result: ScanResult) -
 
 
 def _list_address(access: QueueAccess, query: ListRequest, **fields: object) -> str:
+    """Returns the address of a list with the same filter, with these further fields."""
     queue, filter_fields = access.queue, msgspec.structs.asdict(query.wanted)
     fields |= filter_fields | {"since": query.since, "delayed": "on" if query.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)
@@ -237,13 +239,14 @@ def _is_pause(query: ListRequest, result: ScanResult) -> bool:
     )
 
 
-def _columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:
+def _list_columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:
+    """Returns the columns of a list: with keys if the queue keeps them, and with partitions if it has several."""
     keys = ["Key"] if queue.keeps_keys else []
     partitions = [("Partition", "number")] if queue.partitions > 1 else []
     return [first, "Body", *keys, *partitions, "Content", "Id"]
 
 
-def _row(message: Message) -> dict[str, Any]:
+def _make_row(message: Message) -> dict[str, Any]:
     meta, preview = message.meta or Meta(), pages.preview(message)
     return {
         "place": f"{message.partition}:{message.id}",

@@ -58,6 +58,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def undone(self) -> int:
+        """Number of waiting, delayed, claimed and retrying messages; 0 if they were not counted."""
         return sum(getattr(self.backlog, name, 0) for name in ("waiting", "delayed", "claimed", "retrying"))
 
 
@@ -74,6 +75,7 @@ class Survey(NamedTuple):
 
     @property
     def jobs(self) -> list[Row]:
+        """Rows of queues that do not hold dead letters of others."""
         letters = {row.queue.dead_letter for row in self.rows}
         return [row for row in self.rows if not holds_dead(row.queue.name) and row.queue.name not in letters]
 
@@ -87,7 +89,10 @@ class Survey(NamedTuple):
 
     @property
     def largest(self) -> list[Row]:
-        """Rows of queues in use, those with the largest backlog or rate first, without queues of dead letters."""
+        """Rows of up to :data:`MAX_SHOWN` queues in use, those with the largest backlog or rate first.
+
+        A row ranks by its share of the largest backlog or of the highest rate. Queues of dead letters are left out.
+        """
         used = [row for row in self.jobs if row.undone or any(row.rates)]
         backlog = max((row.undone for row in used), default=0) or 1
         rate = max((sum(row.rates) for row in used), default=0) or 1
@@ -116,7 +121,7 @@ class Survey(NamedTuple):
 def count(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
     """Counts the messages of queues that the caller may measure, in their order, until a timeout.
 
-    Skips queues with more partitions than remain of ``MAX_PARTITIONS``.
+    Leaves out queues with more partitions than remain of ``MAX_PARTITIONS``, and queues that are gone or too busy.
     """
     backlogs: dict[str, Backlog] = {}
     partitions = MAX_PARTITIONS
@@ -130,13 +135,17 @@ def count(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, 
 
 
 def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
+    """Counts the messages of a queue; raises if the caller may not measure it any more."""
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
     return backlog(ask.service, access)
 
 
 def rows(ask: PageRequest, queues: Sequence[Queue], until: float | None) -> list[Row]:
-    """Returns queues of the application with their figures. Without ``until``, messages are not counted."""
+    """Returns queues of the application with their figures. Without ``until``, messages are not counted.
+
+    Figures that the caller may not measure are None.
+    """
     query = ActivityQuery(ask.application, uids=[queue.uid for queue in queues])
     cells = {activity.uid: activity.cells for activity in ask.history.activity(query)} if queues else {}
     backlogs = {} if until is None else count(ask, queues, until)
@@ -147,7 +156,10 @@ def rows(ask: PageRequest, queues: Sequence[Queue], until: float | None) -> list
 
 
 def survey(ask: PageRequest, application: str, limit: int, until: float) -> Survey:
-    """Counts the most recently used queues, then the first ones by name, until a limit or a timeout."""
+    """Counts the most recently used queues, then the first ones by name, until a limit or a timeout.
+
+    Queues that the caller may not measure are left out.
+    """
     patterns = ask.caller.patterns(application, "measure")
     active = ask.history.activity(ActivityQuery(application, patterns))
     try:
@@ -168,7 +180,10 @@ def survey(ask: PageRequest, application: str, limit: int, until: float) -> Surv
 
 
 def unlisted(ask: PageRequest) -> Response | None:
-    """Returns a page for a caller who may not list queues, but may open them by name, or None if the caller may."""
+    """Returns a page for a caller who may not list queues, or None if the caller may.
+
+    The page lists the caller's grants and opens a queue by name; its status is 403 if the caller has no grants.
+    """
     try:
         ask.patterns("measure")
     except NotAllowed as refusal:
@@ -179,7 +194,10 @@ def unlisted(ask: PageRequest) -> Response | None:
 
 
 def show(ask: PageRequest) -> Response:
-    """Shows the page of an application. A script loads the figures."""
+    """Shows the page of an application. A script loads the figures.
+
+    With ``queue`` it redirects to that queue, with other fields to the list of queues.
+    """
     if name := ask.given.get("queue"):
         return pages.redirect(pages.link("a", ask.application, name))
     if ask.given:
@@ -207,6 +225,7 @@ class OverviewPages:
         self._findings = findings
 
     async def show(self, request: Request, match: Match) -> Response:
+        """Shows queues, groups and findings. Needs ``measure``."""
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
         values = await request.in_pool(partial(_collect_figures, ask), computes=True, page=True)
         names, following = await self._groups.names(request, match, MAX_SHOWN)
@@ -217,6 +236,7 @@ class OverviewPages:
 
 
 def _collect_figures(ask: PageRequest) -> dict[str, Any]:
+    """Surveys up to :data:`MAX_QUEUES` queues; returns them with totals, workers and reasons of dead letters."""
     patterns = ask.patterns("measure")
     surveyed = survey(ask, ask.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
     return {
@@ -229,7 +249,10 @@ def _collect_figures(ask: PageRequest) -> dict[str, Any]:
 
 
 def _count_workers(ask: PageRequest, queues: Iterable[Row]) -> int | None:
-    """Returns the number of workers with jobs in queues that the caller may read; None if it may read no such queue."""
+    """Returns the number of workers with jobs in queues that the caller may read.
+
+    Returns None if there are claimed jobs, but only in queues that the caller may not read.
+    """
     names: set[str] = set()
     claimed = [row for row in queues if row.backlog and row.backlog.claimed]
     readable = [row for row in claimed if allowed(row.queue, ask.caller, "read")]

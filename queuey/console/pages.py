@@ -167,6 +167,7 @@ def render(
 
 
 def tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
+    """Returns text, address and whether it is shown now, of each tab that the caller may see in an application."""
     if not application:
         return []
     section, _, act = path.removeprefix(link("a", application)).lstrip("/").partition("/")
@@ -241,6 +242,7 @@ def file_address(name: str) -> str:
 
 
 async def show_file(request: Request, match: Match) -> Response:
+    """Returns a static file, which browsers may cache forever. An old hash in the address is not found."""
     name = match["name"]
     file = FILES.get(name)
     if file is None or file.digest != match["hash"]:
@@ -272,6 +274,7 @@ class ShownBody(msgspec.Struct, frozen=True):
 
 
 def shown_body(body: str | bytes) -> ShownBody:
+    """Returns a body for a page: bytes as a hex dump, JSON indented, other text as it is, all of them cut."""
     size = body_bytes(body)
     if isinstance(body, bytes):
         return ShownBody("bytes", _hex_dump(body[:MAX_HEX]), size, len(body) > MAX_HEX)
@@ -309,6 +312,7 @@ def _max_depth(text: str) -> int:
 
 
 def _hex_dump(body: bytes) -> str:
+    """Returns lines of 16 bytes: offset, hex, and printable ASCII with dots for the rest."""
     lines = []
     for offset in range(0, len(body), _HEX_LINE):
         chunk = body[offset : offset + _HEX_LINE]

@@ -48,7 +48,7 @@ class Tab(NamedTuple):
 
 
 def show(ask: PageRequest) -> Response:
-    """Shows the overview, or only the acts of a caller who may not see the queue."""
+    """Shows the overview, or only the acts of a caller with other rights than ``measure``; refuses without any."""
     queue, rights = ask.queue(), ask.rights()
     try:
         access = ask.enter("measure")
@@ -61,6 +61,7 @@ def show(ask: PageRequest) -> Response:
 
 
 def show_tab(ask: PageRequest) -> Response:
+    """Shows another page of a queue; needs ``measure``."""
     tab = TABS[ask.match["tab"]]
     access = ask.enter("measure")
     values = tab.find(ask, access)
@@ -105,6 +106,10 @@ def takes_claims(ask: PageRequest, queue: Queue) -> bool:
 
 
 def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
+    """Returns the rights and the acts that they allow: usual ones, and dangerous ones apart.
+
+    Claims are paused or resumed only ``with_claims``.
+    """
     change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
     allowed = {act.name: act for act in OF_QUEUES if set(act.needs) <= set(rights)}
     return {
@@ -124,6 +129,10 @@ def _dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str]:
 
 
 def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the values of the overview: backlog, tiles, reasons of dead letters, running moves and activity.
+
+    Reads only what the caller has the right to read, and names the rest.
+    """
     queue, rights = access.queue, ask.rights()
     cells = ask.history.of(queue)
     figures = charts.figures(ask.service, access, cells)
@@ -147,12 +156,16 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the values of the page of options: options, partitions, an explanation, sizes and moves."""
     queue, about = access.queue, ask.service.queues.describe(access)
     sizes = ask.service.browsing.sizes(access)
     return {
         "about": about,
         "options": _option_rows(queue, about),
-        "partitions": [(n, part, _time(part.oldest), _time(part.newest)) for n, part in about.partition_info.items()],
+        "partitions": [
+            (number, part, _time_of_place(part.oldest), _time_of_place(part.newest))
+            for number, part in about.partition_info.items()
+        ],
         # Groups have their own page.
         "found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0),
         "sampled": sizes.count,
@@ -174,6 +187,10 @@ def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool
 
 
 def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns outstanding jobs, of one state if the query names it, workers, and a sample of tasks by name.
+
+    Needs ``read``. If the store refuses claims of the queue, it returns only the reason.
+    """
     reading, state = ask.enter("read"), ask.given.get("state", "")
     states = get_args(JobStatus)
     if state and state not in states:
@@ -198,6 +215,7 @@ def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on."""
     start = ask.given.get("start", "")
     names = [name for name in ask.service.offsets.groups(access) if name >= start]
     offsets: dict[str, Offsets] = {}
@@ -216,6 +234,7 @@ def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the moves from and to the queue, and those that the caller may cancel; the reason if they are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = ask.matching("measure")
@@ -254,5 +273,5 @@ def failures(ask: PageRequest, name: str) -> dict[str, Any]:
     return {"name": name, "failures": sample, "why": "", "may_send_back": may_send_back}
 
 
-def _time(place: str | None) -> float | None:
+def _time_of_place(place: str | None) -> float | None:
     return None if place is None else ids.ticks_to_seconds(ids.parse_position(place)[0])

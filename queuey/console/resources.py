@@ -164,7 +164,11 @@ class Console:
         self._is_local = is_local
 
     def admit(self, request: Request) -> bool:
-        """Replaces the credential of a request for a page by that of its session."""
+        """Replaces the credential of a request for a page by that of its session, or drops it without a session.
+
+        Raises:
+            NoSuchResource: Pages are only for this machine, and the request did not come directly from it.
+        """
         path = request.path
         if path != pages.ROOT and not path.startswith(f"{pages.ROOT}/"):
             return False
@@ -194,7 +198,10 @@ class Console:
         return pages.render(request, "error.html", title, *headers, status=status, text=text)
 
     def _redirect_to_login(self, request: Request) -> Response:
-        """Redirects to the login, which leads back to a requested page, and drops the sent session cookie."""
+        """Redirects to the login, which leads back to a requested page, and drops the sent session cookie.
+
+        A script that loads a part of a page gets 401 with the address, and its page goes there.
+        """
         if pages.is_part(request):
             # A script would follow a redirect and put the login form into the page.
             return Response(401, b"", ("HX-Redirect", _login_address(_current_page(request))), *pages.HEADERS)
@@ -206,7 +213,7 @@ class Console:
         return pages.redirect(_login_address(address if request.method == "GET" else pages.ROOT), *dropped)
 
     def application_of(self, caller: Caller, /) -> str:
-        """Requests of a session count for the application of its key, whatever queue they show."""
+        """Returns a blank name: a session's requests count for its key's application, whatever queue they show."""
         return ""
 
 
@@ -256,7 +263,7 @@ class HealthView:
         )
 
     async def seen(self, ask: PageRequest) -> Sequence[Finding] | None:
-        """Returns the findings that a caller may see, or None if they take longer than ``MAX_WAIT``."""
+        """Returns all findings for an operator, only the store's for others, or None if that takes too long."""
         try:
             findings = await asyncio.wait_for(self._await_findings(), MAX_WAIT)
         except TimeoutError:

@@ -54,7 +54,7 @@ class SessionCallers:
         return f"{self.scheme} {self._mark}{token}"
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds the key of a session, which may have been revoked, or the present rights of its user."""
+        """Finds the rights of a session's key, which may have been revoked, or the present rights of its user."""
         mark, token = credential[: len(self._mark)], credential[len(self._mark) :]
         if not secrets.compare_digest(mark.encode(), self._mark.encode()):
             raise NotAuthenticated("Invalid credential: only the console creates credentials of this scheme.")
@@ -66,6 +66,7 @@ class SessionCallers:
         return msgspec.structs.replace(identity, expires=expires)
 
     def holder(self, request: Request) -> str:
+        """Returns the name under which the audit log knows the session's user or key."""
         holder = self._session(request).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
@@ -166,7 +167,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.authorization.matching(self.request, self.application, action)
 
     def get(self, name: str) -> str:
-        """Returns a field without surrounding white space.
+        """Returns a field of the query or form without surrounding white space; blank if it is missing.
 
         Raises:
             InvalidRequest: The field is too long.
@@ -202,7 +203,7 @@ class PageRequestFactory(NamedTuple):
     def view(
         self, answer: Callable[[PageRequest], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
     ) -> View:
-        """Returns a view that calls ``answer`` with the caller; the query may have only the given fields."""
+        """Returns a view that calls ``answer`` with the caller; other query fields than ``fields`` cause a warning."""
 
         def show(request: Request, match: Match) -> Response:
             return answer(self.of(request, match, read_query(request, fields)))
@@ -257,7 +258,7 @@ def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """Returns whether a page of this host sent the request, by the browser's headers.
+    """Returns whether a page of this host sent the request, by the browser's headers; True without them.
 
     Port and scheme are not compared, because a proxy may change them.
     """

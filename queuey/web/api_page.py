@@ -70,7 +70,7 @@ SCRIPT = Path(__file__).with_name("api_page.js").read_text()
 """The script that adds forms to :func:`page`, which send requests."""
 
 
-def _digest(text: str) -> str:
+def _make_source_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -80,9 +80,9 @@ def policy(*, sends: bool) -> str:
 
     ``'self'`` would be wrong for scripts, because it allows every URL of the service, including stored messages.
     """
-    sending = f"script-src {_digest(SCRIPT)}; connect-src 'self'; require-trusted-types-for 'script'; "
+    sending = f"script-src {_make_source_hash(SCRIPT)}; connect-src 'self'; require-trusted-types-for 'script'; "
     return (
-        f"default-src 'none'; {sending if sends else ''}style-src {_digest(STYLE)}; "
+        f"default-src 'none'; {sending if sends else ''}style-src {_make_source_hash(STYLE)}; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
@@ -115,49 +115,50 @@ def contents(document: Part, link: str, address: str = ADDRESS) -> str:
             groups[operation["tags"][0]].append((method, path, operation))
     parts = document["components"]
     intro, *rules = document["info"]["description"].split("\n\n")
-    abouts = "".join(f"<p>{_text(rule)}</p>\n" for rule in rules)
-    schemas = "".join(_schema(name, schema) for name, schema in parts["schemas"].items())
-    operations = "".join(_group(tag, groups[tag["name"]], parts["schemas"]) for tag in document["tags"])
+    abouts = "".join(f"<p>{_render_text(rule)}</p>\n" for rule in rules)
+    schemas = "".join(_render_schema(name, schema) for name, schema in parts["schemas"].items())
+    operations = "".join(_render_group(tag, groups[tag["name"]], parts["schemas"]) for tag in document["tags"])
     return (
-        f'<div class="api">\n{_index(groups)}<main>\n{_languages()}<p class="api-intro">{_text(intro)}</p>\n'
-        f"{_start(document, link, address)}{operations}"
+        f'<div class="api">\n{_render_index(groups)}<main>\n{_render_language_choice()}'
+        f'<p class="api-intro">{_render_text(intro)}</p>\n'
+        f"{_render_start(document, link, address)}{operations}"
         f'<h2 id="rules">Rules for all requests</h2>\n{abouts}'
-        f'<h2 id="errors">Errors</h2>\n{_answers(parts["responses"], "error-")}'
+        f'<h2 id="errors">Errors</h2>\n{_render_answers(parts["responses"], "error-")}'
         f'<details class="api-types"><summary><h2 id="types">Types</h2></summary>\n{schemas}</details>\n'
         "</main>\n</div>\n"
     )
 
 
-def _text(text: str) -> str:
+def _render_text(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _code(text: str) -> str:
+def _render_code(text: str) -> str:
     return f"<code>{escape(text)}</code>"
 
 
-def _label(method: str) -> str:
+def _render_method(method: str) -> str:
     return f'<span class="api-method api-{method}">{method.upper()}</span>'
 
 
-def _anchor(tag: str) -> str:
+def _make_anchor(tag: str) -> str:
     return escape(f"group-{tag.lower().replace(' ', '-')}")
 
 
-def _index(groups: Mapping[str, Iterable[tuple[str, str, Part]]]) -> str:
+def _render_index(groups: Mapping[str, Iterable[tuple[str, str, Part]]]) -> str:
     items = ['<li><a href="#start">Start</a></li>\n']
     for tag, operations in groups.items():
         links = "".join(
-            f'<li><a href="#{escape(operation["operationId"])}">{_label(method)}'
-            f"<span>{_text(operation['summary'].partition(',')[0])}</span></a></li>\n"
+            f'<li><a href="#{escape(operation["operationId"])}">{_render_method(method)}'
+            f"<span>{_render_text(operation['summary'].partition(',')[0])}</span></a></li>\n"
             for method, _, operation in operations
         )
-        items.append(f'<li><a href="#{_anchor(tag)}">{escape(tag)}</a>\n<ul>\n{links}</ul></li>\n')
+        items.append(f'<li><a href="#{_make_anchor(tag)}">{escape(tag)}</a>\n<ul>\n{links}</ul></li>\n')
     items += [f'<li><a href="#{name}">{name.capitalize()}</a></li>\n' for name in ("rules", "errors", "types")]
     return f'<nav aria-label="Contents">\n<ul>\n{"".join(items)}</ul>\n</nav>\n'
 
 
-def _languages() -> str:
+def _render_language_choice() -> str:
     choices = "".join(
         f'<label><input type="radio" name="api-language" id="api-{name.lower()}" aria-label="{name}"'
         f"{' checked' if name == LANGUAGES[0] else ''}>{name}</label>\n"
@@ -166,65 +167,73 @@ def _languages() -> str:
     return f'<div class="api-bar"><fieldset><legend>Examples in</legend>{choices}</fieldset></div>\n'
 
 
-def _start(document: Part, link: str, address: str) -> str:
+def _render_start(document: Part, link: str, address: str) -> str:
     scheme = document["components"]["securitySchemes"]["credential"]
     operation = document["paths"]["/v1/{app}/_me"]["get"]
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
     programs = {name: text.replace(ADDRESS, address) + samples.get(name, FIRST) for name, text in START.items()}
     return (
         f'<section id="start">\n<h2>Start</h2>\n<p>Every request carries a key in the {escape(scheme["in"])} '
-        f"{_code(scheme['name'])}: {_text(scheme['description'])} {_text(KEY)}</p>\n"
-        f'{_pair(programs, "200", operation["responses"]["200"])}<p class="api-quiet">All examples go on from '
+        f"{_render_code(scheme['name'])}: {_render_text(scheme['description'])} {_render_text(KEY)}</p>\n"
+        f'{_render_pair(programs, "200", operation["responses"]["200"])}<p class="api-quiet">All examples go on from '
         f'these lines. This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.'
         "</p>\n</section>\n"
     )
 
 
-def _group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
-    shown = "".join(
-        _operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN)
+def _render_group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
+    details = "".join(
+        _render_operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN)
         for number, operation in enumerate(operations)
     )
-    return f'<h2 id="{_anchor(tag["name"])}">{escape(tag["name"])}</h2>\n<p>{_text(tag["description"])}</p>\n{shown}'
+    return (
+        f'<h2 id="{_make_anchor(tag["name"])}">{escape(tag["name"])}</h2>\n'
+        f"<p>{_render_text(tag['description'])}</p>\n{details}"
+    )
 
 
-def _operation(method: str, path: str, operation: Part, schemas: Part, *, is_open: bool) -> str:
+def _render_operation(method: str, path: str, operation: Part, schemas: Part, *, is_open: bool) -> str:
     name, comma, more = operation["summary"].partition(",")
-    about = f"<p>{_text(operation['description'])}</p>\n" if "description" in operation else ""
+    about = f"<p>{_render_text(operation['description'])}</p>\n" if "description" in operation else ""
     answers = {status: answer for status, answer in operation["responses"].items() if "$ref" not in answer}
     links = ", ".join(
         f'<a href="#error-{status}">{status}</a>' for status in sorted(operation["responses"].keys() - answers.keys())
     )
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
-    shown = next((status for status, answer in answers.items() if _find_example(answer)), next(iter(answers)))
+    shown_status = next((status for status, answer in answers.items() if _find_example(answer)), next(iter(answers)))
     parameters = [
-        (_code(p["name"]), ", ".join((escape(p["in"]), *_parameter_type(p))), [_text(p["description"])])
+        (
+            _render_code(p["name"]),
+            ", ".join((escape(p["in"]), *_render_parameter_type(p))),
+            [_render_text(p["description"])],
+        )
         for p in operation["parameters"]
     ]
     return (
-        f'<details class="api-operation"{" open" if is_open else ""}>\n<summary>{_label(method)}<span>'
-        f'<strong>{_text(name)}</strong><span class="api-quiet">{comma}{_text(more)}</span> '
+        f'<details class="api-operation"{" open" if is_open else ""}>\n<summary>{_render_method(method)}<span>'
+        f'<strong>{_render_text(name)}</strong><span class="api-quiet">{comma}{_render_text(more)}</span> '
         f'<span class="api-path">{escape(path)}</span></span></summary>\n'
-        f'<section id="{escape(operation["operationId"])}">\n{about}{_pair(samples, shown, answers[shown])}'
-        f"{_fields('Parameters', parameters)}{_body(operation.get('requestBody'), schemas)}"
-        f"{_answers(answers)}<p>Errors: {links}</p>\n</section>\n</details>\n"
+        f'<section id="{escape(operation["operationId"])}">\n{about}'
+        f"{_render_pair(samples, shown_status, answers[shown_status])}"
+        f"{_render_fields('Parameters', parameters)}{_render_body(operation.get('requestBody'), schemas)}"
+        f"{_render_answers(answers)}<p>Errors: {links}</p>\n</section>\n</details>\n"
     )
 
 
-def _parameter_type(parameter: Part) -> list[str]:
+def _render_parameter_type(parameter: Part) -> list[str]:
     """Returns the type of a parameter, except in the path: a pattern of names or ids does not help a reader."""
-    return [] if parameter["in"] == "path" else [_type(parameter["schema"])]
+    return [] if parameter["in"] == "path" else [_render_type(parameter["schema"])]
 
 
 def _find_example(answer: Part) -> object:
     return next((body["example"] for body in answer.get("content", {}).values() if "example" in body), None)
 
 
-def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
+def _render_pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
     """Returns an example request in each language beside its answer. A language without one gets a comment."""
     tabs = "".join(f'<label for="api-{name.lower()}" aria-hidden="true">{name}</label>' for name in LANGUAGES)
     sources = "".join(
-        _pre(samples.get(name) or f"# The {name} client has no call for this.", f"api-{name.lower()}")
+        _render_block(samples.get(name) or f"# The {name} client has no call for this.", f"api-{name.lower()}")
         for name in LANGUAGES
     )
     example = _find_example(answer)
@@ -233,11 +242,11 @@ def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
     return (
         f'<div class="api-pair">\n<div class="api-request"><p class="api-tabs">{tabs}</p>{sources}</div>\n'
         f'<div class="api-answer"><p><strong>{status}</strong> {escape(answer["description"])} <span class="api-quiet">'
-        f"{escape(media)}</span></p>{_pre(body) if body else ''}</div>\n</div>\n"
+        f"{escape(media)}</span></p>{_render_block(body) if body else ''}</div>\n</div>\n"
     )
 
 
-def _pre(text: str, kind: str = "") -> str:
+def _render_block(text: str, kind: str = "") -> str:
     """Returns a block of code. A long block scrolls, so the keyboard must be able to focus it."""
     attribute = f' class="{kind}"' if kind else ""
     rows = sum(len(line) // NARROW + 1 for line in text.split("\n"))
@@ -254,7 +263,7 @@ def coloured(code: str) -> str:
     return html + escape(code[end:])
 
 
-def _fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str:
+def _render_fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str:
     items = "".join(
         f'<li><span>{name} <span class="api-quiet">{kind}</span></span><span>{"<br>".join(abouts)}</span></li>\n'
         for name, kind, abouts in fields
@@ -263,16 +272,17 @@ def _fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str
     return f'{head}<ul class="api-fields">\n{items}</ul>\n' if items else ""
 
 
-def _body(body: Part | None, schemas: Part) -> str:
+def _render_body(body: Part | None, schemas: Part) -> str:
     if body is None:
         return ""
     types = dict.fromkeys(name for media in body["content"].values() for name in _find_type_names(media["schema"]))
     folded = "".join(
-        f"<details><summary>Fields of {escape(name)}</summary>\n{_properties(schemas[name], 'required')}</details>\n"
+        f"<details><summary>Fields of {escape(name)}</summary>\n"
+        f"{_render_properties(schemas[name], 'required')}</details>\n"
         for name in types
     )
     optional = "" if body["required"] else ", or nothing"
-    return f"<h3>Body</h3>\n<p>{_content(body['content'])}{optional}</p>\n{folded}"
+    return f"<h3>Body</h3>\n<p>{_render_content(body['content'])}{optional}</p>\n{folded}"
 
 
 def _find_type_names(schema: Part) -> list[str]:
@@ -281,15 +291,15 @@ def _find_type_names(schema: Part) -> list[str]:
     return [name for form in schema.get("anyOf", ()) for name in _find_type_names(form)]
 
 
-def _answers(answers: Part, anchor: str = "") -> str:
-    return _fields(
+def _render_answers(answers: Part, anchor: str = "") -> str:
+    return _render_fields(
         "" if anchor else "Answers",
         [
             (
                 f'<span id="{anchor}{status}">{status}</span>' if anchor else status,
-                f"{escape(answer['description'])} {_content(answer.get('content', {}))}",
+                f"{escape(answer['description'])} {_render_content(answer.get('content', {}))}",
                 [
-                    f"{_code(name)}: {_text(header['description'])}"
+                    f"{_render_code(name)}: {_render_text(header['description'])}"
                     for name, header in answer.get("headers", {}).items()
                 ],
             )
@@ -298,52 +308,56 @@ def _answers(answers: Part, anchor: str = "") -> str:
     )
 
 
-def _content(content: Part) -> str:
-    return ", ".join(f"{_code(media)} {_type(value['schema'])}" for media, value in content.items())
+def _render_content(content: Part) -> str:
+    return ", ".join(f"{_render_code(media)} {_render_type(value['schema'])}" for media, value in content.items())
 
 
-def _properties(schema: Part, word: str = "always there") -> str:
+def _render_properties(schema: Part, word: str = "always there") -> str:
     required = schema.get("required", ())
     fields = [
-        (_code(name), f"{_type(value)}{f', {word}' if name in required else ''}", _find_descriptions(value))
+        (
+            _render_code(name),
+            f"{_render_type(value)}{f', {word}' if name in required else ''}",
+            _find_descriptions(value),
+        )
         for name, value in schema.get("properties", {}).items()
     ]
-    return _fields("", fields) or f"<p>{_type(schema)}</p>\n"
+    return _render_fields("", fields) or f"<p>{_render_type(schema)}</p>\n"
 
 
-def _schema(name: str, schema: Part) -> str:
-    about = f"<p>{_text(schema['description'])}</p>\n" if "description" in schema else ""
+def _render_schema(name: str, schema: Part) -> str:
+    about = f"<p>{_render_text(schema['description'])}</p>\n" if "description" in schema else ""
     return (
         f'<details>\n<summary>{escape(name)}</summary>\n<section id="type-{escape(name)}">\n{about}'
-        f"{_properties(schema)}</section>\n</details>\n"
+        f"{_render_properties(schema)}</section>\n</details>\n"
     )
 
 
 def _find_descriptions(schema: Part) -> list[str]:
-    own = [_text(schema["description"])] if "description" in schema else []
+    own = [_render_text(schema["description"])] if "description" in schema else []
     return own + [about for form in schema.get("anyOf", ()) for about in _find_descriptions(form)]
 
 
-def _type(schema: Part) -> str:
+def _render_type(schema: Part) -> str:
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#type-{name}">{name}</a>'
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(map(_type, schema["anyOf"])))
+        return " or ".join(dict.fromkeys(map(_render_type, schema["anyOf"])))
     if "enum" in schema:
-        words = " or ".join(_code(msgspec.json.encode(value).decode()) for value in schema["enum"])
+        words = " or ".join(_render_code(msgspec.json.encode(value).decode()) for value in schema["enum"])
     elif schema.get("type") == "array":
-        words = f"list of {_type(schema.get('items', {}))}"
+        words = f"list of {_render_type(schema.get('items', {}))}"
     elif "additionalProperties" in schema:
         values = schema["additionalProperties"]
-        words = f"map of text to {_type(values if isinstance(values, Mapping) else {})}"
+        words = f"map of text to {_render_type(values if isinstance(values, Mapping) else {})}"
     else:
         kind = schema.get("type", "anything")
         words = KINDS.get(kind, escape(kind))
-    return ", ".join([words, *_limits(schema)])
+    return ", ".join([words, *_render_limits(schema)])
 
 
-def _limits(schema: Part) -> list[str]:
+def _render_limits(schema: Part) -> list[str]:
     limits = [
         f"{words} {schema[name]:,}{unit}"
         for name, words, unit in (
@@ -355,7 +369,7 @@ def _limits(schema: Part) -> list[str]:
         if name in schema
     ]
     if "pattern" in schema:
-        limits.append(_code(schema["pattern"]))
+        limits.append(_render_code(schema["pattern"]))
     if schema.get("default") is not None:
-        limits.append(f"default {_code(msgspec.json.encode(schema['default']).decode())}")
+        limits.append(f"default {_render_code(msgspec.json.encode(schema['default']).decode())}")
     return limits

@@ -92,7 +92,7 @@ class Authenticator:
         return self._read_caller(header or "") if caller is None else caller
 
     def cached_caller(self, header: str | None) -> Caller | None:
-        """Returns the caller if it is cached and its entry has not expired."""
+        """Returns the caller if it is cached and its entry has not expired. Without a header it is ``ANYBODY``."""
         if header is None:
             return ANYBODY
         entry = self._cache.get(header) or self._find_entry(header)
@@ -112,26 +112,34 @@ class Authenticator:
         return None if entry is None else entry[0]
 
     def keys(self, header: str) -> list[bytes]:
+        """Returns the digests of a header's application keys, in their order.
+
+        Raises ``NotAuthenticated`` as reading does.
+        """
         return [digest_of(key) for scheme, key in self._parse_credentials(header) if scheme == ApplicationKeys.scheme]
 
     def forget(self, header: str) -> None:
         with self._lock:
-            self._forget(_cache_key(header))
+            self._forget(_make_cache_key(header))
 
     def _find_entry(self, header: str) -> tuple[Caller, float] | None:
-        """Returns the cached caller and its time of expiry, for any form of the header; None if it is not cached."""
+        """Returns the cached caller and its time of expiry, for any form of the header; None if it is not cached.
+
+        An expired entry is returned as well.
+        """
         if len(header) > MAX_HEADER:
             return None
-        entry = self._cache.get(header if len(header) <= MAX_PLAIN_KEY else _cache_key(header))
+        entry = self._cache.get(header if len(header) <= MAX_PLAIN_KEY else _make_cache_key(header))
         if entry is None:
             with suppress(NotAuthenticated):
-                entry = self._cache.get(_cache_key(_canonical_header(self._parse_credentials(header))))
+                entry = self._cache.get(_make_cache_key(_make_canonical_header(self._parse_credentials(header))))
         return entry
 
     def _parse_credentials(self, header: str) -> list[tuple[str, str]]:
         """Returns schemes and credentials in their order; skips unknown schemes and blank parts.
 
-        Raises if they are too many or too long.
+        Raises:
+            NotAuthenticated: The header is too long, or has too many parts or credentials.
         """
         if len(header) > MAX_HEADER:
             text = f"The header Authorization is too long: {len(header)} characters, at most {MAX_HEADER}."
@@ -151,12 +159,13 @@ class Authenticator:
     def _read_caller(self, header: str) -> Caller:
         """Reads all credentials of a header and caches their caller, who has the rights of all of them.
 
-        One bad credential refuses all.
+        One bad credential refuses all, and drops the cached caller. Without a known credential the caller is
+        ``ANYBODY``.
         """
         credentials = self._parse_credentials(header)
         if not credentials:
             return ANYBODY
-        key = _cache_key(_canonical_header(credentials))
+        key = _make_cache_key(_make_canonical_header(credentials))
         began = self._clock()
         try:
             results = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
@@ -189,6 +198,11 @@ class Authenticator:
                 del self._keys_by_caller[names]
 
     def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
+        """Reads a credential; returns its identity and the seconds for which it may be cached.
+
+        Raises:
+            NotAuthenticated: The credential is not valid, or has expired.
+        """
         now = self._wall()
         identity = reader.read(credential, now)
         remaining_seconds = math.inf if identity.expires is None else identity.expires - now
@@ -197,11 +211,11 @@ class Authenticator:
         return identity, min(reader.max_cache_seconds, remaining_seconds)
 
 
-def _canonical_header(credentials: list[tuple[str, str]]) -> str:
+def _make_canonical_header(credentials: list[tuple[str, str]]) -> str:
     return "; ".join(sorted({f"{scheme} {credential}" for scheme, credential in credentials}))
 
 
-def _cache_key(header: str) -> str | bytes:
+def _make_cache_key(header: str) -> str | bytes:
     return header if len(header) <= MAX_PLAIN_KEY else sha256(header.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -232,12 +246,18 @@ class Authorization:
         return self._authenticate(request.headers.get("authorization"))
 
     async def identify(self, request: Request) -> Caller:
+        """Returns the caller of a request, as :meth:`caller` does, without blocking the loop."""
         if request.refused is not None:
             raise request.refused
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         return await request.in_pool(lambda: self.caller(request)) if caller is None else caller
 
     async def member(self, request: Request) -> Credential:
+        """Returns the member's credential in a consumer group, made of the caller and its application keys.
+
+        Raises:
+            NotAllowed: The request has no credential.
+        """
         caller = await self.identify(request)
         self.require_credential(request, caller)
         return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), caller)
@@ -255,13 +275,15 @@ class Authorization:
             raise _make_refusal(request, caller, "")
 
     def forget(self, request: Request) -> None:
+        """Drops the caller of a request from the cache."""
         if (header := request.headers.get("authorization")) is not None:
             self._authenticate.forget(header)
 
     def tenant(self, request: Request) -> str | None:
         """Returns the tenant of a request from the cache.
 
-        All callers without a credential have one tenant. Returns None if the credential has not been read yet.
+        All callers without a credential have one tenant. Returns None if the credential has not been read, or was read
+        too long ago (:meth:`Authenticator.stale_tenant`).
         """
         header = request.headers.get("authorization")
         return ANONYMOUS if header is None else self._authenticate.stale_tenant(header)
@@ -269,7 +291,7 @@ class Authorization:
     def stale_caller(self, request: Request) -> Caller | None:
         """Returns the cached caller, even if its entry has expired; it gives no permission.
 
-        Returns None if its credential has not been read, or is not valid.
+        Returns ``ANYBODY`` without a header, and None if the credential has not been read or is not valid.
         """
         header = request.headers.get("authorization")
         return ANYBODY if header is None else self._authenticate.stale_caller(header)
@@ -347,7 +369,11 @@ class Authorization:
         return admitted
 
     def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
-        """Authorizes a caller from the caches; returns None if something has to be read (:meth:`admit`)."""
+        """Authorizes a caller from the caches alone.
+
+        Returns None if something has to be read, and also if the cached queue and caller do not allow the action: only
+        :meth:`admit` refuses.
+        """
         queue = self._service.store.catalogue.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
@@ -447,8 +473,9 @@ class Authorization:
                 raise _make_refusal(request, caller, explain_refusal(caller, application, action))
 
     def readable(self, request: Request, application: str, most: int) -> list[str]:
-        """Returns the names of queues that the caller's grants let it read, whether they exist or not.
+        """Returns the names of queues that the caller's grants let it read, exact names first.
 
+        A name that a grant has in full is returned whether the queue exists or not; a pattern gives existing queues.
         Queues that name the caller only as a principal are left out: they are not indexed by principal.
 
         Args:
@@ -508,6 +535,7 @@ class Authorization:
 
 
 def consumes(queue: Queue, caller: Caller) -> bool:
+    """Returns whether a caller may consume a queue as a member of a group: it needs ``read`` and ``claim``."""
     return all(allowed(queue, caller, action) for action in CONSUMING)
 
 

@@ -139,7 +139,9 @@ class Endpoint:
         return plain and announced_length(request) == 0
 
     async def answer(self, view: View, request: Request, match: Match) -> Response:
-        """Answers a request with one of the views, and counts it.
+        """Answers a request with one of the views, in a thread if it blocks, and counts it.
+
+        An error becomes its response. Query fields and headers that the view does not know get a warning.
 
         Raises:
             BodyWanted: The view needs the body, which has not been received yet.
@@ -176,6 +178,7 @@ class Endpoint:
         return self._add_allow(text_response(self._allow))
 
     async def _no_such_method(self, request: Request, match: Match) -> Response:
+        """Answers 405, or 404 in the original API, with the methods in ``Allow``."""
         if self._original:
             return self._add_allow(error_response(NoSuchResource("The resource does not have this method."), request))
         text = f"{request.method[:20]} is not a method of this resource. It has: {self._allow}."
@@ -224,6 +227,7 @@ class Resources:
         return self._find_cached(raw) if len(raw) <= MAX_CACHED_PATH_BYTES else self._find(raw)
 
     def _find(self, raw: bytes) -> ResourceMatch:
+        """Returns the first resource that matches a path, or the one for paths that none matches."""
         path = decode_path(raw)
         if path is None:
             return ResourceMatch(raw.decode("latin-1"), self._nowhere, {})
@@ -240,11 +244,11 @@ def with_warning(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> t
     They are appended to a Warning header that is there already: many clients keep one header of each name.
     """
     existing = [value for name, value in headers if name == WARNING]
-    texts = [_warning(kind, names) for kind, names in ignored.items()]
+    texts = [_make_warning(kind, names) for kind, names in ignored.items()]
     return (*(header for header in headers if header[0] != WARNING), (WARNING, ", ".join([*existing, *texts])))
 
 
-def _warning(kind: str, ignored: Ignored) -> str:
+def _make_warning(kind: str, ignored: Ignored) -> str:
     names = ", ".join(quote(name, safe="")[:MAX_NAME] for name in ignored.names)
     more = f" and {ignored.total - len(ignored.names)} more" if ignored.total > len(ignored.names) else ""
     return f'299 - "Ignored, as they are no {kind}: {names}{more}"'
@@ -262,12 +266,13 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
     candidates = sorted(request.headers.keys() - allowed)[:MAX_COMPARED]
     suspects = [name for name in candidates if len(name) <= MAX_LENGTH and _is_like_ours(name)]
     if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER))]:
-        known = sorted(allowed.difference(COMMON_HEADERS))
-        note_unknown(request, ignored, "header", "operation", known)
+        known_names = sorted(allowed.difference(COMMON_HEADERS))
+        note_unknown(request, ignored, "header", "operation", known_names)
 
 
 @lru_cache(1024)
 def _is_like_ours(name: str) -> bool:
+    """Returns whether a header's name is one that some operation reads, or similar to it."""
     return name.startswith(OWN_HEADER[:-1]) or bool(get_close_matches(name, MESSAGE_HEADERS, 1, LIKENESS))
 
 

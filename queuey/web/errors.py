@@ -69,15 +69,15 @@ def error_response(error: Exception, request: Request) -> Response:
         return _crash_response(text, request) if form is None else form(error, status, text)
     if form is not None:
         return form(error, status, str(error))
-    extra = _extra_fields(error, request)
-    headers = _headers(error, status)
+    extra = _find_extra_fields(error, request)
+    headers = _make_headers(error, status)
     if _wants_problem(request):
-        return _problem_response(status, _code(error), _texts(error), extra, headers)
+        return _problem_response(status, _find_code(error), _find_texts(error), extra, headers)
     if isinstance(error, errors.NotAllowed):
         return Response(status, f"403 Forbidden\n\n{error}\n".encode(), TEXT)
     if isinstance(error, NoSuchResource | errors.ApplicationNotFound):
         return Response(status, NO_SUCH_RESOURCE.encode(), TEXT)
-    response = json_response({"status": "error", "error_msg": _texts(error), **extra}, status)
+    response = json_response({"status": "error", "error_msg": _find_texts(error), **extra}, status)
     response.headers += headers
     return response
 
@@ -86,7 +86,7 @@ def plain_error_response(error: errors.QueueyError) -> Response:
     """Returns the response to an error outside of a request, such as one from opening a store."""
     status = status_of(error)
     extra = {"outcome": getattr(error, "outcome", "none")}
-    return _problem_response(status, error.code, _texts(error), extra, _headers(error, status))
+    return _problem_response(status, error.code, _find_texts(error), extra, _make_headers(error, status))
 
 
 def as_unauthenticated(error: Exception) -> Exception:
@@ -95,24 +95,24 @@ def as_unauthenticated(error: Exception) -> Exception:
 
 
 def error_texts(error: Exception) -> dict[str, str]:
-    return _texts(error)
+    return _find_texts(error)
 
 
 def _wants_problem(request: Request) -> bool:
     return accepts(request.headers.get("accept", ""), "application/problem+json")
 
 
-def _code(error: Exception) -> str:
+def _find_code(error: Exception) -> str:
     return error.code if isinstance(error, errors.QueueyError) else "Error"
 
 
-def _texts(error: Exception) -> dict[str, str]:
+def _find_texts(error: Exception) -> dict[str, str]:
     if isinstance(error, errors.InvalidRequest):
         return error.fields
-    return {_code(error): str(error)}
+    return {_find_code(error): str(error)}
 
 
-def _extra_fields(error: Exception, request: Request) -> dict[str, Any]:
+def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
     """Returns the further fields of an error's body, above all whether a write may have been done."""
     if request.in_doubt:
         return {"outcome": "unknown"}
@@ -136,7 +136,8 @@ def _extra_fields(error: Exception, request: Request) -> dict[str, Any]:
     return {}
 
 
-def _headers(error: Exception, status: int) -> tuple[Header, ...]:
+def _make_headers(error: Exception, status: int) -> tuple[Header, ...]:
+    """Returns ``Retry-After`` for 429 and 503, the challenge for 401, or the headers of the status."""
     if status in {429, 503} or isinstance(error, errors.KeyInUse):
         return (("Retry-After", str(getattr(error, "retry_after", 1))),)
     if isinstance(error, errors.NotAuthenticated):
@@ -167,13 +168,14 @@ def _without_secrets(path: str) -> str:
 
 
 def _log_crash(error: Exception, request: Request) -> str:
-    """Logs a defect under a random id, which is all that the client gets."""
+    """Logs a defect under a random id, which is all that the client gets, and returns the id."""
     crash = secrets.token_hex(8)
     logger.error("crash %s: %s %r", crash, request.method, _without_secrets(request.path), exc_info=error)
     return crash
 
 
 def _crash_response(text: str, request: Request) -> Response:
+    """Answers 500 with this text, as a problem or plain JSON."""
     texts = {"InternalError": text}
     if _wants_problem(request):
         return _problem_response(500, "InternalError", texts, {}, ())
@@ -181,7 +183,7 @@ def _crash_response(text: str, request: Request) -> Response:
 
 
 def refusal(status: int, why: str) -> Response:
-    """Makes the response to a request that could not be read, or that came when there were too many connections."""
+    """Makes the JSON response to a request that could not be read, or for which there are too many connections."""
     response = json_response({"status": "error", "error_msg": {"request": why}}, status)
     if status == 503:  # noqa: PLR2004 - there are too many connections
         response.headers += (("Retry-After", "1"),)

@@ -35,8 +35,8 @@ class Fields(Generic[S]):
         struct = inspect.type_info(kind)
         assert isinstance(struct, inspect.StructType)  # noqa: S101
         self.names = frozenset(f.encode_name for f in struct.fields)
-        self._parsers = {f.encode_name: (f.name, _parser(f.type, limits)) for f in struct.fields}
-        self._inner = {f.encode_name: inner for f in struct.fields if (inner := _inner(f.type)) is not None}
+        self._parsers = {f.encode_name: (f.name, _make_parser(f.type, limits)) for f in struct.fields}
+        self._inner = {f.encode_name: inner for f in struct.fields if (inner := _find_inner(f.type)) is not None}
         self._required = {f.encode_name: f.name for f in struct.fields if f.required}
 
     def read(self, given: Mapping[str, object], errors: Errors, request: Request | None = None) -> S:
@@ -74,7 +74,10 @@ class Fields(Generic[S]):
         return values
 
     def json(self, request: Request, otherwise: bytes = b"") -> dict[str, Any]:
-        """Returns the JSON object in the body of a request; an empty body is read as ``otherwise``."""
+        """Returns the JSON object in the body of a request, and records its unknown fields in the request.
+
+        An empty body is read as ``otherwise``.
+        """
         values = read_object(read_body(request, self._most) or otherwise)
         if self._inner or not self.names.issuperset(values):
             self.note_unknown(request, values)
@@ -84,6 +87,7 @@ class Fields(Generic[S]):
         return self.read(self.json(request), errors)
 
     def note_unknown(self, request: Request, values: Mapping[str, object]) -> None:
+        """Records unknown fields, also those of inner objects, for a warning (:func:`note_unknown`)."""
         items = ((self.names, values), *self._inner_objects(values))
         if unknown := dict.fromkeys(name for names, item in items for name in item if name not in names):
             allowed = self.names.union(*(names for names, _ in self._inner.values()))
@@ -110,6 +114,7 @@ class Queries(Generic[T]):
         self._cache: dict[str, T] = {}
 
     def read(self, request: Request) -> T:
+        """Returns what the query says, from the cache if possible. A query with unknown fields is read each time."""
         text = request.query
         parsed = self._cache.get(text)
         if parsed is None:
@@ -136,8 +141,11 @@ def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
     return inspect.AnyType() if metadata.get("raw") else kind, metadata
 
 
-def _inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
-    """Returns the field names of a type's inner structs, and whether these are the values of an object."""
+def _find_inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
+    """Returns the field names of a type's inner structs, and whether these are the values of an object.
+
+    Returns None for a type without inner structs.
+    """
     kind, _ = _unwrap(kind)
     is_map = isinstance(kind, inspect.DictType)
     item = kind.value_type if isinstance(kind, inspect.DictType) else getattr(kind, "item_type", kind)
@@ -146,10 +154,10 @@ def _inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
     return frozenset(f.encode_name for f in item.fields), is_map
 
 
-def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:
+def _make_parser(kind: inspect.Type, limits: Limits) -> Parse | None:
     """Returns the function that parses values of a type within its limits, or None if any value will do."""
     kind, metadata = _unwrap(kind)
-    bounds = _bounds(kind, metadata.get("x-limit"), limits)
+    bounds = _find_bounds(kind, metadata.get("x-limit"), limits)
     match kind:
         case inspect.IntType():
             parse: Parse = partial(validators.integer, **bounds)
@@ -168,7 +176,8 @@ def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:
     return parse
 
 
-def _bounds(kind: inspect.Type, limit: str | None, limits: Limits) -> dict[str, Any]:
+def _find_bounds(kind: inspect.Type, limit: str | None, limits: Limits) -> dict[str, Any]:
+    """Returns the bounds of a number, from 0 unless the type says otherwise, or the max length of text or a list."""
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         return {"least": kind.ge or 0, "most": getattr(limits, limit) if limit else kind.le}
     if isinstance(kind, inspect.StrType | inspect.ListType):

@@ -61,6 +61,7 @@ def check_value(raw: bytes, *, block: int = BLOCK) -> str:
 
 
 def _check_parts(raw: bytes, block: int) -> None:
+    """Raises if a value nests more deeply than ``MAX_DEPTH``, or has a number that decoders may refuse."""
     depth = 0
     for part in _outside_strings(raw, block):
         depths = list(accumulate(map(_STEPS.__getitem__, part.translate(None, _NO_BRACKETS)), initial=depth))
@@ -72,7 +73,10 @@ def _check_parts(raw: bytes, block: int) -> None:
 
 
 def _outside_strings(raw: bytes, block: int) -> Iterator[bytes]:
-    """Yields valid JSON without its strings, in parts that end with a comma, so that no number is cut."""
+    """Yields valid JSON without its strings, in parts of about ``block`` bytes.
+
+    A part ends with a comma, so that no number is cut.
+    """
     bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # each remaining quotation mark begins or ends a string
     start, inside = 0, False
     while start < len(bare):

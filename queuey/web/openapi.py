@@ -147,11 +147,11 @@ def document(api: Api, limits: msgspec.Struct) -> Schema:
     for kind in set(_find_structs(answered)).difference(_find_structs(requests)):
         _complete_answer(components[kind.__name__], kind)
     for kind in _find_structs(kinds):
-        _describe(components[kind.__name__], kind)
+        _add_descriptions(components[kind.__name__], kind)
     schemas = dict(zip(kinds, found_schemas, strict=True))
     paths: dict[str, Schema] = {}
     for operation in api.operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, api, schemas)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _make_operation(operation, api, schemas)
     content = {
         "openapi": "3.1.0",
         "info": {
@@ -164,7 +164,7 @@ def document(api: Api, limits: msgspec.Struct) -> Schema:
         "paths": paths,
         "components": {
             "schemas": components,
-            "responses": {str(status): _response(status, spec, schemas) for status, spec in api.errors.items()},
+            "responses": {str(status): _make_response(status, spec, schemas) for status, spec in api.errors.items()},
             "securitySchemes": {"credential": dict(api.security)},
         },
     }
@@ -172,10 +172,11 @@ def document(api: Api, limits: msgspec.Struct) -> Schema:
     return resolved
 
 
-def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
+def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
+    """Returns the document of an operation, with its example and code samples."""
     parts = [p for p in api.path_parameters if f"{{{p.name}}}" in operation.path]
-    query = [] if operation.query is None else [*_query_parameters(operation.query), api.strict]
-    answers = {str(status): _response(status, spec, schemas) for status, spec in operation.success.items()}
+    query = [] if operation.query is None else [*_make_query_parameters(operation.query), api.strict]
+    answers = {str(status): _make_response(status, spec, schemas) for status, spec in operation.success.items()}
     answers |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.errors}
     entry: Schema = {
         "summary": operation.summary,
@@ -188,7 +189,7 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
     if operation.about:
         entry["description"] = operation.about
     if operation.body:
-        content = _content(operation.body, schemas)
+        content = _make_content(operation.body, schemas)
         entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
     if (example := next((e for e in api.examples if e.operation == operation.id), None)) is not None:
         _add_example(entry, example)
@@ -200,15 +201,17 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
 
 
 def samples(operation: Operation, example: Example) -> dict[str, str]:
+    """Returns an example's request by language: curl, Python if there is one, and JavaScript."""
     sources = {
-        "curl": _curl(operation, example),
+        "curl": _make_curl(operation, example),
         "Python": example.python,
-        "JavaScript": example.javascript or _fetch(operation, example),
+        "JavaScript": example.javascript or _make_fetch(operation, example),
     }
     return {label: source for label, source in sources.items() if source}
 
 
 def _add_example(entry: Schema, example: Example) -> None:
+    """Puts the example's values into the parameters, the body and the response of an operation's entry."""
     values = example.path | example.query | example.headers
     for parameter in entry["parameters"]:
         if parameter["name"] in values:
@@ -222,7 +225,7 @@ def _add_example(entry: Schema, example: Example) -> None:
             content[media]["example"] = value
 
 
-def _address(operation: Operation, example: Example, api: str, url: str) -> str:
+def _make_url(operation: Operation, example: Example, api: str, url: str) -> str:
     """Returns the URL of an example, which begins with a variable: the service's URL, or its application's."""
     path = operation.path.format_map({name: quote(value, safe=":@,") for name, value in example.path.items()})
     address = url + path if "app" not in example.path else api + path.removeprefix(f"/v1/{example.path['app']}")
@@ -230,6 +233,7 @@ def _address(operation: Operation, example: Example, api: str, url: str) -> str:
 
 
 def indented(value: object, depth: int = 0) -> str:
+    """Returns JSON text; an object or list that does not fit in a line has an item on each."""
     line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     if not isinstance(value, list | dict) or len(line) + 2 * depth <= MAX_LINE:
         return line
@@ -240,12 +244,12 @@ def indented(value: object, depth: int = 0) -> str:
     return begin + ",".join(f"{margin}  {item}" for item in items) + margin + end
 
 
-def _curl(operation: Operation, example: Example) -> str:
+def _make_curl(operation: Operation, example: Example) -> str:
     sends = example.body is not None
     words = ["curl", "-N"] if [*operation.success[example.status].content] == [EVENTS] else ["curl"]
     if operation.method not in ({"POST"} if sends else {"GET"}):
         words += ["-X", operation.method]
-    words += [f'"{_address(operation, example, "$api", "$url")}"']
+    words += [f'"{_make_url(operation, example, "$api", "$url")}"']
     words += [] if operation.anonymous else ['-H "$auth"']
     words += [f"-H '{name}: {value}'" for name, value in example.headers.items()]
     if isinstance(example.body, str):
@@ -259,7 +263,7 @@ def _curl(operation: Operation, example: Example) -> str:
     return command
 
 
-def _fetch(operation: Operation, example: Example) -> str:
+def _make_fetch(operation: Operation, example: Example) -> str:
     """Returns the request in JavaScript without our client. ``auth`` is the value of the header with the key."""
     headers = example.headers if operation.anonymous else {"Authorization": "auth", **example.headers}
     named = [f"{name}: {value}" if value == "auth" else f'"{name}": "{value}"' for name, value in headers.items()]
@@ -273,12 +277,12 @@ def _fetch(operation: Operation, example: Example) -> str:
         fields.append("body: JSON.stringify({})".replace("{}", indented(example.body, 1)))
     joined = ",\n  ".join(fields)
     options = f", {{\n  {joined},\n}}" if len(fields) > 1 else ", { " + joined + " }" if fields else ""
-    address = _address(operation, example, "${api}", "${url}")
+    address = _make_url(operation, example, "${api}", "${url}")
     read = "json" if JSON in operation.success[example.status].content else "text"
     return f"const answer = await fetch(`{address}`{options});\nconsole.log(await answer.{read}());"
 
 
-def _query_parameters(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
+def _make_query_parameters(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
     """Yields the parameters of a query struct. In a query all values are text, so null and lists are left out."""
     _, components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
     for name, field in components[kind.__name__]["properties"].items():
@@ -294,20 +298,20 @@ def _query_parameters(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
         yield Parameter(name=name, place="query", about=about, schema=schema)
 
 
-def _schema(kind: Any, schemas: Mapping[Any, Schema]) -> Schema:  # noqa: ANN401 - a type or a schema
+def _find_schema(kind: Any, schemas: Mapping[Any, Schema]) -> Schema:  # noqa: ANN401 - a type or a schema
     if isinstance(kind, tuple):
-        return {"anyOf": [_schema(k, schemas) for k in kind]}
+        return {"anyOf": [_find_schema(k, schemas) for k in kind]}
     return dict(kind) if isinstance(kind, Mapping) else schemas[kind]
 
 
-def _content(content: Content, schemas: Mapping[Any, Schema]) -> Schema:
-    return {media: {"schema": _schema(kind, schemas)} for media, kind in content.items()}
+def _make_content(content: Content, schemas: Mapping[Any, Schema]) -> Schema:
+    return {media: {"schema": _find_schema(kind, schemas)} for media, kind in content.items()}
 
 
-def _response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]) -> Schema:
+def _make_response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]) -> Schema:
     answer: Schema = {"description": STATUS_LINES[status][4:]}
     if response.content:
-        answer["content"] = _content(response.content, schemas)
+        answer["content"] = _make_content(response.content, schemas)
     if response.headers:
         answer["headers"] = {
             name: {"description": about, "schema": {"type": "string"}} for name, about in response.headers.items()
@@ -316,12 +320,14 @@ def _response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]
 
 
 def _find_types(contents: Iterable[Content]) -> list[Any]:
+    """Returns the types in some contents, each once, without those that are schemas already."""
     values = [value for content in contents for value in content.values()]
     kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
 def _find_structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
+    """Returns the structs in some types, and those in their fields, each once."""
     structs: dict[type[msgspec.Struct], None] = {}
     pending = list(inspect.multi_type_info(kinds))
     while pending:
@@ -352,7 +358,7 @@ def _complete_answer(schema: Schema, kind: type[msgspec.Struct]) -> None:
             value.update(form_schema)
 
 
-def _describe(schema: Schema, kind: type[msgspec.Struct]) -> None:
+def _add_descriptions(schema: Schema, kind: type[msgspec.Struct]) -> None:
     """Puts the class docstring and its ``Attributes`` into the descriptions of a struct's schema and properties."""
     text, _, more = (kind.__doc__ or "").partition("\n\n")
     schema["description"] = _as_json(text)

@@ -90,6 +90,7 @@ class OpsViews:
                 self._ping_lock.release()
 
     def _ping(self) -> None:
+        """Writes to the store, and keeps its error, or a warning about the clock."""
         try:
             bridge.run(self._service.store.ping())
             self._warning = clock_warning(bridge.run(self._service.store.ledger.ids_ahead()))
@@ -176,7 +177,10 @@ class WorkerCounts:
         workers.handle(COUNTS, self._answer_counts)
 
     def all(self) -> metrics.Workers:
-        """Returns the counts of all workers, by number; None for one that does not answer in time."""
+        """Returns the counts of all workers, by number; None for one that does not answer in time.
+
+        The number of an only worker is blank.
+        """
         identity = self._workers.identity
         if identity.total == 1:
             return {"": self._own()}
@@ -244,10 +248,14 @@ class Backlogs:
         self._collection = Collection(lambda: list(self._measure()), INTERVAL, clock)
 
     def measure(self) -> list[QueueBacklog]:
-        """Returns recent backlogs; blocks. Queues that cannot be read now are left out."""
+        """Returns backlogs that are at most ``INTERVAL`` seconds old; blocks.
+
+        Queues that cannot be read now are left out.
+        """
         return self._collection.ask().result() if self._shown else []
 
     def _measure(self) -> Iterator[QueueBacklog]:
+        """Yields the backlogs of the shown queues, until their partitions are too many."""
         remaining = MAX_PARTITIONS
         for queue in self._shown.queues():
             remaining -= queue.partitions
@@ -295,6 +303,10 @@ class GroupLags:
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+    """Adds the resources for operators.
+
+    Metrics are at ``/metrics``, or at ``/__metrics__`` if a facade has other paths.
+    """
     app: App = config.registry.app
     backlogs, lags = Backlogs(app.service, app.shown_backlogs), GroupLags(app.service, app.shown_lags)
     views = OpsViews(app.service, backlogs=backlogs.measure, lags=lags.measure)

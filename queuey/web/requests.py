@@ -210,7 +210,7 @@ class Request:
             seconds: Max time to wait for a result. With 0, there is one attempt.
             attempt: Returns a result, which is false if it is empty. It checks the caller's rights again. Its argument
                 is the long poll that may be woken, or None if the request does not wait.
-            may_pass: Errors after which another attempt may succeed.
+            may_pass: Errors after which another attempt may succeed; the last one is raised when the time is over.
 
         Raises:
             QueueyError: The attempt failed, there is no place to wait, or the request did not get its turn in time.
@@ -227,7 +227,7 @@ class Request:
                         raise
 
     async def stream(self, source: Source, caller: Caller | None, *headers: Header) -> Response:
-        """Returns a response that continues with the events of a source as they arrive.
+        """Returns a response that continues with the events of a source; for HEAD, it ends after the first.
 
         Args:
             source: The events.
@@ -313,7 +313,7 @@ def refuse_unreadable(names: list[str]) -> NoReturn:
 
 
 def announced_length(request: Request) -> int | None:
-    """Returns the length of the body that the headers announce, or None if it is chunked.
+    """Returns the length of the body that the headers announce: 0 without any, or None if it is chunked.
 
     Raises:
         InvalidRequest: The body has another transfer coding, or its length is not a number.
@@ -380,6 +380,7 @@ class BodyReader:
     async def _receive(
         self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
     ) -> None:
+        """Receives the body, for up to the timeout, and holds memory for it unless it is small."""
         task = asyncio.current_task(loop)
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
@@ -521,7 +522,7 @@ def parse_form(text: str, what: str) -> dict[str, str]:
 
 
 def read_query(request: Request, known: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Reads the fields of the query. Unknown fields are ignored with a warning.
+    """Returns the fields of the query, also unknown ones, for which the response gets a warning.
 
     Args:
         request: The request.
@@ -553,8 +554,8 @@ def note_unknown(request: Request, names: Sequence[str], what: str, place: str, 
         others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
         errors = dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}. {others}")
         raise InvalidRequest(errors)
-    shown = [name[:MAX_NAME] for name in names[:MAX_NAMES]]
-    request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(shown, len(names))}
+    first_names = [name[:MAX_NAME] for name in names[:MAX_NAMES]]
+    request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(first_names, len(names))}
 
 
 def _unquote(text: str) -> str:
@@ -565,7 +566,7 @@ def _unquote(text: str) -> str:
 
 
 def read_fields(request: Request, most: int) -> dict[str, Any]:
-    """Reads the fields of a form or of a JSON object, by the Content-Type.
+    """Reads the fields of a form or of a JSON object, by the Content-Type; an empty body has none.
 
     Raises:
         InvalidRequest: The body is neither a form nor JSON, or is malformed.

@@ -169,12 +169,15 @@ class ResponseSender:
         self._stall = stall
 
     async def send(self, response: Response, exchange: Exchange, tenant: str) -> None:
-        """Sends a long response piece by piece. If it ends early, the server drops the connection."""
+        """Sends a long response piece by piece. If it ends early, the server drops the connection.
+
+        It ends early, without an error, if the client stalls or is slower than :data:`MIN_RATE`.
+        """
         await exchange.begin(response, response.size)
         remaining = response.size
         seconds = self._stall + remaining / MIN_RATE
         with suppress(TimeoutError):
-            for piece in _pieces(response.body):
+            for piece in _split_into_pieces(response.body):
                 if remaining < response.size:
                     await self._pause(tenant)
                 remaining -= len(piece)
@@ -189,7 +192,7 @@ class ResponseSender:
         Raises:
             TimeoutError: The client has not accepted it in time.
         """
-        for piece in _pieces(body):
+        for piece in _split_into_pieces(body):
             async with asyncio.timeout(self._stall):
                 await exchange.send(piece, more=True)
 
@@ -198,7 +201,8 @@ class ResponseSender:
             await exchange.send(b"", more=False)
 
 
-def _pieces(body: Body) -> Iterator[bytes]:
+def _split_into_pieces(body: Body) -> Iterator[bytes]:
+    """Yields a body in pieces, each but the last of ``PIECE_SIZE`` bytes or somewhat more; joins small parts."""
     gathered = b""
     for part in body if isinstance(body, list) else [body]:
         for start in range(0, len(part), PIECE_SIZE):

@@ -64,6 +64,7 @@ class Errors(dict[str, str]):
             return None
 
     def include(self, inner: Errors, prefix: str) -> None:
+        """Adds errors, with a prefix before the names of their fields."""
         self.update({prefix + name: text for name, text in inner.items()})
         self.depend_on_row = self.depend_on_row or inner.depend_on_row
 
@@ -83,25 +84,27 @@ def show(value: object) -> str:
 
 
 def integer(value: object, least: int, most: int) -> int:
-    """Reads a whole number; decimals of a JSON number are cut off."""
+    """Reads a whole number, also from text in plain digits; decimals of a JSON number are cut off."""
     if _is_number(value, _INTEGER):
         return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
     raise _make_not_number(value, "a whole number")
 
 
 def decimal(value: object, least: float, most: float) -> float:
+    """Reads a number, also from text in plain digits, without an exponent."""
     if not _is_number(value, _DECIMAL):
         raise _make_not_number(value, "a number")
     number: Any = float(value) if isinstance(value, str) else value
     return float(in_range(number, least, most))  # only now: a whole JSON number may be too large for a float
 
 
-def _make_not_number(value: object, wanted: str) -> BadField:
+def _make_not_number(value: object, kind: str) -> BadField:
     is_number = isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is not None
-    return BadField(f'"{show(value)}" is not {f"{wanted} in plain digits" if is_number else "a number"}')
+    return BadField(f'"{show(value)}" is not {f"{kind} in plain digits" if is_number else "a number"}')
 
 
 def _is_number(value: object, form: re.Pattern[str]) -> bool:
+    """Returns whether a value is text of this form, or a finite JSON number; a boolean is not."""
     if isinstance(value, str):
         return form.fullmatch(value.strip()) is not None
     if isinstance(value, float):
@@ -114,13 +117,13 @@ N = TypeVar("N", int, float)
 
 def in_range(number: N, least: float, most: float) -> N:
     if number < least:
-        raise BadField(f"{_plain(number)} is less than minimum value {_plain(least)}")
+        raise BadField(f"{_format_number(number)} is less than minimum value {_format_number(least)}")
     if number > most:
-        raise BadField(f"{_plain(number)} is greater than maximum value {_plain(most)}")
+        raise BadField(f"{_format_number(number)} is greater than maximum value {_format_number(most)}")
     return number
 
 
-def _plain(number: object) -> str:
+def _format_number(number: object) -> str:
     if isinstance(number, float):
         return str(int(number))[:_SHOWN] if number.is_integer() else f"{number:.15g}"
     return str(number)[:_SHOWN]
@@ -141,6 +144,7 @@ def text(value: object, longest: int | None = None) -> str:
 
 
 def plain_text(value: object, longest: int) -> str:
+    """Reads text without line breaks and other characters that cannot be printed."""
     line = text(value, longest)
     if not line.isprintable():
         raise BadField("Has characters that cannot be printed")

@@ -100,13 +100,17 @@ class ActViews:
         self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
 
     def show(self, request: Request, match: Match) -> Response:
+        """Shows the act's page, with its plan and form; refuses a caller without its rights."""
         act = self._find_act(match)
         ask = self._asks.of(request, match, read_query(request, frozenset(act.fields)))
         _admit(act, ask)
         return self._render_page(act, ask)
 
     def do(self, request: Request, match: Match) -> Response:
-        """Executes the act, once for each form, and shows its entry in the audit log."""
+        """Executes the act, once for each form, and shows its entry in the audit log.
+
+        A form that is sent again only shows the entry; with other contents, it shows the act's page with an error.
+        """
         act = self._find_act(match)
         ask = self._asks.of(request, match, {})  # Identify the caller before the form is read.
         fields = read_form(request, cookies.SESSION, act.longest)
@@ -135,7 +139,11 @@ class ActViews:
         return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_entry_url(ask.application, sent))
 
     def _carry_out(self, act: Act, ask: PageRequest, entry: Entry, sent: SubmittedForm) -> Response:
-        """Executes an act, completes its audit entry and shows it. An expected error shows the form again."""
+        """Executes an act, and completes its audit entry.
+
+        Redirects to the entry; a secret, or a result that could not be recorded, is shown at once. An expected error
+        shows the form again.
+        """
 
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
             ended = msgspec.structs.replace(entry, details={**entry.details, **details})
@@ -164,6 +172,7 @@ class ActViews:
         return act
 
     def _render_page(self, act: Act, ask: PageRequest, error: QueueyError | None = None) -> Response:
+        """Renders the page of an act: its plan, its form, and the errors of a form that was refused."""
         errors = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
             plan = act.plan(ask)

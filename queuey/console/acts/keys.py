@@ -14,6 +14,8 @@ from queuey.time_parsing import duration
 
 
 class IssueKey(Act):
+    """Issues a key with some of the caller's rights, and shows its secret once."""
+
     name, title, needs = "key-add", "Create a key", ("admin",)
     fields = noted = (*VERBS, "queues", "expires", "note")
     about = (
@@ -53,10 +55,10 @@ def _default_lifetime(ask: PageRequest) -> str:
 
 
 def _read_scope(ask: PageRequest) -> Scope:
-    """Parses the limits of a key.
+    """Parses the limits of a key: verbs, and patterns of queues.
 
     Raises:
-        InvalidRequest: No verb is chosen, or a pattern is invalid.
+        InvalidRequest: No verb is chosen, or there is no valid pattern.
     """
     verbs = [verb for verb in VERBS if ask.get(verb)]
     if not verbs:

@@ -36,6 +36,8 @@ MAX_SEARCHES = 2
 
 
 class SendMessage(Act):
+    """Posts one message, as the API does."""
+
     name, title, needs = "send", "Send a message", ("send",)
     noted = ("form", "message_key", "partition", "delay", "ttl")
     fields = (*noted, "body", "headers")
@@ -65,7 +67,11 @@ class SendMessage(Act):
 
 
 def item_of(ask: PageRequest) -> dict[str, Any]:
-    """Returns a message as the API takes it in JSON, from the fields of a form. Raises InvalidRequest."""
+    """Returns a message as the API takes it in JSON, from the fields of a form.
+
+    Raises:
+        InvalidRequest: The body is empty, too long, or not the JSON value that the form says.
+    """
     # Browsers send each line end as two characters.
     body = ask.given.get("body", "").replace("\r\n", "\n")
     if not 0 < len(body) <= MAX_BODY:
@@ -113,6 +119,8 @@ class DeleteMessage(OfMessage):
 
 
 class ReleaseJob(OfMessage):
+    """Ends the claim of a job: another worker gets it, or it becomes a dead letter. Without a claim nothing happens."""
+
     name, title, needs = "release", "Release a job", ("admin",)
     fields = noted = ("message", "then")
     about = (
@@ -126,7 +134,6 @@ class ReleaseJob(OfMessage):
         return (Field("then", "Then", "again", "choice", choices=choices),)
 
     def do(self, ask: PageRequest) -> ActResult:
-        # Ends the claim of a job: another worker gets it, or it becomes a dead letter. Does nothing without a claim.
         number, position = _parse_place(ask)
         retry = ask.get("then") != "dead"
         claims, core = ask.service.claims, ask.service.core
@@ -183,6 +190,12 @@ def _act_on_job(ask: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStan
 
 
 class Redrive(Act):
+    """Sends matching dead letters back to their queues, for :data:`SECONDS` at a time.
+
+    If the time is over first, the result's details have a cursor, from which the next act goes on. An error ends it,
+    too. Letters stay if the caller may not send to their queue. The plan reads up to :data:`MAX_PREVIEWED` messages.
+    """
+
     name, title, needs = "redrive", "Send dead letters back", ("read", "delete")
     fields = noted = ("queue", "error", "shape", "reason", "message", "cursor")
 
@@ -211,7 +224,6 @@ class Redrive(Act):
         )
 
     def do(self, ask: PageRequest) -> ActResult:
-        # Sends matching dead letters back for some seconds. Stops at an error; the result may say where to go on.
         selection, cursor = _read_filter(ask), ask.get("cursor")
         reading, removing = ask.enter("read"), ask.enter("delete")
         sent, kept, before = Counter[str](), Counter[str](), 0
@@ -234,6 +246,7 @@ class Redrive(Act):
 
     @contextmanager
     def _limit_searches(self) -> Iterator[None]:
+        """Raises ``TooManyRequests`` if :data:`MAX_SEARCHES` searches are running; does not wait."""
         if not self._turns.acquire(blocking=False):
             raise TooManyRequests(f"{MAX_SEARCHES} other searches for dead letters are running. Try again in a moment.")
         try:

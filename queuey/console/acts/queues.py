@@ -30,6 +30,11 @@ NO_OFFSET = "none"
 
 
 class ChangeOptions(Act):
+    """Changes the options that were edited; a blank one gets its default, or is refused if it cannot be reset.
+
+    Changes nothing if somebody else has changed one of them since the form was shown.
+    """
+
     name, title, needs = "options", "Change the options", ("admin",)
     fields = (*CHANGED, "principals", "seen")
 
@@ -59,8 +64,6 @@ class ChangeOptions(Act):
         )
 
     def do(self, ask: PageRequest) -> ActResult:
-        # Changes edited options only; a blank one gets its default. Raises if one was changed since the form was
-        # shown.
         access = ask.enter("admin")
         now = _option_texts(access.queue)
         seen = _read_seen(ask, now)
@@ -116,6 +119,8 @@ def _format_value(value: object, *, blank: bool) -> str:
 
 
 class MoveMessages(Act):
+    """Begins a move to another queue, to which the caller must be allowed to send."""
+
     name, title, needs = "move", "Move the messages", ("read", "delete")
     fields = noted = ("to",)
     about = (
@@ -137,6 +142,8 @@ class MoveMessages(Act):
 
 
 class CancelMove(Act):
+    """Cancels a move from this queue; moves from other queues are not found."""
+
     name, title, needs = "cancel-move", "Cancel a move", ("delete",)
     fields = noted = ("move",)
     button = "Cancel it"
@@ -224,6 +231,12 @@ class _Offsets(msgspec.Struct, frozen=True):
 
 
 class Rewind(Act):
+    """Sets the offsets of a group to a position, in one partition or all.
+
+    Refuses if they are not those of the preview. An offset that a worker commits meanwhile stays, and the result says
+    so.
+    """
+
     name, title, needs = "rewind", "Set the offsets of a group", ("claim", "measure")
     noted = ("group", "to", "partition")
     fields = (*noted, "seen")
@@ -256,7 +269,6 @@ class Rewind(Act):
         )
 
     def do(self, ask: PageRequest) -> ActResult:
-        # Sets the offsets if they are still the previewed ones; keeps an offset that a worker commits meanwhile.
         offsets = _parse_offsets(ask)
         if ask.get("seen") != offsets.seen:
             raise InvalidRequest({"seen": "An offset or the number of partitions has changed. See the new table"})
@@ -280,7 +292,7 @@ class Rewind(Act):
 
 
 def _parse_offsets(ask: PageRequest) -> _Offsets:
-    """Parses the form.
+    """Parses the form, and reads the group's present offsets in one partition or all.
 
     Raises:
         InvalidRequest: A field is invalid.
@@ -297,7 +309,10 @@ def _parse_offsets(ask: PageRequest) -> _Offsets:
 
 
 def _parse_position(ask: PageRequest, text: str) -> Position:
-    """Returns the id of the last message that counts as processed."""
+    """Returns the id of the last message that counts as processed: ``earliest``, ``latest``, a time or an id.
+
+    With a time, only the messages before it count as processed. A time in the future is refused.
+    """
     if text == "earliest":
         return ids.FIRST
     if text == "latest":

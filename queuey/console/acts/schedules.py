@@ -18,7 +18,10 @@ from queuey.time_parsing import duration
 
 
 class ScheduleAct(Act):
-    """An act on one schedule. The caller needs the rights with the schedule's queue."""
+    """An act on one schedule. The caller needs the rights with the schedule's queue.
+
+    The form has the time of the schedule's last change; an act on a schedule that was changed since then is refused.
+    """
 
     noted: tuple[str, ...] = ("schedule",)
     fields: tuple[str, ...] = ("schedule", "seen")
@@ -32,10 +35,10 @@ class ScheduleAct(Act):
         return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
 
     def may(self, ask: PageRequest, queue: str) -> bool:
+        """Returns whether the caller has all rights of the act with a queue."""
         return all(ask.may(action, queue) for action in self.needs)
 
     def queue(self, ask: PageRequest) -> str:
-        # Returns the queue of the schedule. Raises InvalidRequest if it was changed since the form was shown.
         schedule = self.find(ask)
         if ask.get("seen") != str(schedule.changed):
             raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Check it, and send it again"})
@@ -53,11 +56,14 @@ class ScheduleAct(Act):
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
     def save(self, ask: PageRequest, **given: object) -> None:
+        """Changes the given fields of the schedule, or creates it; the others stay."""
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         ask.schedules.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
 
 
 class RunSchedule(ScheduleAct):
+    """Posts the schedule's message now. Fails if it was not stored; the outcome may be ``unknown``."""
+
     name, title, needs = "schedule-run", "Run now", ("admin", "send")
     about = "Posts the message once now, even if the schedule is paused. The timetable does not change."
 
@@ -102,7 +108,7 @@ class RemoveSchedule(ScheduleAct):
 
 
 class ChangeSchedule(ScheduleAct):
-    """Changes the typed fields of a schedule."""
+    """Changes the typed fields of a schedule; without any, it changes nothing."""
 
     name, title, needs = "schedule-change", "Change", ("admin", "send")
     timing = ("queue", "cron", "timezone", "every", "missed")
@@ -137,11 +143,12 @@ class ChangeSchedule(ScheduleAct):
 
 
 class AddSchedule(ChangeSchedule):
+    """Creates a schedule. Refuses a name that a schedule has, and a queue with which a right is missing."""
+
     name, title = "schedule-add", "Create a schedule"
     about = "The service posts the message at each time of the timetable, even after your key has expired."
 
     def queue(self, ask: PageRequest) -> str:
-        # Returns the queue in the form. Raises InvalidRequest if the name is taken or a right is missing.
         with suppress(ScheduleNotFound):
             self.find(ask)
             raise InvalidRequest({"schedule": "There is a schedule of this name"})

@@ -63,13 +63,13 @@ class Client:
         left, leaving: Called when the client has left, and when it starts to.
     """
 
-    __slots__ = ("_events", "_message", "began", "has_left", "is_leaving", "leaving", "left", "receive")
+    __slots__ = ("_message", "_remaining_messages", "began", "has_left", "is_leaving", "leaving", "left", "receive")
 
     def __init__(self, receive: Receive | None) -> None:
         self.receive = receive
         self._message: asyncio.Future[Any] | None = None
-        self._events = 3
-        """Number of messages left until it stops listening."""
+        self._remaining_messages = 3
+        """Messages that it receives until it stops listening."""
         self.began = monotonic()
         self.has_left = self.is_leaving = False
         self.left: Callable[[], None] | None = None
@@ -97,11 +97,12 @@ class Client:
             for call in (self.left if self.has_left else None, self.leaving):
                 if call is not None:
                     call()
-        self._events -= 1
-        if not self.has_left and self._events:
+        self._remaining_messages -= 1
+        if not self.has_left and self._remaining_messages:
             self.listen()
 
     def forget(self) -> None:
+        """Stops listening, and calls no function any more."""
         if self._message is not None:
             self._message.cancel()
         self._message = self.receive = self.left = self.leaving = None
@@ -127,6 +128,7 @@ class Clients:
         client.forget()
 
     def watch_slow(self) -> None:
+        """Starts to listen to the clients of requests that are older than :data:`LISTEN_AFTER`. Called every second."""
         latest = monotonic() - LISTEN_AFTER
         for client in list(self._unwatched):
             if client.began > latest:
@@ -224,7 +226,10 @@ class LongPoll(Waiter):
         return self._wait_paused(self._polls.next_turn(self, self._until))
 
     async def _wait_paused(self, turn: asyncio.Future[bool]) -> bool:
-        """Waits for a turn, holding nothing that others could use. Returns whether to attempt again."""
+        """Waits for a turn, holding nothing that others could use. Returns whether to attempt again.
+
+        Returns False also if the client has left, whatever the turn says.
+        """
         self._polls.pause(self._request)
         again = await turn
         if again:
@@ -278,7 +283,7 @@ class LongPoll(Waiter):
             self.timer = None
 
 
-class _SameCredential:
+class _CredentialPolls:
     """The long polls with the same credential, and their caller."""
 
     __slots__ = ("caller", "polls")
@@ -338,7 +343,7 @@ class LongPolls:
         self.stopping = stopping
         self.pause, self.resume = pause, resume
         self._user_streams = user_streams
-        self._waiting: dict[str | None, _SameCredential] = {}
+        self._waiting: dict[str | None, _CredentialPolls] = {}
         self._reauthentication: asyncio.Future[None] | None = None
         self._streams: Counter[frozenset[str]] = Counter()
         self._run: Callable[[Callable[[], None]], Awaitable[None]]
@@ -361,15 +366,18 @@ class LongPolls:
         self.watchers.schedule = tell
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
-        """Returns the future of a poll's first attempt, or None if it may begin at once."""
-        if self.attempts.try_begin(poll.turn) or not self._enter(poll):
+        """Returns the future of a poll's first attempt, or None if it may begin at once.
+
+        The attempt waits only in a place. If there is none for it, it begins at once, without its quota.
+        """
+        if self.attempts.try_begin(poll.turn) or not self._take_places(poll):
             return None
         future = poll.begin_to_wait()
         poll.wake()
         return future
 
     def next_turn(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
-        """Returns the future of a poll's next attempt: True to attempt again, False to answer.
+        """Ends a poll's attempt, and returns the future of the next: True to attempt again, False to answer.
 
         Args:
             poll: The poll, after an attempt.
@@ -399,10 +407,10 @@ class LongPolls:
         self._require_places(poll, 1 + queues // QUEUES_A_PLACE)
 
     def _require_places(self, poll: LongPoll, count: int = 1) -> None:
-        if not self._enter(poll, count):
+        if not self._take_places(poll, count):
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
 
-    def _enter(self, poll: LongPoll, count: int = 1) -> bool:
+    def _take_places(self, poll: LongPoll, count: int = 1) -> bool:
         """Gives a poll more places; returns whether it now has ``count``."""
         if poll.places >= count:
             return True
@@ -415,13 +423,14 @@ class LongPolls:
         if not poll.places:
             group = self._waiting.get(poll.header)
             if group is None:
-                group = self._waiting[poll.header] = _SameCredential(self._find_caller(poll.header))
+                group = self._waiting[poll.header] = _CredentialPolls(self._find_caller(poll.header))
             group.polls.add(poll)
             poll.client.listen()
         poll.places = count
         return True
 
     def leave(self, poll: LongPoll) -> None:
+        """Ends a poll: its attempt, its places, its count as a stream, and its timer."""
         poll.close()
         self.attempts.leave(poll.turn)
         if poll.places:
@@ -442,7 +451,11 @@ class LongPolls:
         poll.turn.future = None
 
     def check(self) -> None:
-        """Ends all polls once the service stops; else wakes those whose rights changed. Called every 0.25 s."""
+        """Ends all polls once the service stops; else wakes those whose rights changed. Called every 0.25 s.
+
+        A call checks up to :data:`MAX_CREDENTIALS` credentials, in rotation. Expired cache entries are read again in a
+        thread.
+        """
         if self.stopping.is_set():
             for group in self._waiting.values():
                 for poll in group.polls:

@@ -77,7 +77,10 @@ class Buckets:
         return len(self._full_at)
 
     def peek(self, name: str, rate: Rate, now: float) -> TokenBucket:
-        """Returns the state of a bucket after another request, without counting one."""
+        """Returns the state of a bucket after another request, without counting one.
+
+        If that request would have to wait for a token, it returns the present state with the wait.
+        """
         seconds_to_full = max(self._full_at.get(name, now) - now, 0.0)
         after = seconds_to_full + 1 / rate.rate
         wait = after - rate.burst / rate.rate
@@ -159,6 +162,7 @@ def _find_counted(caller: Caller, application: str) -> dict[str, list[str]]:
 
 
 def _make_headers(tightest: list[_CountedRate]) -> tuple[Header, ...]:
+    """Returns the headers ``RateLimit-Policy`` and ``RateLimit`` for these buckets; none without buckets."""
     if not tightest:
         return ()
     policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in tightest)

@@ -40,7 +40,7 @@ TurnT = TypeVar("TurnT", bound="Turn")
 
 @lru_cache(1024)
 def counted_as(address: str) -> str:
-    """Returns the name under which an address is limited: for IPv6 its /64, which belongs to one caller."""
+    """Returns the name under which an address is limited: the /64 of IPv6, which belongs to one caller, or itself."""
     try:
         parsed = IPv6Address(address.partition("%")[0])
     except ValueError:
@@ -81,7 +81,11 @@ class SharedQuota:
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
-        """Returns whether :meth:`take` would succeed. A tenant that holds nothing may take all that is free."""
+        """Returns whether :meth:`take` would succeed.
+
+        The weight must be free, and what the tenant then holds at most ``alpha`` times what then stays free. A tenant
+        that holds nothing may take all that is free.
+        """
         remaining = self.free - weight
         held = self._held.get(tenant, 0)
         return remaining >= 0 and (not held or held + weight <= self._alpha * remaining)
@@ -282,7 +286,11 @@ class FairGate(Generic[TurnT]):
         self._is_called = False
 
     async def wait(self, turn: TurnT) -> None:
-        """Waits until work is under way. If the wait is cancelled, the work does not start, or is ended at once."""
+        """Waits until work is under way. If the wait is cancelled, the work does not start, or is ended at once.
+
+        Raises:
+            QueueyError: The work was given up (:meth:`give_up_late`).
+        """
         future = turn.begin_to_wait()
         self.line_up(turn)
         try:
@@ -300,7 +308,10 @@ class FairGate(Generic[TurnT]):
             self._go_on()
 
     def try_begin(self, turn: TurnT) -> bool:
-        """Starts work if its quotas are free, ahead of work in line. Returns whether it started."""
+        """Marks work as under way and takes its quotas, ahead of work in line; returns False if one has no room.
+
+        The caller does the work: nothing is told that it may begin.
+        """
         fits = turn.fits()
         if fits:
             self._acquire(turn)
@@ -397,6 +408,7 @@ class Contention:
         self.several = False
 
     def enter(self, tenant: str) -> None:
+        """Counts a request of a tenant, and begins the contention if another tenant is present."""
         requests = self._requests.get(tenant, 0)
         self._requests[tenant] = requests + 1
         if not requests:
@@ -418,7 +430,7 @@ class Contention:
         Calls itself again while it lasts.
         """
         latest = monotonic() - self.LASTS
-        for tenant in [tenant for tenant, left in self._left_at.items() if left <= latest]:
+        for tenant in [tenant for tenant, left_at in self._left_at.items() if left_at <= latest]:
             del self._left_at[tenant]
         several = len(self._requests) + len(self._left_at) > 1
         if several:
@@ -473,6 +485,7 @@ class LoopScheduler(FairGate[Turn]):
         return turn
 
     async def pause(self, tenant: str) -> None:
+        """Waits for a turn to send a piece of a long response."""
         await self._pieces.wait(Turn(tenant))
 
     def forget(self) -> None:
@@ -560,7 +573,7 @@ class FairPool(FairGate[Job]):
         return result
 
     def _begin(self, turn: Job) -> None:
-        # Hands a job to the threads. A tenant's only job gets the extra thread if all others are busy.
+        """Hands a job to the threads; a tenant's only job gets the extra thread if all others are busy."""
         busy = self._hand.total - self._hand.free > self._count
         is_extra = busy and self._extra is None and self._hand.held(turn.tenant) == 1
         if is_extra:

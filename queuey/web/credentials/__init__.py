@@ -89,10 +89,10 @@ class ApplicationKeys:
         key = bridge.run(self._applications.find_key(digest))
         if key is None:
             raise NotAuthenticated("Invalid application key: it is unknown or was revoked.")
-        return Identity(*_rights(key), tenant=owner_name(key.application), expires=key.expires)
+        return Identity(*_find_rights(key), tenant=owner_name(key.application), expires=key.expires)
 
 
-def _rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
+def _find_rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
     """Returns a key's names and grants. A limited key has no name: as a principal, that is the whole application."""
     if key.application == OPERATORS:
         return frozenset(), (Grant(None, frozenset({"measure"})),)

@@ -63,15 +63,15 @@ class KeySet:
         if not self._keys:
             raise ValueError("it has no key that can be used")
 
-    def _add(self, given: Any) -> None:  # noqa: ANN401 - whatever JSON has
+    def _add(self, fields: Any) -> None:  # noqa: ANN401 - whatever JSON has
         """Adds a key under each algorithm that it fits; skips keys that are weak or cannot be used."""
-        for algorithm in _algorithms(given):
+        for algorithm in _find_algorithms(fields):
             try:
-                key = jwt.PyJWK({name: given[name] for name in _PUBLIC if name in given}, algorithm)
+                key = jwt.PyJWK({name: fields[name] for name in _PUBLIC if name in fields}, algorithm)
             except (jwt.PyJWTError, KeyError, TypeError, ValueError):
                 continue
-            if _is_strong(key.key) and (given.get("kid"), algorithm) not in self._keys:
-                self._keys[given.get("kid"), algorithm] = key
+            if _is_strong(key.key) and (fields.get("kid"), algorithm) not in self._keys:
+                self._keys[fields.get("kid"), algorithm] = key
                 self._by_algorithm.setdefault(algorithm, []).append(key)
 
     def find(self, name: str | None, algorithm: str) -> jwt.PyJWK | None:
@@ -82,7 +82,7 @@ class KeySet:
         return keys[0] if len(keys) == 1 else None
 
 
-def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON has
+def _find_algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON has
     """Returns the algorithms with which a key may verify; empty for private keys, and for other uses and kinds."""
     if not isinstance(key, dict) or "d" in key or key.get("use", "sig") != "sig":
         return ()
@@ -157,6 +157,7 @@ class Bearer:
         return claims, users, expires
 
     def _find_trusted(self, claims: Mapping[str, Any]) -> Trusted:
+        """Returns the applications that trust the token's issuer for its audience; refuses a token for none."""
         name = claims.get("iss")
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:
@@ -221,6 +222,7 @@ def _read_user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
 
 
 def _read_roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the user's roles that the setting knows. The claim may be a list or a single role."""
     claim = claims.get(issuer.roles_claim)
     roles = claim if isinstance(claim, list) else [claim]
     return tuple(role for role in issuer.roles if role in roles)

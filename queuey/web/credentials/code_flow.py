@@ -190,7 +190,7 @@ class Provider:
 
         Raises:
             InvalidToken: The provider refuses the login, or its token is not accepted.
-            IssuerUnavailable: The provider cannot be reached now.
+            IssuerUnavailable: The provider cannot be reached now, or too many users log in at it at the same moment.
         """
         code = self._read_code(attempt, answer)
         if not self._busy.acquire(blocking=False):
@@ -209,7 +209,8 @@ class Provider:
     def _read_code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
         """Returns the code in the browser's answer.
 
-        Refuses an answer of another provider, of another login, or with an error.
+        Refuses an answer of another provider, of another login, or with an error; also one that does not name its
+        provider, if the provider always does.
         """
         claimed_issuer = answer.get("iss")
         if claimed_issuer != self.issuer and (claimed_issuer is not None or self.discovery.get().names_itself):
@@ -233,7 +234,7 @@ class Provider:
         form = client.prepare_request_body(
             code=code, redirect_uri=back, code_verifier=attempt.verifier, include_client_id=self._secret is None
         )
-        headers = {} if self._secret is None else {"Authorization": _basic(self._client, self._secret)}
+        headers = {} if self._secret is None else {"Authorization": _make_basic_header(self._client, self._secret)}
         endpoint = self.discovery.get().token
         try:
             status, content = fetch(endpoint, self._fetch_seconds, form, headers)
@@ -251,6 +252,7 @@ class Provider:
         return token
 
     def _check_claims(self, claims: Mapping[str, Any], attempt: Attempt) -> None:
+        """Refuses an ID token of another issuer, client or login."""
         audience = claims["aud"]
         if claims["iss"] != self.issuer:
             self._refuse("the token is of another issuer")
@@ -265,6 +267,7 @@ class Provider:
             self._refuse("the token is of another login")
 
     def _refuse(self, why: str) -> NoReturn:
+        """Logs why a login is refused, and raises ``InvalidToken``."""
         logger.warning("A login at %s is refused: %s.", self.issuer, why)
         raise InvalidToken(f"The login at {self.host} has failed: {why}. Log in again.")
 
@@ -273,5 +276,5 @@ def _encode(content: bytes) -> str:
     return urlsafe_b64encode(content).decode().rstrip("=")
 
 
-def _basic(client: str, secret: str) -> str:
+def _make_basic_header(client: str, secret: str) -> str:
     return "Basic " + b64encode(f"{quote_plus(client)}:{quote_plus(secret)}".encode()).decode()

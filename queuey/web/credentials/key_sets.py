@@ -103,7 +103,7 @@ class IssuerDocument(Generic[T]):
             )
 
     def get(self) -> T:
-        """Returns the document.
+        """Returns the document; starts a load if it is old, and waits for that only if it is too old to be used.
 
         Raises:
             IssuerUnavailable: The document is not loaded, or too old.
@@ -152,6 +152,7 @@ class IssuerDocument(Generic[T]):
             raise self._make_unavailable()
 
     def _make_unavailable(self) -> IssuerUnavailable:
+        """Makes the error, with the seconds after which a request may start the next load."""
         pause = 1 if self._loading else self._began + RETRY_INTERVAL - self._clock()
         text = f"The issuer of this credential cannot be asked for its {self._what} now."
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
@@ -187,6 +188,7 @@ def _is_url(place: str) -> bool:
 
 
 def _read_place(place: str, seconds: float) -> bytes:
+    """Reads a file or URL. Raises ``ValueError`` if it is too long, or the answer is not 200."""
     if _is_url(place):
         status, body = fetch(place, seconds)
         if status != 200:  # noqa: PLR2004 - OK
@@ -233,7 +235,7 @@ async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[st
     content = bytearray()
     async with (
         asyncio.timeout(seconds),
-        httpx2.AsyncClient(verify=_context(url), follow_redirects=False, trust_env=False, timeout=None) as client,
+        httpx2.AsyncClient(verify=_make_context(url), follow_redirects=False, trust_env=False, timeout=None) as client,
         client.stream(method, url, content=form, headers=headers) as answer,
     ):
         if answer.headers.get("Content-Encoding", "identity") != "identity":
@@ -245,7 +247,7 @@ async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[st
     return answer.status_code, bytes(content)
 
 
-def _context(url: str) -> ssl.SSLContext:
+def _make_context(url: str) -> ssl.SSLContext:
     """Returns the TLS context of a URL. One without TLS gets a context that trusts no server."""
     return _make_trusting_context() if url.lower().startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

@@ -24,10 +24,10 @@ def credential_of(digests: Iterable[bytes], caller: Caller) -> Credential:
     keys = sorted(set(digests))
     names = [name for name in caller.names if not (keys and name.startswith(_OWNERS))]
     text = "\n".join(sorted(names)).encode()
-    return Credential(bytes([len(keys)]) + b"".join(keys) + text, _rights(caller.names, caller.grants))
+    return Credential(bytes([len(keys)]) + b"".join(keys) + text, _make_rights(caller.names, caller.grants))
 
 
-def _rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
+def _make_rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
     return Caller(frozenset(names), tuple(sorted(set(grants), key=repr)))
 
 
@@ -62,4 +62,4 @@ class PresentRights:
         if len(credential.id) > starts.stop:
             return credential
         names = frozenset().union(*(key.names for key in identities))
-        return Credential(credential.id, _rights(names, (grant for key in identities for grant in key.grants)))
+        return Credential(credential.id, _make_rights(names, (grant for key in identities for grant in key.grants)))

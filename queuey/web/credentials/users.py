@@ -52,7 +52,7 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
                 f"Users of scheme {scheme} need a library that is not installed ({error}). Install it: "
                 f"{install_command(extra)}"
             ) from error
-        readers.append(kind(trusted, _published(trusted, kind.document, ask=ask)))
+        readers.append(kind(trusted, _open_documents(trusted, kind.document, ask=ask)))
     return readers
 
 
@@ -91,7 +91,8 @@ def providers_of(
     return providers
 
 
-def _published(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, IssuerDocument[T]]:
+def _open_documents(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, IssuerDocument[T]]:
+    """Returns the key documents by issuer; starts to load them (:meth:`IssuerDocument.start`)."""
     documents = {issuer.issuer: IssuerDocument(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
     for document in documents.values():
         document.start(ask=ask)

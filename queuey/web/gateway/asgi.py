@@ -160,7 +160,7 @@ class Gateway:
         """Running calls and their deadlines, in order of the deadlines."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called before the first request, in the loop's thread."""
+        """Starts the threads and timers. Called before the first request, in the loop's thread."""
         self._loop = loop
         self._call_in_loop = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
@@ -176,7 +176,7 @@ class Gateway:
             self.sweep.every(1.0, call)
 
     def stop(self) -> None:
-        """Called after the last request, in the loop's thread."""
+        """Ends the threads and timers. Called after the last request, in the loop's thread."""
         self.sweep.stop()
         self._threads.stop()
         self._store.adopt(None)
@@ -302,7 +302,11 @@ class Gateway:
             await self._bodies.receive_body(request, exchange, self._loop)
 
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
-        """Checks a signature. Until it is verified, the request and its body count for the sender's address."""
+        """Receives the body, then checks the signature on the event loop.
+
+        Until it is verified, the request and its body count for the sender's address; then the body counts for
+        ``tenant``.
+        """
         request.tenant = stranger_tenant(request.address)
         if not self._bodies.take_received_body(request, exchange):
             await self._bodies.receive_body(request, exchange, self._loop)
@@ -345,6 +349,10 @@ class Gateway:
             self._contention.leave(request.tenant)
 
     def _count_request(self, rates: RateLimits, request: Request) -> None:
+        """Counts a request against its caller's rate, and keeps the headers about it. Raises if it exceeds a limit.
+
+        A caller that is not known, or has no credential, is not counted.
+        """
         caller = self._authorization.stale_caller(request)
         if caller is not None and not caller.anonymous:
             facade = request.facade
@@ -356,7 +364,10 @@ class Gateway:
     async def _run(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
         """Runs a view, in its turn if several tenants are present.
 
-        Returns an error response if the client has left or it takes too long.
+        Returns an error response if it is given up, because the client leaves or it takes too long.
+
+        Raises:
+            InvalidRequest: The client had left before the view began.
         """
         # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
         if self._contention.several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
@@ -376,7 +387,11 @@ class Gateway:
         return response
 
     async def _drive(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a part of a request; gives it up when the client has left, or when it takes too long."""
+        """Runs a part of a request.
+
+        Raises:
+            GivenUp: The client has left, or the part takes longer than the deadline.
+        """
         request.turn_began = time.monotonic()
         try:
             self._core.requester = request
@@ -402,6 +417,7 @@ class Gateway:
                     request.client.left = None
 
     async def _take_turn(self, request: Request) -> None:
+        """Waits for the request's turn of the event loop, and keeps the turn in the request."""
         request.turn = await self._scheduler.enter(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
@@ -477,7 +493,9 @@ class Gateway:
                 self._turn.release()
 
     async def reserve(self, request: Request, size: int) -> None:
-        self._leave_turn(request)  # Other requests of its tenant may hold the memory, and wait for their turn.
+        """Waits until memory is free, without a turn of the loop."""
+        # Other requests of its tenant may hold the memory, and wait for their turn.
+        self._leave_turn(request)
         await self._threads.run(request.tenant, lambda: None, size)
         request.reserved += size
 
@@ -488,7 +506,7 @@ class Gateway:
         return is_reserved
 
     def _keep_memory(self, request: Request, size: int) -> None:
-        """Releases reserved memory, except this many bytes if the body is long."""
+        """Keeps ``size`` bytes of the memory reserved for the response, or none if it is sent in one piece."""
         size = size if size > PIECE_SIZE else 0
         self._change_memory(request.tenant, size - request.reserved)
         request.reserved = size
@@ -511,7 +529,10 @@ class Gateway:
             await self._scheduler.pause(tenant)
 
     def _max_computing(self) -> int:
-        """Returns in how many threads a tenant may read. Reads that compute delay other tenants."""
+        """Returns in how many threads a tenant may read: one while several tenants are present.
+
+        Reads that compute delay other tenants; those of a store behind a network do not.
+        """
         return 1 if self._contention.several and not self._reads_wait else self._max_reads
 
     def _give_up_late_calls(self) -> None:

@@ -38,7 +38,7 @@ class Origins:
         """Answers a preflight from an allowed origin; returns None for any other request."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
-        if request.headers.get("origin") not in self._allowed.get(_application(request.path), ()):
+        if request.headers.get("origin") not in self._allowed.get(_find_application(request.path), ()):
             return None
         requested = request.headers.get("access-control-request-headers", "").lower().split(",")
         custom = [name for name in map(str.strip, requested) if name.startswith(OWN) and name.isascii()][:MAX_NAMED]
@@ -52,16 +52,20 @@ class Origins:
         )
 
     def headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:
-        allowed = self._allowed.get(_application(request.path))
+        """Returns the CORS headers of a response.
+
+        There are none for an application without origins, and only ``Vary`` for an origin that is not allowed.
+        """
+        allowed = self._allowed.get(_find_application(request.path))
         if allowed is None:
             return ()
         origin = request.headers.get("origin")
         varies = ("Vary", "Origin")
         if origin not in allowed:
             return (varies,)
-        shown = ", ".join(dict.fromkeys(name for name, _ in sent))
-        return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", shown)
+        exposed = ", ".join(dict.fromkeys(name for name, _ in sent))
+        return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", exposed)
 
 
-def _application(path: str) -> str:
+def _find_application(path: str) -> str:
     return path.split("/", 3)[2] if path.startswith("/v1/") else ""

@@ -101,6 +101,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
 
 
 def url_of(settings: Settings, port: int) -> str:
+    """Returns the URL at which this machine reaches the service; a host that means all addresses becomes loopback."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared
     scheme = "http" if settings.tls_cert is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -163,7 +164,7 @@ def run_worker(
     listener: socket.socket,
     beats: multiprocessing.connection.Connection,
 ) -> None:
-    """Runs one worker process from start to end.
+    """Runs one worker process from start to end. Exits with code 1 if the service cannot be opened.
 
     Args:
         settings: The settings in force.
@@ -214,6 +215,7 @@ async def _serve(
     identity: WorkerIdentity,
     stop: asyncio.Event,
 ) -> None:
+    """Serves until ``stop`` is set, then finishes the requests under way and answers other workers."""
     from queuey.web.errors import refusal  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
@@ -250,7 +252,10 @@ def _send_heartbeat(beats: multiprocessing.connection.Connection) -> None:
 
 
 def _allow_open_files(connections: int) -> None:
-    """Raises the process's limit of open files as far as the system allows; never lowers it."""
+    """Raises the process's limit of open files for this many connections, as far as the system allows.
+
+    Never lowers it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = connections + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < required:

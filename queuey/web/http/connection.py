@@ -190,7 +190,11 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def eof_received(self) -> bool:
-        """Returns whether the connection stays open; requests received whole are still answered."""
+        """Notes that the client sends no more; requests received whole are still answered.
+
+        Returns whether the connection stays open: not if it lingers, nor over TLS, which has no half-closed
+        connections.
+        """
         self.ended = True
         self._wake()
         self._notify_disconnect(HALF_CLOSED)
@@ -236,6 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             disconnect.set_result(message)
 
     def _wait_for_bytes(self) -> asyncio.Future[None]:
+        """Resumes reading. Returns a future that ends when bytes arrive, the client ends, or the deadline is over."""
         if self._is_paused:
             self._is_paused = False
             self.transport.resume_reading()
@@ -314,6 +319,10 @@ class Connection(asyncio.BufferedProtocol):
         return 0
 
     async def _answer(self, data: bytes) -> None:
+        """Has the application answer the request with this head; its body may not have arrived yet.
+
+        Aborts the connection if the response broke off. Answers ``OPTIONS *`` itself.
+        """
         head = self._head = read_head(data)
         self.keeps = head.keeps
         self._is_chunked = head.length is None
@@ -357,6 +366,7 @@ class Connection(asyncio.BufferedProtocol):
     # The body
 
     def take_whole(self, size: int) -> bytes | None:
+        """Takes a body of ``size`` bytes that has arrived; returns None if not all has, or if reading it began."""
         raw = self._raw
         if self._body_started or len(raw) < size:
             return None
@@ -401,6 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         return piece
 
     async def _read_chunked_piece(self) -> bytes:
+        """Reads a piece of a chunk; returns ``b""`` after the last chunk. Raises ``Broken`` for trailers."""
         if not self._body_left:
             size = _CHUNK.fullmatch(await self._read_line())
             if size is None:
@@ -417,6 +428,7 @@ class Connection(asyncio.BufferedProtocol):
         return piece
 
     async def _read_line(self) -> bytes:
+        """Reads a line and drops its end. Raises ``Broken`` if it has over ``MAX_LINE`` bytes or a bare line feed."""
         while (end := self._raw.find(b"\r\n")) < 0:
             if self.ended or len(self._raw) > MAX_LINE or b"\n" in self._raw:
                 raise Broken
@@ -474,7 +486,7 @@ class Connection(asyncio.BufferedProtocol):
     def _make_head(self, response: Response, size: int | None) -> bytes:
         """Makes the head of a response. If a part of the request's body has not arrived, it is the last one."""
         head = self._head
-        if self._has_body and not self._take_rest():
+        if self._has_body and not self._drop_arrived_body():
             self.keeps = False
         if self._open_ended and (head is None or head.is_old):
             self.keeps = False
@@ -490,7 +502,8 @@ class Connection(asyncio.BufferedProtocol):
             length += b"connection: keep-alive\r\n"
         return b"%b%b%b\r\n" % (lines, length, self.connections.date)
 
-    def _take_rest(self) -> bool:
+    def _drop_arrived_body(self) -> bool:
+        """Drops the rest of the body if all of it has arrived; returns False if not, and for a chunked body."""
         head = self._head
         waits_for_continue = head is not None and head.expects and not self._raw
         if self._is_chunked or len(self._raw) < self._body_left or waits_for_continue:
@@ -500,6 +513,11 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _build_head(status: int, headers: tuple[Header, ...]) -> bytes:
+    """Returns the status line and the headers of a response, and caches them.
+
+    Raises:
+        ValueError: A header has a line break or a null character.
+    """
     all_headers = with_cache_control(headers)
     lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in all_headers])
     if not lines.count("\n") == lines.count("\r") == len(all_headers) or "\0" in lines:

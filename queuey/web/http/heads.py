@@ -67,6 +67,7 @@ class Head:
         self.key = b""
 
     def with_key(self, key: bytes) -> Head:
+        """Returns a copy with a key, which shares ``fields`` and ``known``."""
         head = Head(self.method, (self.path, self.query), self.fields)
         head.length, head.is_old, head.keeps, head.expects = self.length, self.is_old, self.keeps, self.expects
         head.known, head.key = self.known, key
@@ -108,7 +109,7 @@ _KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([!-~]+)(?=\r\n[!-~\r])")
 
 
 def read_head(data: bytes) -> Head:
-    """Reads a head.
+    """Reads a head, from the cache if possible; heads that differ only in their Idempotency-Key share an entry.
 
     Args:
         data: The bytes from the request line to the empty line.
@@ -141,6 +142,7 @@ def _read_cached(data: bytes) -> Head:
 
 
 def _parse(data: bytes) -> Head:
+    """Parses a head, without the cache. Raises ``Refused`` if it is malformed or not HTTP/1.1 or 1.0."""
     match = _METHOD.match(data)
     if match is None:
         raise Refused("The request line does not begin with a method")
@@ -163,7 +165,10 @@ def _parse(data: bytes) -> Head:
 
 
 def _check(method: str, read: _Fields, *, is_old: bool) -> Head:
-    """Checks what the parser leaves open, and returns the head."""
+    """Checks what the parser leaves open, such as limits and repeated headers, and returns the head.
+
+    Raises ``Refused``.
+    """
     if len(read.found) > MAX_FIELDS:
         raise Refused(f"More than {MAX_FIELDS} header fields", 431)
     if len(read.target) > TARGET_BYTES:
@@ -213,7 +218,10 @@ def _parse_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def _parse_length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
-    """Returns the length of the body, or None if it is chunked. Refuses every ambiguity between the two."""
+    """Returns the length of the body, 0 if the head has none, or None if it is chunked.
+
+    Refuses every ambiguity between the two.
+    """
     coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
         if length is not None or is_old:

@@ -72,6 +72,7 @@ class Certificate:
             log.error("The new certificate cannot be used, the old one stays: %s", error)  # noqa: TRY400 - says why
 
     def _load(self) -> ssl.SSLContext:
+        """Returns a TLS context (TLS 1.2 or newer) with the certificate. Raises if its key has a password."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -132,7 +133,10 @@ class Connections:
         self.loop.add_reader(self._listener, self._accept)
 
     async def stop(self) -> None:
-        """Stops accepting, ends idle connections, and waits until all others have ended."""
+        """Stops accepting, ends idle connections, and waits until all others have ended.
+
+        A connection whose head has not arrived counts as idle. There is no timeout.
+        """
         self.is_closing = True
         self.loop.remove_reader(self._listener)
         self._listener.close()
@@ -165,13 +169,16 @@ class Connections:
         if not self.is_closing:
             self.loop.add_reader(self._listener, self._accept)
 
-    async def _set_up(self, taken: socket.socket) -> None:
-        """Sets up a connection, with TLS if there is a certificate. Refuses or closes it if there are too many."""
-        taken.setblocking(False)  # noqa: FBT003 - positional only
+    async def _set_up(self, accepted: socket.socket) -> None:
+        """Sets up a connection, with TLS if there is a certificate.
+
+        If there are too many, an idle one is closed for it; else it is answered with 503, or closed if it uses TLS.
+        """
+        accepted.setblocking(False)  # noqa: FBT003 - positional only
         with contextlib.suppress(OSError):
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TIMEOUTS["full"] * 1000))
-            taken.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TIMEOUTS["full"] * 1000))
+            accepted.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         connection = Connection(self)
         self._pending[connection] = monotonic(), asyncio.current_task()
         count = len(self._where) + len(self._pending)
@@ -179,16 +186,16 @@ class Connections:
             connection.is_refused = True
             if self._certificate or count > self._most + MAX_REFUSED:
                 del self._pending[connection]
-                taken.close()
+                accepted.close()
                 return
         certificate = self._certificate
         try:
             if certificate is None:
-                await self.loop.connect_accepted_socket(lambda: connection, taken)
+                await self.loop.connect_accepted_socket(lambda: connection, accepted)
             else:
                 await self.loop.connect_accepted_socket(
                     lambda: connection,
-                    taken,
+                    accepted,
                     ssl=certificate.context,
                     ssl_handshake_timeout=HANDSHAKE,
                     ssl_shutdown_timeout=SHUTDOWN,
@@ -199,13 +206,17 @@ class Connections:
             self._pending.pop(connection, None)
 
     def _on_set_up(self, task: asyncio.Task[None]) -> None:
+        """Forgets the task that has set up a connection, and logs its error."""
         self._set_up_tasks.discard(task)
         self._gone.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A connection could not be set up.", exc_info=error)
 
     def _make_room(self) -> bool:
-        """Closes the connection that has been idle or in its handshake for longest; returns whether it could."""
+        """Closes the connection that has been idle or in its handshake for longest; returns whether it could.
+
+        Returns False if that is the new connection itself.
+        """
         idle = next(iter(self.waiting["idle"]), None)
         since, task = next(iter(self._pending.values()))
         if idle is not None and self.waiting["idle"][idle] - TIMEOUTS["idle"] <= since:
@@ -249,7 +260,10 @@ class Connections:
             connection.flush()
 
     def sweep(self) -> None:
-        """Expires connections that have waited too long, renews the date, and checks the certificate."""
+        """Expires connections that have waited too long, and renews the date. Called every second.
+
+        Once a minute it reloads a changed certificate and reports failed handshakes.
+        """
         self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
         now = monotonic()
         for waiting in self.waiting.values():

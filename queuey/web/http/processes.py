@@ -50,6 +50,8 @@ Work = Callable[[int, socket.socket, Connection], None]
 def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket]:
     """Returns listening sockets of one port, one for each worker: the system distributes connections among them.
 
+    A port that is in use is tried again for :data:`REBIND_FOR` seconds.
+
     Raises:
         OSError: The host is unknown or not of this machine, or the port is in use or not allowed.
     """
@@ -90,6 +92,7 @@ def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.sock
 
 
 def _open_another(listener: socket.socket) -> socket.socket:
+    """Opens another socket of the same port."""
     other = _bind(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
     other.listen(socket.SOMAXCONN)
     return other
@@ -114,6 +117,7 @@ class _Worker:
         sender.close()
 
     def read(self) -> None:
+        """Notes the heartbeats that have arrived. A worker is up from its first one on."""
         try:
             while self.beats.poll():
                 self.beats.recv_bytes()
@@ -165,6 +169,7 @@ class Restarts:
         return max(0.0, min(self._due.values(), default=math.inf) - now)
 
     def pop_due(self, now: float) -> list[int]:
+        """Returns the numbers of the workers that start now; they are not due any more."""
         numbers = [number for number, due in self._due.items() if due <= now]
         for number in numbers:
             del self._due[number]
@@ -191,7 +196,7 @@ class Parent:
         self._signalled = False
 
     def run(self, announce: Callable[[], None]) -> int:
-        """Supervises the workers until the service ends; returns the exit code.
+        """Supervises the workers until the service ends; returns the exit code: 1 if no worker could start, or else 0.
 
         Args:
             announce: Called once, when the first worker is up.
@@ -220,6 +225,7 @@ class Parent:
         return int(failed)
 
     def _remove(self, worker: _Worker) -> None:
+        """Forgets a worker that has ended, and plans its restart unless the service stops."""
         self._read_heartbeats(worker)
         worker.beats.close()
         del self._workers[worker.number]
@@ -301,6 +307,7 @@ class Parent:
             _send(worker, signal.SIGTERM)
 
     def _stop_or_kill(self, number: int, frame: FrameType | None) -> None:
+        """Stops the service at the first signal, and kills it at the second."""
         if self._signalled:
             logger.warning("Second signal: stopping at once.")
             self._kill(128 + number)
@@ -313,6 +320,7 @@ class Parent:
             _send(worker, signal.SIGHUP)
 
     def _kill(self, code: int) -> Any:  # noqa: ANN401 - does not return
+        """Kills all workers, and ends this process at once with an exit code."""
         for worker in list(self._workers.values()):
             _send(worker, signal.SIGKILL)
         logging.shutdown()

@@ -7,27 +7,29 @@
  *     for await (const message of queuey.stream("inbox-ann")) show(message.body);
  */
 
-const BASE = 200;
-const CAP = 5000;
-const ROUNDS = 5;
+/** Pauses after failures grow from the base, doubled by each failure, up to the cap. */
+const BACKOFF_BASE_MILLISECONDS = 200;
+const BACKOFF_CAP_MILLISECONDS = 5000;
+/** Max times that a request is sent. */
+const MAX_ATTEMPTS = 5;
 /** Max milliseconds for which a service may ask to wait. */
-const MAX_ASKED_PAUSE = 30_000;
+const MAX_ASKED_PAUSE_MILLISECONDS = 30_000;
 /** Milliseconds after which a stream counts as one that lasts, so that its token may be renewed at once. */
-const LASTING = 10_000;
+const MIN_LASTING_MILLISECONDS = 10_000;
 /** Milliseconds without a byte after which a stream counts as broken; the service writes every 25 s. */
-const SILENCE = 60_000;
+const SILENCE_TIMEOUT_MILLISECONDS = 60_000;
 /** Messages that were given early are remembered; older ones may come again. */
-const MOST_EARLY = 10_000;
+const MAX_EARLY_MESSAGES = 10_000;
 /** Seconds that `markRead` waits at most until the service shows, in its place, what is marked. */
-const LONGEST_PENDING = 10;
-const TEMPORARY = new Set([429, 502, 503, 504]);
+const MAX_PENDING_SECONDS = 10;
+const TEMPORARY_STATUSES = new Set([429, 502, 503, 504]);
 /** Seconds, beyond those that the service may wait, after which a member's request is sent again. */
-const PATIENCE = 2;
+const ANSWER_MARGIN_SECONDS = 2;
 /** Part of the time for giving a partition back after which that is done, whether or not its message is handled. */
-const GIVE_BACK_PART = 0.8;
+const GIVE_BACK_SHARE = 0.8;
 /** Seconds that a member's read waits for messages; the second if it owns partitions of more queues than one read may name. */
-const READ_WAIT = 20;
-const READ_TURN = 1;
+const READ_WAIT_SECONDS = 20;
+const READ_TURN_SECONDS = 1;
 const MAX_QUEUES_PER_READ = 100;
 /** A position before all messages. */
 const EARLIEST = "00000000000010008080808080808080";
@@ -165,7 +167,7 @@ export class Queuey {
     const asked = { ...options, body, type: "application/json", again: true };
     const mark = async () => (await this.#ask("PUT", `${path(queue)}/read`, asked)).json();
     const found = await mark();
-    if (!found.pending || found.pending > LONGEST_PENDING) return found;
+    if (!found.pending || found.pending > MAX_PENDING_SECONDS) return found;
     return (await slept(found.pending * 1000, options.signal)) ? mark() : found;
   }
 
@@ -248,7 +250,7 @@ export class Queuey {
     for (;;) {
       let error;
       const began = performance.now();
-      const lasts = () => performance.now() - began > LASTING;
+      const lasts = () => performance.now() - began > MIN_LASTING_MILLISECONDS;
       const isRenewed = fresh;
       fresh = false;
       try {
@@ -272,7 +274,7 @@ export class Queuey {
             if (fresh) break;
           } else if (event.type === "bye") {
             const told = JSON.parse(event.data) ?? {};
-            if (told.status && !TEMPORARY.has(told.status) && told.status !== 401) throw refused(told.status, told);
+            if (told.status && !TEMPORARY_STATUSES.has(told.status) && told.status !== 401) throw refused(told.status, told);
             fresh = told.status === 401;
             break;
           }
@@ -321,11 +323,11 @@ export class Queuey {
       if (joined) {
         onState?.("open");
         yield* new Membership(ask, group, joined, sent, options).messages();
-        if (elapsed(sent) * 1000 > LASTING) failures = 0;
+        if (elapsed(sent) * 1000 > MIN_LASTING_MILLISECONDS) failures = 0;
       }
       if (signal?.aborted) return;
       onState?.("waiting", error);
-      await slept(Math.max(askedPause(error), backoff((failures += 1), BASE)), signal);
+      await slept(Math.max(askedPause(error), backoff((failures += 1), BACKOFF_BASE_MILLISECONDS)), signal);
     }
   }
 
@@ -336,8 +338,8 @@ export class Queuey {
         return await this.#once(method, target, asked);
       } catch (error) {
         const harmless = asked.again || error.outcome === "none";
-        if (!isTemporary(error) || !harmless || round >= ROUNDS || asked.signal?.aborted) throw error;
-        if (!(await slept(Math.max(askedPause(error), backoff(round, BASE)), asked.signal))) throw error;
+        if (!isTemporary(error) || !harmless || round >= MAX_ATTEMPTS || asked.signal?.aborted) throw error;
+        if (!(await slept(Math.max(askedPause(error), backoff(round, BACKOFF_BASE_MILLISECONDS)), asked.signal))) throw error;
       }
     }
   }
@@ -517,7 +519,7 @@ class Membership {
 
   /** Milliseconds to wait after a failure, at most until the session is over. */
   #pause(failures, error) {
-    return Math.min(Math.max(askedPause(error), backoff(failures, BASE)), this.#left());
+    return Math.min(Math.max(askedPause(error), backoff(failures, BACKOFF_BASE_MILLISECONDS)), this.#left());
   }
 
   #left() {
@@ -540,7 +542,7 @@ class Membership {
       const { signal } = beat;
       let isLate = false;
       const late = () => beat.abort((isLate = true));
-      const timer = setTimeout(late, Math.min((wait + PATIENCE) * 1000, this.#left()));
+      const timer = setTimeout(late, Math.min((wait + ANSWER_MARGIN_SECONDS) * 1000, this.#left()));
       try {
         const answer = await (await this.#ask("POST", this.#target, { body, type: "application/json", signal })).json();
         // An answer after the end of the session counts as none.
@@ -593,7 +595,7 @@ class Membership {
       for (const [partition, { epoch, within }] of Object.entries(partitions)) {
         const asked = new Ownership(queue, Number(partition), { epoch });
         const owned = this.#owned.get(keyOf(asked));
-        if (owned?.epoch === epoch) owned.due ??= { since: sent, seconds: within * GIVE_BACK_PART };
+        if (owned?.epoch === epoch) owned.due ??= { since: sent, seconds: within * GIVE_BACK_SHARE };
         // It was given to this member by an answer that never came.
         else if (!(owned?.epoch > epoch)) this.#givenBack.set(keyOf(asked), asked);
       }
@@ -618,10 +620,11 @@ class Membership {
     // Each queue has its turn to be the first: an answer may be too short for all.
     const start = (this.#turn += 1) % queues.size;
     const turn = [...queues.values(), ...queues.values()].slice(start, start + Math.min(queues.size, MAX_QUEUES_PER_READ));
-    const body = jsonText({ queues: turn.map(rangeOf), wait: queues.size > turn.length ? READ_TURN : READ_WAIT });
+    const wait = queues.size > turn.length ? READ_TURN_SECONDS : READ_WAIT_SECONDS;
+    const body = jsonText({ queues: turn.map(rangeOf), wait });
     const reading = (this.#reading = new AbortController());
     const { signal } = reading;
-    const timer = setTimeout(() => reading.abort(), (READ_WAIT + PATIENCE) * 1000);
+    const timer = setTimeout(() => reading.abort(), (READ_WAIT_SECONDS + ANSWER_MARGIN_SECONDS) * 1000);
     try {
       const { queues: pages } = await (await this.#ask("POST", "/_read", { body, type: "application/json", signal })).json();
       pages.forEach(({ messages = [] }, index) => this.#take(turn[index], messages));
@@ -692,13 +695,13 @@ const instant = () => ({ steady: performance.now(), wall: Date.now() });
 const elapsed = (since) => Math.max(performance.now() - since.steady, Date.now() - since.wall) / 1000;
 
 /** Whether a request may succeed later: there was no answer, or the service is busy or away. */
-const isTemporary = (error) => error instanceof QueueyError && (error.status === 0 || TEMPORARY.has(error.status));
+const isTemporary = (error) => error instanceof QueueyError && (error.status === 0 || TEMPORARY_STATUSES.has(error.status));
 
-const UNFINISHED = new Set(["waiting", "delayed", "claimed", "retrying"]);
-const MOST_JOBS = 100;
+const UNFINISHED_STATUSES = new Set(["waiting", "delayed", "claimed", "retrying"]);
+const MAX_JOBS_PER_REQUEST = 100;
 /** Seconds that a request waits for jobs, and, if there are more than it may name, until the next ones have their turn. */
-const JOB_WAIT = 20;
-const JOB_TURN = 1;
+const JOB_WAIT_SECONDS = 20;
+const JOB_TURN_SECONDS = 1;
 
 /** Waits for the ends of one queue's jobs, all by one request at a time. */
 class JobWaits {
@@ -758,8 +761,8 @@ class JobWaits {
     this.#running = true;
     while (this.#jobs.size) {
       await slept(0);
-      const places = [...this.#jobs.keys()].slice(0, MOST_JOBS);
-      const wait = this.#jobs.size > MOST_JOBS ? JOB_TURN : JOB_WAIT;
+      const places = [...this.#jobs.keys()].slice(0, MAX_JOBS_PER_REQUEST);
+      const wait = this.#jobs.size > MAX_JOBS_PER_REQUEST ? JOB_TURN_SECONDS : JOB_WAIT_SECONDS;
       const { signal } = (this.#poll = new AbortController());
       try {
         const infos = places.length ? await this.#ask(places, { wait, signal }) : [];
@@ -775,7 +778,7 @@ class JobWaits {
   #note(place, info) {
     const job = this.#jobs.get(place);
     if (!job) return;
-    if (UNFINISHED.has(info.status)) {
+    if (UNFINISHED_STATUSES.has(info.status)) {
       job.unfinished = performance.now();
       this.#jobs.delete(place);
       this.#jobs.set(place, job);
@@ -895,7 +898,7 @@ class GivenEarly {
     const key = `${partition}:${id}:${queue}`;
     if (!early) return !this.#times.delete(key);
     if (this.#times.has(key)) return false;
-    if (this.#times.size >= MOST_EARLY) this.#times.delete(this.#times.keys().next().value);
+    if (this.#times.size >= MAX_EARLY_MESSAGES) this.#times.delete(this.#times.keys().next().value);
     this.#times.set(key, timeOf(id));
     return true;
   }
@@ -926,10 +929,13 @@ function refused(status, answer, retryAfter = 0) {
 }
 
 /** Milliseconds that the service asks to wait, as far as that is done. */
-const askedPause = (error) => Math.min((error?.retryAfter ?? 0) * 1000, MAX_ASKED_PAUSE);
+const askedPause = (error) => Math.min((error?.retryAfter ?? 0) * 1000, MAX_ASKED_PAUSE_MILLISECONDS);
 
 const backoff = (failures, least) =>
-  BASE / 2 + Math.random() * (Math.min(CAP, BASE * 2 ** failures) + (failures ? 0 : Math.min(least, MAX_ASKED_PAUSE)));
+  BACKOFF_BASE_MILLISECONDS / 2 +
+  Math.random() *
+    (Math.min(BACKOFF_CAP_MILLISECONDS, BACKOFF_BASE_MILLISECONDS * 2 ** failures) +
+      (failures ? 0 : Math.min(least, MAX_ASKED_PAUSE_MILLISECONDS)));
 
 /** Waits; returns false if that was ended. */
 function slept(milliseconds, signal) {
@@ -990,7 +996,7 @@ function take(line, event, place) {
 async function answered(reading, signal) {
   let timer;
   const silent = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new QueueyError("nothing came for a minute")), SILENCE);
+    timer = setTimeout(() => reject(new QueueyError("nothing came for a minute")), SILENCE_TIMEOUT_MILLISECONDS);
   });
   try {
     return await Promise.race([reading, silent]);

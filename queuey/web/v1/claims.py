@@ -166,7 +166,7 @@ class ClaimViews(Views):
     async def _enter_each(
         self, request: Request, application: str, names: Sequence[str], refused: Refusals
     ) -> list[QueueAccess]:
-        """Authorizes the caller for each queue. Puts the errors of refused queues into ``refused``."""
+        """Authorizes the caller for each queue. Replaces the content of ``refused`` by the errors of refused queues."""
         refused.clear()
         accesses = []
         for name in names:
@@ -184,9 +184,10 @@ class ClaimViews(Views):
         refused: Refusals,
         body: Mapping[str, object],
     ) -> list[api.Settlement]:
-        """Acknowledges receipts of several queues.
+        """Acknowledges receipts of several queues, one queue after the other.
 
-        Leaves out the receipts of a queue that fails meanwhile, and puts its error into ``refused``.
+        Leaves out the receipts of a queue that fails meanwhile, and puts its error into ``refused``. A receipt that is
+        not valid fails the request, which is then in doubt if another queue was done before.
         """
         texts: list[str] = []
         settled: list[Settlement] = []
@@ -211,7 +212,11 @@ class ClaimViews(Views):
         return _make_settlements(texts, settled)
 
     def _merge_terms(self, request: Request, body: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
-        """Reads query and body. Returns the seconds to wait, and the other values as arguments of the use case."""
+        """Reads query and body. Returns the seconds to wait, and the other values as arguments of the use case.
+
+        Raises:
+            InvalidRequest: A value is not valid, or is given in both.
+        """
         names = self._query.names
         terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
         if not terms:
@@ -222,6 +227,11 @@ class ClaimViews(Views):
         return self._read_terms(query | terms)
 
     def _read_terms(self, values: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
+        """Returns the seconds to wait, and the other values as arguments of the use case.
+
+        Raises:
+            InvalidRequest: Values are not valid; the error names every one.
+        """
         errors = Errors()
         terms = self._query.read(values, errors)
         partitions = errors.take("partitions", read_partitions, terms.partitions)
@@ -276,7 +286,9 @@ class ClaimViews(Views):
     ) -> Response:
         """Parses the receipts in the body, settles them, and answers with the result of each receipt in order.
 
-        Refuses the whole request if a receipt is not valid.
+        Raises:
+            InvalidRequest: A receipt is not valid; then none is settled.
+            ClaimLost: A receipt was superseded; the others are settled.
         """
         access = await self._enter(request, match)
 
@@ -290,6 +302,11 @@ class ClaimViews(Views):
         return await self._authorization.admit(request, match, "work")
 
     def _read_receipts_body(self, request: Request, kind: type[S], queue: Queue) -> _ReceiptsBody[S]:
+        """Reads a body and its receipts.
+
+        Raises:
+            InvalidRequest: Fields or receipts are not valid; the error names every one.
+        """
         errors = Errors()
         body = self.fields(kind).body(request, errors)
         receipts = _parse_receipts("receipts", body.receipts or [], queue, errors)
@@ -299,7 +316,10 @@ class ClaimViews(Views):
         return _ReceiptsBody(body, receipts)
 
     def _read_reason(self, release: api.Release, count: int, errors: Errors) -> api.Release:
-        """Reads the reason of a release, and checks that its receipts are not too many for a reason."""
+        """Returns a release with its reason parsed. Checks the number of receipts if it has a reason or no retry.
+
+        Puts what is not valid into ``errors``.
+        """
         if not release.retry and count > api.MAX_WITH_REASON:
             errors.setdefault("retry", f"False is allowed for at most {api.MAX_WITH_REASON} receipts at a time")
         if release.reason is None:
@@ -315,6 +335,7 @@ class ClaimViews(Views):
         return structs.replace(release, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
+        """Sets the states of claimed jobs, by receipt, and answers as :meth:`_settle` does."""
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
@@ -384,7 +405,7 @@ class ClaimViews(Views):
         return self._service.claims.backlog(access, query.limit)
 
     def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
-        """Returns outstanding jobs. With states, the limit may be smaller than otherwise, because states are long."""
+        """Returns outstanding jobs. With states, a limit above :data:`queuey.api.claims.MAX_STATES` is refused."""
         if query.states:
             errors = Errors()
             errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)
@@ -392,7 +413,10 @@ class ClaimViews(Views):
         return api.Jobs(jobs=self._service.claims.outstanding(access, query.limit, states=query.states))
 
     async def show_jobs(self, request: Request, match: Match) -> Response:
-        """Shows jobs by their ids, at once or after waiting until one of them has ended."""
+        """Shows jobs by their ids, at once or after waiting until one of them has ended.
+
+        If none has ended in time, it shows how they stand.
+        """
         access = await self._authorization.admit(request, match, "read")
         query = self._jobs_by_id(request)
         poll = JobPoll(parse_locations(match["ids"], MAX_JOBS), states=query.states)
@@ -492,7 +516,10 @@ def _result_fields(result_ttl: int) -> dict[str, object]:
 
 
 def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
-    """Parses receipts. Puts errors into ``errors`` by the index of the receipt."""
+    """Parses receipts, and puts errors into ``errors`` by the index of the receipt.
+
+    Receipts of another queue, from before a purge, or of a claim with ``ttl=0`` are errors, too.
+    """
     receipts = []
     mark = receipt_mark(queue.qid)
     for index, item in enumerate(texts):

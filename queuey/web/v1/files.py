@@ -78,9 +78,10 @@ class FileViews:
         return Response(200, b'{"servers":%b,%b' % (servers, _document(self._describe, self._limits)[1:]), JSON)
 
     def page(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document as a page. On a loopback address, the page has forms that send requests.
+        """Serves the OpenAPI document as a page, with forms that send requests if all is on this machine.
 
-        The rendered page is cached; only the address of the request is inserted each time.
+        That is, if only this machine can connect and the request names it. The rendered page is cached; only the
+        address of the request is inserted each time.
         """
         # The link to the document is relative, because a proxy may serve everything under a path.
         link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
@@ -102,6 +103,7 @@ class FileViews:
         )
 
     def client(self, request: Request, match: Match) -> Response:
+        """Serves a file of the browser client, to pages of any origin."""
         name = request.path.rstrip("/").rpartition("/")[2]
         kind = "text/javascript" if name.endswith(".js") else "application/typescript"
         return Response(

@@ -28,7 +28,7 @@ _CACHED_TAILS = 1024
 _tails: dict[Meta, bytes] = {}
 
 
-def _tail(meta: Meta) -> bytes:
+def _render_tail(meta: Meta) -> bytes:
     """Returns the JSON after the body of a message with this metadata, with the closing brace."""
     tail = _tails.get(meta)
     if tail is None:
@@ -82,7 +82,7 @@ def render_messages(messages: Sequence[Message], more: Sequence[bytes] = ()) -> 
             location = b'","partition":%d,"body":' % partition
         body, tail = message.body, b"}"
         if (meta := message.meta) is not None:
-            tail = _tail(meta)
+            tail = _render_tail(meta)
         if isinstance(body, bytes):
             text = b'"%b"' % b64encode(body)
             tail = tail[:-1] + b',"encoding":"base64"}'

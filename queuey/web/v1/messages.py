@@ -114,7 +114,11 @@ class MessageViews(Views):
     """Views of ``POST /v1/{app}/{queue}``, of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
 
     async def post(self, request: Request, match: Match) -> Response:
-        """Stores one message, or a batch if the content type is JSON."""
+        """Stores one message, or a batch if the content type is JSON; answers 201 with their ids.
+
+        A post with the Idempotency-Key of an earlier one stores nothing and gets its answer. A single message that
+        looks like a batch gets a warning.
+        """
         authorization = self._authorization
         access = authorization.admit_at_once(request, match, "send") or await authorization.admit(
             request, match, "send"
@@ -158,6 +162,7 @@ class MessageViews(Views):
         return drafts, position
 
     def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
+        """Reads a batch, and counts its messages in the request. Notes headers that only a single message may have."""
         if request.has_own_headers or not request.headers.keys().isdisjoint(_MESSAGE_HEADERS):
             misplaced = [name for name in request.headers if name in _MESSAGE_HEADERS or name.startswith(OWN_HEADER)]
             note_unknown(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
@@ -169,7 +174,10 @@ class MessageViews(Views):
         return self._enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
 
     def _enter(self, request: Request, match: Match, action: Action, parse: Callable[[], T]) -> tuple[QueueAccess, T]:
-        """Authorizes the caller, and parses the path. A parse error takes precedence over a missing right."""
+        """Authorizes the caller, and parses the path.
+
+        A missing queue takes precedence over a parse error, and that over a missing right.
+        """
         try:
             parsed = parse()
         except InvalidRequest:
@@ -303,7 +311,10 @@ def _read_content_type(value: object, longest: int) -> str:
 
 
 def _read_message_headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
-    """Reads the headers to keep with a message. Readers get them as HTTP headers, so they must be valid ones."""
+    """Reads the headers to keep with a message, whose names become lower-case.
+
+    Readers get them as HTTP headers, so they must be valid ones, and not too many or too long.
+    """
     if not isinstance(value, dict):
         raise validators.BadField(f'"{validators.show(value)}" is not an object')
     headers = {}
@@ -474,6 +485,7 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Reques
 
 
 def _make_too_large(errors: Errors) -> InvalidRequest:
+    """Returns the error ``TooLarge`` with all errors of a batch."""
     error = too_large("body", 0)
     error.fields = dict(errors)
     return error
@@ -506,7 +518,10 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
 
 
 def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool) -> tuple[str | bytes, bool]:
-    """Returns a body, and whether it is the text of a JSON value. ``encoded`` bodies are decoded from base64."""
+    """Returns a body, and whether it is the text of a JSON value. ``encoded`` bodies are decoded from base64.
+
+    Puts an error into ``errors`` if it is empty or too long, or cannot be decoded.
+    """
     longer = f"Longer than maximum length {limits.max_body} bytes"
     if len(raw) > _WRITTEN * limits.max_body + _WRITTEN_MORE:
         errors["body"] = longer
@@ -535,6 +550,7 @@ _NEXT_POSTED = b',{"key":"'
 
 
 def render_posted(locations: Sequence[Location]) -> bytes:
+    """Returns the JSON of the answer to a post, with the id, timestamp and partition of each message."""
     if not locations:
         return b'{"status":"ok","messages":[]}'
     parts: list[bytes | int] = []

@@ -43,6 +43,7 @@ class NameViews(Views):
         return _answer_stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
+        """Returns the message of a name, or with ``raw`` its body. Raises ``NameNotFound`` if there is none."""
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _check_name(match)
@@ -53,12 +54,14 @@ class NameViews(Views):
         return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
 
     async def delete(self, request: Request, match: Match) -> Response:
+        """Deletes the message of a name; succeeds if there is none."""
         access = await self._authorization.admit(request, match, "delete")
         name = _check_name(match)
         await access.apply(partial(self._service.names.delete, name=name))
         return json_response(Done())
 
     def _read_draft(self, request: Request) -> Draft:
+        """Reads the message in the body; refuses an ``Idempotency-Key``."""
         if "idempotency-key" in request.headers:
             text = "Is not allowed for named messages: POST stores a message once without it, and PUT can be repeated"
             raise InvalidRequest({"idempotency_key": text})

@@ -25,11 +25,12 @@ from queuey.web.responses import Response, json_response
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
-DEFAULTS = {each.name: each.default for each in fields(ChosenOptions)}
+DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}
 ALWAYS_LISTED = ("partitions", "type", "consistency")
 
 
 def _read_principals(value: object, most: int) -> tuple[Principal, ...]:
+    """Parses principals: a list of texts, or a text with commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
@@ -54,7 +55,10 @@ def _fields(limits: Limits) -> Fields[api.QueueFields]:
 
 
 def read_spec(given: Mapping[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
-    """Reads the options of a queue. ``principles`` is an old misspelling of ``principals``, and has the same effect."""
+    """Reads the options of a queue. Puts bad ones into ``errors``.
+
+    ``principles`` is an old misspelling of ``principals``, and has the same effect; both are an error if they differ.
+    """
     requested = _fields(limits).read(given, errors)
     old = errors.take("principles", _read_principals, requested.principles, limits.max_principals)
     new = errors.take("principals", _read_principals, requested.principals, limits.max_principals)
@@ -65,15 +69,15 @@ def read_spec(given: Mapping[str, Any], errors: Errors, limits: Limits) -> Queue
     return QueueSpec(**options | {"backoff": backoff}, principals=old if new is None else new)
 
 
-def _find_resets(given: dict[str, Any]) -> list[str]:
+def _find_resets(body: dict[str, Any]) -> list[str]:
     """Returns the options given as null, under their correct names."""
-    options = {name for name, value in given.items() if value is None}
+    options = {name for name, value in body.items() if value is None}
     if "principles" in options:
         options.add("principals")
     return [name for name in RESETTABLE if name in options]
 
 
-def _principal_text(queue: Queue) -> str | None:
+def _format_principals(queue: Queue) -> str | None:
     return ",".join(map(format_principal, queue.principals)) or None
 
 
@@ -88,7 +92,7 @@ def _show_listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an a
         queue_name=queue.name,
         application=queue.application,
         created=queue.created,
-        principles=_principal_text(queue) or UNSET,
+        principles=_format_principals(queue) or UNSET,
         count=UNSET if count is None else count,
         **{name: getattr(queue, name) for name in ALWAYS_LISTED} | options,
     )
@@ -102,7 +106,7 @@ class QueueViews(Views):
     """Views of ``/v1/{app}`` with rights and caller, and of a queue with its ``messages``, ``info`` and ``explain``."""
 
     def create(self, request: Request, match: Match) -> Response:
-        """Creates a queue, or returns the existing one if it has all given options."""
+        """Creates a queue (201), or returns the existing one if it has all given options (200). Needs ``admin``."""
         check = self._authorization.creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).note_unknown(request, body)
@@ -113,11 +117,11 @@ class QueueViews(Views):
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
         queue, created = self._service.queues.create(match["app"], name, spec)
-        response = api.CreatedQueue(**_show_options(queue), principles=_principal_text(queue))
+        response = api.CreatedQueue(**_show_options(queue), principles=_format_principals(queue))
         return json_response(response, 201 if created else 200)
 
     def list(self, request: Request, match: Match) -> Response:
-        """Lists a page of the queues that the caller may measure.
+        """Lists a page of the queues that the caller may measure, by name alone unless details are requested.
 
         With counts, a queue that was deleted meanwhile is left out.
         """
@@ -135,6 +139,7 @@ class QueueViews(Views):
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def rights(self, request: Request, match: Match) -> Response:
+        """Shows the rights of the caller on the queues in the body, whether they exist or not."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
@@ -146,6 +151,7 @@ class QueueViews(Views):
         return json_response(api.Rights(queues=rights))
 
     def me(self, request: Request, match: Match) -> Response:
+        """Shows the caller's names and grants in the application; any caller may ask."""
         self._service.queues.require_application(match["app"])
         caller = self._authorization.caller(request)
         rights = [
@@ -160,6 +166,7 @@ class QueueViews(Views):
         return json_response(api.Me(names=names, expires=caller.expires, rights=rights))
 
     def applications(self, request: Request, match: Match) -> Response:
+        """Lists a page of all applications, for operators only."""
         self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list
@@ -167,7 +174,7 @@ class QueueViews(Views):
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
-        """Changes the given options. A null resets an option."""
+        """Changes the given options; the others stay. A null resets an option. Needs ``admin``."""
         access = self._authorization.enter(request, match, "admin")
         body = read_fields(request, self._limits.max_body)
         self.fields(api.QueueFields).note_unknown(request, body)
@@ -196,7 +203,10 @@ class MoveViews(Views):
     """Views of ``/v1/{app}/_moves`` and of the moves under it."""
 
     def begin(self, request: Request, match: Match) -> Response:
-        """Starts a move, or returns the one that is running between the same queues."""
+        """Starts a move, or returns the one that is running between the same queues.
+
+        Needs ``read`` and ``delete`` on the source, and ``send`` on the target.
+        """
         self._authorization.require_credential(request, self._authorization.caller(request))
         errors = Errors()
         body = self.fields(NewMove).body(request, errors)

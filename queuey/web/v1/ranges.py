@@ -35,7 +35,10 @@ def _read_bound(value: object) -> Bound:
 
 
 def read_partitions(value: object) -> tuple[int, ...] | None:
-    """Parses the partitions to read: a comma list, in JSON also a list. Returns None for ``*``, which means all."""
+    """Parses the partitions to read: a comma list, in JSON also a list. Returns None for ``*``, which means all.
+
+    Blank text names none. A number that is too long becomes 0, which has no messages.
+    """
     if isinstance(value, list):
         items = [str(item) if isinstance(item, int) else "" for item in value]
     else:
@@ -67,7 +70,10 @@ def take_partitions(named: object, errors: Errors, otherwise: tuple[int, ...] | 
 
 
 def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
-    """Reads the positions and flags of a range. Puts bad fields into ``errors``."""
+    """Reads the positions and flags of a range; without ``partitions``, it has partition 1.
+
+    Puts bad fields into ``errors``.
+    """
     since, after, before, until = (errors.take(name, _read_bound, getattr(asked, name)) for name in BOUNDS)
     # Blank text names no partition.
     partitions = take_partitions(given.get("partitions"), errors, (1,))
@@ -180,7 +186,10 @@ class RangeViews(Views):
         return ranges, fields.wait
 
     def _read_each(self, request: Request, application: str, ranges: Ranges, waiter: Waiter | None) -> _Answer:
-        """Reads the queues that the caller may read, and answers with errors for the others."""
+        """Reads the queues that the caller may read, and answers with errors for the others.
+
+        If there is an error, the request does not wait for messages.
+        """
         sources: list[Source | QueueyError] = []
         for name, requested in ranges:
             access = self._authorization.enter_to_read(request, application, name)
@@ -194,11 +203,12 @@ class RangeViews(Views):
         for (name, _), result in zip(ranges, results, strict=True):
             if len(pieces) > 1:
                 pieces.append(b",")
-            pieces += _rendered(name, result)
+            pieces += _render_result(name, result)
         pieces.append(b"]}")
         return _Answer(results, Response(200, body_of(pieces), JSON))
 
     def _read_item(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
+        """Reads the name of a queue and its range; puts errors into ``errors``, with the prefix."""
         if not isinstance(item, dict):
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()
@@ -213,7 +223,7 @@ def _show_reading(reading: Reading) -> _Answer:
     return _Answer([reading], Response(200, body_of(render_reading(reading)), JSON))
 
 
-def _rendered(name: str, result: Reading | QueueyError) -> list[bytes]:
+def _render_result(name: str, result: Reading | QueueyError) -> list[bytes]:
     if isinstance(result, Reading):
         return render_reading(result, name)
     return [encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})]

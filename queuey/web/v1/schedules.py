@@ -51,6 +51,7 @@ class ScheduleViews(Views):
         self._saver = ScheduleSaver(service, authorization)
 
     def put(self, request: Request, match: Match) -> Response:
+        """Creates or changes a schedule (:meth:`ScheduleSaver.save`); answers 201 if it is new."""
         may_see = self._authorization.matching(request, match["app"], "admin")
         report, new = self._saver.save(request, match, read_body(request, self._max_body), may_see)
         return json_response(_show_schedule(report), 201 if new else 200)
@@ -158,13 +159,14 @@ class ScheduleSaver:
         build = self._make_builder(request, fields, text, queue)
         return self._service.schedules.put(application, name, build, may_see)
 
-    def _find_queue(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
-        """Checks that the caller may administer the schedule's queue and send to it. Returns the queue.
+    def _find_queue(self, request: Request, match: Match, plan_fields: dict[str, Any], may_see: MaySee) -> Queue | None:
+        """Returns the schedule's queue, from the request or else from the present schedule.
 
-        Returns None, without a check, if the request only pauses the schedule.
+        Checks that the caller may administer it and send to it. Returns None, without a check, if the request only
+        pauses the schedule.
         """
-        if given.get("queue") is not None:
-            name = validators.text(given["queue"]) if isinstance(given["queue"], str) else ""
+        if plan_fields.get("queue") is not None:
+            name = validators.text(plan_fields["queue"]) if isinstance(plan_fields["queue"], str) else ""
         else:
             try:
                 name = self._service.schedules.show(match["app"], match["schedule"], may_see).plan.queue
@@ -173,18 +175,18 @@ class ScheduleSaver:
                 name = ""
         if not name:
             raise InvalidRequest({"queue": validators.REQUIRED})
-        if given.keys() == {"paused"} and validators.boolean(given["paused"]):
+        if plan_fields.keys() == {"paused"} and validators.boolean(plan_fields["paused"]):
             return None
         where = {"app": match["app"], "queue": name}
         self._authorization.enter(request, where, "admin")
         return self._authorization.enter(request, where, "send").queue
 
-    def _make_builder(self, request: Request, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
+    def _make_builder(self, request: Request, plan_fields: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
         """Reads the given fields of a plan. Returns a function that merges them into the present plan.
 
         Args:
             request: The request, in which unknown fields of the message are recorded.
-            given: The fields.
+            plan_fields: The fields.
             text: The fields as JSON text, because a message keeps the text of its value.
             queue: The schedule's queue; None if the request only pauses the schedule.
 
@@ -192,23 +194,23 @@ class ScheduleSaver:
             InvalidRequest: Fields are not valid; the error names every one.
         """
         errors = Errors()
-        fields = self._fields.read(given, errors)
+        fields = self._fields.read(plan_fields, errors)
         cron, every = fields.cron, fields.every
         zone = errors.take("timezone", _read_zone, fields.timezone)
         message = None
-        if given.get("message") is not None and queue is not None:
+        if plan_fields.get("message") is not None and queue is not None:
             message = _read_message(request, text, queue, self._limits, errors)
         errors.check()
 
         def build(before: Plan | None, now: float) -> Plan:
             if before is None:
-                _require_fields(given, "queue", "message", "cron" if every is None else "every")
+                _require_fields(plan_fields, "queue", "message", "cron" if every is None else "every")
             timetable = _merge_timetable(None if before is None else before.timetable, cron, zone, every, now)
             if before is None:
                 assert queue is not None  # noqa: S101 - _require_fields has checked the fields
                 assert message is not None  # noqa: S101
                 plan = Plan(queue.name, timetable, kept(message))
-            elif queue is not None and given.get("queue") is None and before.queue != queue.name:
+            elif queue is not None and plan_fields.get("queue") is None and before.queue != queue.name:
                 raise RecordChanged("queue")
             else:
                 plan = replace(before, timetable=timetable)
@@ -228,29 +230,30 @@ class ScheduleSaver:
             raise InvalidRequest({f"message.{field}": text for field, text in error.fields.items()}) from error
 
 
-def _check_names(name: str, given: dict[str, Any]) -> None:
+def _check_names(name: str, plan_fields: dict[str, Any]) -> None:
     """Raises InvalidRequest if the name is not valid, a field is unknown, or fields exclude each other."""
     errors = Errors()
     if _NAME.fullmatch(name) is None:
         errors["schedule"] = f"Use 1 to {MAX_NAME} letters, digits and ._:@-, but not . or .."
-    for field in given.keys() - _FIELDS:
+    for field in plan_fields.keys() - _FIELDS:
         errors[validators.show(field)] = f"Is not a field of a schedule. Use: {', '.join(sorted(_FIELDS))}."
     for field in ("cron", "every"):
-        if given.get("cron") is not None and given.get("every") is not None:
+        if plan_fields.get("cron") is not None and plan_fields.get("every") is not None:
             errors[field] = "Give either cron or every"
-    if given.get("every") is not None and given.get("timezone") is not None:
+    if plan_fields.get("every") is not None and plan_fields.get("timezone") is not None:
         errors["timezone"] = "Belongs to cron"
     errors.check()
 
 
 def _read_zone(value: object) -> str:
+    """Returns the name of a time zone; raises ``ValueError`` if it is not known."""
     name = validators.text(value)
     check_zone(name)
     return name
 
 
-def _require_fields(given: dict[str, Any], *fields: str) -> None:
-    if missing := {field: validators.REQUIRED for field in fields if given.get(field) is None}:
+def _require_fields(plan_fields: dict[str, Any], *fields: str) -> None:
+    if missing := {field: validators.REQUIRED for field in fields if plan_fields.get(field) is None}:
         if "cron" in missing:
             missing["cron"] = f"{validators.REQUIRED}: cron or every"
         raise InvalidRequest(missing)
@@ -259,10 +262,12 @@ def _require_fields(given: dict[str, Any], *fields: str) -> None:
 def _merge_timetable(
     before: Timetable | None, cron: str | None, zone: str | None, every: int | None, now: float
 ) -> Timetable:
-    """Returns the new timetable. An unchanged interval keeps its instants.
+    """Returns the new timetable. Fields that are None stay; an interval and a cron expression replace each other.
+
+    An unchanged interval keeps its instants.
 
     Raises:
-        InvalidRequest: The cron expression is not valid.
+        InvalidRequest: The cron expression is not valid, or there is a zone without one.
     """
     if every is not None:
         return before if before is not None and before.every == every else Timetable(every=every, anchor=int(now))
@@ -280,6 +285,7 @@ def _merge_timetable(
 
 
 def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
+    """Reads the message of a plan. Puts errors into ``errors`` and returns None, also for a message with a delay."""
     item = bytes(_decode_message(text).message)
     try:
         [parsed] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)

@@ -65,6 +65,7 @@ class StreamViews(Views):
         return await (self.one if wants_events(request) else self._page)(request, match)
 
     async def one(self, request: Request, match: Match) -> Response:
+        """Streams the events of the queue in the path."""
         access = await self._authorization.admit(request, match, "read")
         query = read_query(request, self.fields(StreamFields).names)
         stream, marks = self._make_stream(request, StreamFields, query, access.queue.name)
@@ -92,6 +93,7 @@ class StreamViews(Views):
         return query
 
     def _read_names(self, names: object) -> list[str] | None:
+        """Returns the named queues, each once, or None if none is named: the stream is of all."""
         if names is None or names == "":
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -102,7 +104,7 @@ class StreamViews(Views):
     def _make_stream(
         self, request: Request, kind: type[StreamFields], terms: Mapping[str, Any], queue: str | None
     ) -> tuple[Stream, bool]:
-        """Returns a new stream, and whether it reports read marks."""
+        """Returns a new stream, and whether it reports read marks. ``Last-Event-ID`` precedes ``since``."""
         errors = Errors()
         fields = self.fields(kind).read(terms, errors)
         partitions = take_partitions(terms.get("partitions"), errors, None)
@@ -204,7 +206,7 @@ class QueueEvents(ABC):
     async def _next_events(self, turn: LongPoll, refused: Refused) -> list[bytes]:
         """Returns events of new messages, lost queues and changed read marks.
 
-        Queues that are lost are not followed any more.
+        Queues that are lost are not followed any more. If events do not name their queue, its loss raises.
         """
         stream, request = self._stream, self.request
         for name, _ in refused:
@@ -271,6 +273,9 @@ class EventsOfMany(QueueEvents):
         """Authorizes the reader for the named or readable queues, and drops all others from the stream.
 
         Returns refused queues that were named or followed.
+
+        Raises:
+            InvalidRequest: The reader may read more queues than a stream may have, and has named none.
         """
         application, stream = self._match["app"], self._stream
         self._service.queues.require_application(application)

@@ -37,7 +37,10 @@ def _parse_ends(value: object, end: Callable[[Mark], Position]) -> Marks:
 
 
 def _take_ends(body: api.NewReadMark, errors: Errors) -> Marks:
-    """Returns the positions up to which messages are read. Puts bad fields into ``errors``."""
+    """Returns the positions up to which messages are read, from ``until`` or ``cursor``.
+
+    Puts an error into ``errors`` if a field is bad, or both or neither are given.
+    """
     until = errors.take("until", _parse_ends, body.until, lambda mark: mark.end)
     cursor = errors.take("cursor", _parse_ends, body.cursor, lambda mark: mark.start)
     if until is not None and cursor is not None:
@@ -57,6 +60,7 @@ def unread_fields(unread: Unread) -> dict[str, Any]:
 
 class UnreadViews(Views):
     def mark(self, request: Request, match: Match) -> Response:
+        """Moves the caller's read marks of a queue, back only with ``back``; answers with the marks."""
         access = self._authorization.enter(request, match, "read")
         reader = self._authorization.reader(request, match["app"])
         errors = Errors()
@@ -81,10 +85,13 @@ class UnreadViews(Views):
         results = [next(counts) if isinstance(access, QueueAccess) else access for access in entered]
         return json_response(api.UnreadQueues(queues=tuple(map(_show_unread, names, results))))
 
-    def _find_names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
-        """Returns the given names without repetitions or, without any, those of all queues that the caller may read."""
+    def _find_names(self, request: Request, application: str, requested: object, errors: Errors) -> Sequence[str]:
+        """Returns the given names without repetitions or, without any, those of all queues that the caller may read.
+
+        Puts an error into ``errors`` if they are too many.
+        """
         max_queues = self._limits.max_queues_per_stream
-        names = self._authorization.readable(request, application, max_queues + 1) if asked is None else asked
+        names = self._authorization.readable(request, application, max_queues + 1) if requested is None else requested
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
         if len(names) > max_queues:
@@ -92,9 +99,10 @@ class UnreadViews(Views):
         return list(dict.fromkeys(names))
 
 
-def _show_unread(name: str, found: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
-    if isinstance(found, QueueyError):
-        return api.QueueReadError(queue_name=name, error_msg=error_texts(found))
-    if found is None:
+def _show_unread(name: str, result: Unread | QueueyError | None) -> api.UnreadQueue | api.QueueReadError:
+    """Shows the count of a queue, or its error, or null if the request has read too much to count it."""
+    if isinstance(result, QueueyError):
+        return api.QueueReadError(queue_name=name, error_msg=error_texts(result))
+    if result is None:
         return api.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
-    return api.UnreadQueue(queue_name=name, **unread_fields(found))
+    return api.UnreadQueue(queue_name=name, **unread_fields(result))

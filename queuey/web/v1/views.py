@@ -104,11 +104,11 @@ class Views:
             return view(access, *map(match.__getitem__, names), *(() if read_input is None else (read_input(request),)))
 
         def answer(request: Request, match: Match) -> Response:
-            return _response(call(enter(request, match), request, match))
+            return _make_response(call(enter(request, match), request, match))
 
         async def answer_on_loop(request: Request, match: Match) -> Response:
             access = await self._authorization.admit(request, match, action)
-            return _response(await call(access, request, match))
+            return _make_response(await call(access, request, match))
 
         return answer_on_loop if iscoroutinefunction(view) else answer
 
@@ -119,5 +119,5 @@ class Views:
         return self.fields(operation.body[JSON]).json if JSON in operation.body else None
 
 
-def _response(result: Any) -> Response:  # noqa: ANN401 - the struct of an answer
+def _make_response(result: Any) -> Response:  # noqa: ANN401 - the struct of an answer
     return result if isinstance(result, Response) else json_response(Done() if result is None else result)

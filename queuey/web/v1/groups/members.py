@@ -37,6 +37,7 @@ class GroupViews(Views):
     """Views of groups and of their members."""
 
     async def join(self, request: Request, match: Match) -> Response:
+        """Adds a member to a group. Checks that it may consume all queues that it names."""
         credential = await self._authorization.member(request)
         terms = await request.read(partial(self._read_join, request, credential))
         check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
@@ -83,9 +84,10 @@ class GroupViews(Views):
         return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
 
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
-        """Returns a page of a group, for callers with ``measure`` and for consumers of one of its queues.
+        """Returns a page of a group.
 
-        With ``few``, does not search for queues.
+        The caller needs ``measure``, or must be a consumer of one of its queues. With ``few``, does not search for
+        queues.
         """
         refused = None
         try:
@@ -131,6 +133,7 @@ class GroupViews(Views):
         return json_response(Done())
 
     def _read_join(self, request: Request, credential: Credential) -> JoinRequest:
+        """Reads the terms of a membership; raises ``InvalidRequest`` if it names neither queues nor patterns."""
         errors = Errors()
         terms = self.fields(api.NewMember).body(request, errors)
         names = _read_texts("queues", terms.queues, self._limits.max_queue_name, errors)
@@ -153,7 +156,11 @@ class GroupViews(Views):
 
 
 async def _wait_for_attempt(poll: LongPoll) -> bool:
-    """Waits for a heartbeat's next attempt. Returns False if that is the last one, also if too many requests wait."""
+    """Waits for a heartbeat's next attempt.
+
+    Returns False if that is the last one: the wait is over, or there is no place to wait. Raises if the client has
+    left.
+    """
     with suppress(TooManyWaiters):
         if await poll.next():
             return True
@@ -163,7 +170,10 @@ async def _wait_for_attempt(poll: LongPoll) -> bool:
 
 
 def _read_texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
-    """Reads names or patterns of queues. Returns them sorted and without repetitions."""
+    """Reads names or patterns of queues. Returns them sorted and without repetitions.
+
+    Puts blank and bad ones into ``errors``, by index.
+    """
     texts = set()
     for number, value in enumerate(values or ()):
         text = errors.take(f"{field}.{number}", validators.plain_text, value, longest)

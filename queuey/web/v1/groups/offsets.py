@@ -29,6 +29,7 @@ def _read_position(value: object) -> ids.Position:
 
 
 def _find_partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
+    """Returns the object with values by partition in a body; raises ``InvalidRequest`` if it has none."""
     partitions = body.get(field)
     if not isinstance(partitions, dict):
         raise bad_json(f'It has no object "{field}"')
@@ -36,16 +37,22 @@ def _find_partitions(body: dict[str, Any], field: str = "partitions") -> dict[st
 
 
 def _is_number(number: str, field: str, errors: Errors) -> bool:
-    """Returns whether a text is the number of a partition. Puts an error into ``errors`` if it is not."""
+    """Returns whether a text has one to three digits, as the number of a partition.
+
+    Puts an error into ``errors`` if not.
+    """
     if number.isascii() and number.isdigit() and len(number) <= 3:  # noqa: PLR2004 - no partition is longer
         return True
     errors[field] = f'"{number[:40]}" is not a partition'
     return False
 
 
-def _read_change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
-    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``."""
-    field = f"{of}.{number[:40]}"
+def _read_change(number: str, item: object, errors: Errors, parent: str = "partitions") -> OffsetChange | None:
+    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``.
+
+    Offsets are compared only if ``expected`` is given; null expects no offset.
+    """
+    field = f"{parent}.{number[:40]}"
     if not _is_number(number, field, errors):
         return None
     if not isinstance(item, dict):
@@ -68,6 +75,7 @@ class _Commits(NamedTuple):
 
 
 def _read_note(value: object) -> bytes:
+    """Decodes a note from base64; refuses a longer one than ``MAX_NOTE``."""
     try:
         content = b64decode(validators.text(value), validate=True)
     except (binascii.Error, UnicodeError):
@@ -77,8 +85,8 @@ def _read_note(value: object) -> bytes:
     return content
 
 
-def _read_commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
-    """Reads the commits of a member. ``of_all`` is the epoch of commits without one of their own."""
+def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors) -> _Commits:
+    """Reads the commits of a member. ``common_epoch`` is the epoch of commits without one of their own."""
     commits = _Commits([], {}, {})
     for number, item in _find_partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
@@ -86,15 +94,16 @@ def _read_commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _
             continue
         commits.changes.append(change)
         epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
-        if epoch is None and of_all is None:
+        if epoch is None and common_epoch is None:
             errors.setdefault(f"{field}.epoch", validators.REQUIRED)
-        commits.epochs[change.partition] = (of_all or 0) if epoch is None else epoch
+        commits.epochs[change.partition] = (common_epoch or 0) if epoch is None else epoch
         if "note" in item:
             commits.notes[change.partition] = errors.take(f"{field}.note", _read_note, item["note"])
     return commits
 
 
 def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
+    """Reads offsets by partition; raises ``InvalidRequest`` with all that is not valid."""
     errors = Errors()
     parsed = (_read_change(number, item, errors) for number, item in _find_partitions(body).items())
     changes = [change for change in parsed if change is not None]
@@ -104,6 +113,7 @@ def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
 
 
 def _check_once(changes: Sequence[OffsetChange], field: str, errors: Errors) -> None:
+    """Puts an error into ``errors`` if a partition occurs twice."""
     if len({change.partition for change in changes}) < len(changes):
         errors[field] = "Names a partition twice"
 
