@@ -303,7 +303,7 @@ def _check_place(file: Path) -> None:
 
 
 def _is_open_here(file: Path) -> bool:
-    """Returns whether this process has the file open, under any name."""
+    """Returns whether this process has the file open, under any name. False on systems without ``/proc``."""
     with suppress(OSError):
         status = file.stat()
         for opened in _FILES.iterdir():

@@ -185,7 +185,7 @@ def wants_json() -> bool:
 
 
 def fail(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = "queuey: ") -> None:
-    """Prints the error that ends a command; with ``--json`` as a JSON document.
+    """Prints an error to standard error; with ``--json`` as a JSON document. The caller ends the command.
 
     Args:
         text: The error for people.
@@ -246,7 +246,7 @@ def run(
     known: tuple[type[Exception], ...],
     is_usage: Callable[[Exception], bool],
 ) -> NoReturn:
-    """Runs a command line and ends the process, without a traceback for expected errors.
+    """Runs a command line and ends the process, without a traceback for expected errors and those of the system.
 
     Args:
         program: Name of the program.
@@ -346,6 +346,7 @@ def _print_aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None
 
 
 def cell(value: object) -> str:
+    """Returns the text of a value: None is empty, a bool is yes or no, and the items of a list are joined."""
     if value is None:
         return ""
     if isinstance(value, bool):

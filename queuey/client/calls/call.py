@@ -200,6 +200,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
+    """Returns the error of texts without a status. Its code is the only field's name, else ``InvalidParameter``."""
     texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
@@ -241,7 +242,7 @@ def _cut_text(text: object) -> str:
 
 
 def _code_among(fields: dict[str, str]) -> str | None:
-    """Returns the error code of an answer in the format of Mozilla's Queuey, where the only field name is the code."""
+    """Returns the only field's name, which is the error code in Mozilla's format, or None if it cannot be a code."""
     if len(fields) != 1:
         return None
     (name,) = fields
@@ -271,7 +272,10 @@ def encode_value(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
-    """Returns True if the received value equals the sent one, or is a type's conversion of sent plain JSON."""
+    """Returns whether a value was received as it was sent, or as a type's conversion of it, such as a date for a text.
+
+    A number that was sent as an int must not arrive as a float.
+    """
     if sent == received:
         return True
     if isinstance(sent, dict):
@@ -335,6 +339,7 @@ def location_text(location: MessageLocation) -> str:
 
 
 def _instant_text(instant: datetime) -> str:
+    """Returns seconds since 1970. Raises InvalidArgument for an earlier instant, and without a time zone."""
     if instant.tzinfo is None:
         raise InvalidArgument(f"{instant} has no time zone: add one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
@@ -395,7 +400,11 @@ def seconds(length: Seconds | None) -> float | None:
 
 
 def number_text(name: str, value: float) -> str:
-    """Returns a number in decimal digits, never with an exponent. Raises InvalidArgument if it is not valid."""
+    """Returns a number with up to 7 decimals, never with an exponent.
+
+    Raises InvalidArgument from 1e15 on, for NaN, and if a ``limit`` or ``partition`` is not whole. Negative numbers
+    pass.
+    """
     text = ""
     with suppress(TypeError, ValueError, ArithmeticError):
         if abs(value) < _TOO_LARGE and not isinstance(value, bool):  # False for NaN

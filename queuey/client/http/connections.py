@@ -123,7 +123,7 @@ class Connections:
         return self._endpoints[self._servers.index(server)]
 
     def close(self) -> list[Any]:
-        """Refuses further calls. Returns the pools that the caller must close."""
+        """Refuses further calls. Returns the pools that the caller must close: none in a child without any call yet."""
         self.is_closed = True
         return [] if self._is_forked else list({id(e.pool): e.pool for e in self._endpoints}.values())
 
@@ -134,6 +134,7 @@ def _make_endpoints(
     make: MakePool,
     pool: Any | None,  # noqa: ANN401 - an httpcore2 pool
 ) -> list[Endpoint]:
+    """Returns the endpoints of the servers, in order. A server on this machine never uses a proxy."""
     # Enough connections that renewals of claims do not wait for long polls.
     limits = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
     context = _make_context(servers, verify) if pool is None else None
@@ -239,6 +240,7 @@ def _make_context(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
 ) -> ssl.SSLContext:
+    """Returns the context for ``verify``. Without a server that needs TLS, it loads no authorities and trusts none."""
     if isinstance(verify, ssl.SSLContext):
         return verify
     if isinstance(verify, str | Path):
