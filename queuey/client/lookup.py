@@ -42,8 +42,8 @@ async def find_queues(client: AsyncClient, names: Iterable[str]) -> Lookup:
         ClientError: The service refuses the call or is unavailable.
 
     Example:
-        >>> found = await look_up(client, ["orders", "nothing"])
-        >>> found.found["orders"].partitions, found.absent
+        >>> lookup = await find_queues(client, ["orders", "nothing"])
+        >>> lookup.found["orders"].partitions, lookup.absent
         (1, frozenset({'nothing'}))
     """
     requested = set(names)

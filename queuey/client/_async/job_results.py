@@ -131,13 +131,14 @@ class _JobWaiters:
             self._unfinished.pop(place, None)
 
     def begin(self, place: str) -> bool:
-        """Returns whether a job's caller must poll: no poll covers the job, and another poll may start."""
+        """Reserves the next poll for a job's caller. Returns False if a poll covers the job or no further one may start."""
         if self._gathers or self._polls >= len(WAITS) or place in self._polled:
             return False
         self._gathers = True
         return True
 
     def places_to_poll(self, first: str) -> tuple[list[str], float]:
+        """Begins the reserved poll. Returns its jobs, which no other poll covers, and its max wait."""
         others = (place for place in self.callers if place not in self._polled and place not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
         self._polled.update(locations)
