@@ -47,6 +47,7 @@ class TestStores:
         return service, name
 
     def _open(self) -> EmbeddedService:
+        """Opens a new store with a new ``clock``, and starts its service."""
         settings = load({"data": str(self._directories.mktemp("queuey") / "test.db"), "sync": "normal"}, {}).settings
         self.clock = clock = Clock()
         store = sqlite.open_store(settings.data, options=replace(sqlite_options(settings), clock=clock.ticks))

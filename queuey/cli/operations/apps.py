@@ -225,7 +225,7 @@ def key_import(
 
 
 def _require_existing(store: Store, name: str) -> None:
-    """Raises an error unless keys can be made for the application: it exists, or is that of operators."""
+    """Raises an error unless the application exists or is that of operators. That of audit logs cannot have keys."""
     if name == AUDITS:
         raise typer.BadParameter(f"{AUDITS} has the audit logs of the console and cannot have keys")
     if name != OPERATORS and not bridge.run(store.applications.has_application(name)):
@@ -271,7 +271,7 @@ def _add_access_key(
     note: str,
     scope: Scope | None,
 ) -> None:
-    """Creates an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
+    """Creates and prints an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
     try:
         from queuey.facades import FacadesRoom
         from queuey.facades.sqs import access_keys

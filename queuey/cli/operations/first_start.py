@@ -48,7 +48,11 @@ class Plan(NamedTuple):
 
 
 def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers: Callable[[str], bool]) -> Plan:
-    """Decides which profile a start uses.
+    """Decides which profile a start uses, and whether it must be written.
+
+    A profile of ours with the URL is used as it is. Otherwise the main one is written, with its key if it is ours; but
+    the one beside it if the main one is foreign, or ours and a service answers at its URL. Without a profile of ours,
+    a key is created.
 
     Args:
         main: The profile at the path where clients read it.
@@ -56,10 +60,13 @@ def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers
         url: The URL of the service.
         keys: Number of valid keys of the application.
         answers: Returns whether a service answers at a URL now.
+
+    Raises:
+        ProfileInvalid: Both profiles are foreign.
     """
-    for found in (main, beside):
-        if found.profile is not None and found.profile.url == url:
-            return Plan(found.path, found.profile, write=False, notes=_how_to_use(found, main))
+    for file in (main, beside):
+        if file.profile is not None and file.profile.url == url:
+            return Plan(file.path, file.profile, write=False, notes=_how_to_use(file, main))
     if main.profile is not None and not answers(main.profile.url):
         moved = f"The profile now says {url} instead of {main.profile.url}."
         return Plan(main.path, main.profile, write=True, notes=(moved,))
