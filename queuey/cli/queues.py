@@ -223,7 +223,7 @@ _BACKOFF = ("backoff", _delays_text)
 
 
 def _read_backlog(client: Client, name: str) -> Backlog | None:
-    """Returns the backlog of a queue, or None if the queue has no claims."""
+    """Returns the backlog of a queue, or None if its messages cannot be claimed."""
     from queuey.client import Conflict
 
     with suppress(Conflict):

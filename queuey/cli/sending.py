@@ -168,7 +168,7 @@ class _Feeding:
             yield line
 
     def _send(self, part: Buffered) -> None:
-        """Sends one batch, and first creates its queue if ``--create`` was given."""
+        """Sends one batch with the delay that is left, and first creates its queue if ``--create`` was given."""
         if self._partitions is not None and part.queue not in self._made:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(part.queue, partitions=count)
@@ -231,6 +231,7 @@ def _show_receipt(receipt: Receipt) -> None:
 
 
 def _read_input() -> str | bytes:
+    """Reads standard input, at most :data:`MAX_INPUT` bytes, as text if it is UTF-8. Refuses an empty one."""
     if sys.stdin.isatty():
         output.print_note("Type the message; end with Ctrl-D:")
     from queuey.cli.feed import text_or_bytes

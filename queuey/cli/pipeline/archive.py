@@ -77,6 +77,7 @@ def archive(
 
 
 def selected(queues: list[str] | None, pattern: str | None) -> Selection:
+    """Returns the queues or the pattern as a selection. Raises BadParameter unless exactly one is given."""
     import re
 
     from queuey.spark.options import Pattern, Subscribe
