@@ -47,8 +47,11 @@ def _explain_message(client: Client, queue: str, identifier: str) -> None:
 
 
 def _describe_message(explanation: Explanation, letter: DeadLetter | None, progress: dict[str, bool]) -> Iterator[str]:
-    readable = "stored, and readable" if explanation.readable else "stored, not readable yet"
-    state = readable if explanation.stored else "not stored"
+    state = (
+        ("stored, and readable" if explanation.readable else "stored, not readable yet")
+        if explanation.stored
+        else "not stored"
+    )
     yield (f"Message {explanation.id} of {time_parsing.iso(float(explanation.timestamp))}: {state}.")
     several = len({reason.partition for reason in explanation.reasons if reason.partition is not None}) > 1
     for reason in explanation.reasons:
@@ -79,7 +82,7 @@ def _find_dead_letter(client: Client, queue: str, identifier: str, explanation: 
 
 
 def _read_group_progress(client: Client, queue: str, explanation: Explanation) -> dict[str, bool]:
-    """Returns for each consumer group whether its offsets have reached the message, wherever that is stored."""
+    """Returns for each consumer group whether its offsets have reached the message in all partitions with it."""
     numbers = {reason.partition for reason in explanation.reasons if reason.code == "expires" and reason.partition}
     position = ids.parse_position(explanation.id)
     progress = {}

@@ -135,8 +135,8 @@ def _show_schedule(schedule: Schedule) -> None:
     output.show(schedule, [output.Fields([*plan.pairs, *message, *ends])])
 
 
-def _next_text(schedule: Schedule, most: int | None = None) -> str:
-    return ", ".join(map(time_parsing.iso, schedule.next[:most])) or ("paused" if schedule.paused else "never")
+def _next_text(schedule: Schedule, max_times: int | None = None) -> str:
+    return ", ".join(map(time_parsing.iso, schedule.next[:max_times])) or ("paused" if schedule.paused else "never")
 
 
 def _when_text(schedule: Schedule) -> str:

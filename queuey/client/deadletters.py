@@ -317,12 +317,14 @@ async def _send_back(client: AsyncClient, queue: Target, letters: list[DeadLette
 
 async def _make_outgoing(client: AsyncClient, queue: Target, letter: DeadLetter, ttl: int | None) -> Outgoing:
     """Returns the original message, with its partition or key if :func:`~queuey.deadletters.place_of` keeps it."""
-    location = letter.stored_partition, letter.stored_id
-    body = await _read_body(client, letter.lies_in, location, letter.body, is_json=letter.json)
+    body = await _read_body(
+        client, letter.lies_in, (letter.stored_partition, letter.stored_id), letter.body, is_json=letter.json
+    )
     keeps_keys = queue.kind == "ordered" or queue.max_claimed_per_key > 0
     partition, key = place_of(letter, queue.kind, keeps_keys=keeps_keys)
-    headers, kind = letter.headers, letter.content_type
-    return Outgoing(**body, partition=partition, key=key, headers=headers, content_type=kind, ttl=ttl)
+    return Outgoing(
+        **body, partition=partition, key=key, headers=letter.headers, content_type=letter.content_type, ttl=ttl
+    )
 
 
 async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:

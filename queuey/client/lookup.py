@@ -47,16 +47,16 @@ async def find_queues(client: AsyncClient, names: Iterable[str]) -> Lookup:
         (1, frozenset({'nothing'}))
     """
     requested = set(names)
-    found: dict[str, Queue | QueueInfo] = await _list_matching(client, requested)
+    queues: dict[str, Queue | QueueInfo] = await _list_matching(client, requested)
     absent, hidden = set(), set()
-    for name in sorted(requested - found.keys()):
+    for name in sorted(requested - queues.keys()):
         try:
-            found[name] = await client.info(name)
+            queues[name] = await client.info(name)
         except QueueNotFound:
             absent.add(name)
         except NotAllowed:
             hidden.add(name)
-    return Lookup(found, frozenset(absent), frozenset(hidden))
+    return Lookup(queues, frozenset(absent), frozenset(hidden))
 
 
 async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, frozenset[str]]:

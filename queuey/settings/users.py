@@ -181,9 +181,9 @@ def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
     for issuer in issuers:
         if (fault := next(_find_faults(issuer), None)) is not None:
             raise ValueError(fault)
-    for issuer, other in combinations(issuers, 2):
-        if (issuer.scheme, issuer.issuer) == (other.scheme, other.issuer):
-            raise ValueError(f"the issuer {issuer.issuer!r} is given twice: give it once, with several audiences")
+    for first, second in combinations(issuers, 2):
+        if (first.scheme, first.issuer) == (second.scheme, second.issuer):
+            raise ValueError(f"the issuer {first.issuer!r} is given twice: give it once, with several audiences")
     for pattern, further in combinations(dict.fromkeys(chain.from_iterable(issuer.queues for issuer in issuers)), 2):
         if overlap(pattern, further):
             raise ValueError(

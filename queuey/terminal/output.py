@@ -158,6 +158,7 @@ def _print_block(block: Block) -> None:
 
 
 def as_json() -> bool:
+    """Returns whether the running command was given ``--json``."""
     return _json.get()
 
 
@@ -181,6 +182,7 @@ def print_note(text: str) -> None:
 
 
 def wants_json() -> bool:
+    """Returns whether ``--json`` is an argument of the process; also works before the options are parsed."""
     return "--json" in takewhile("--".__ne__, sys.argv)
 
 

@@ -50,9 +50,9 @@ class Plan(NamedTuple):
 def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers: Callable[[str], bool]) -> Plan:
     """Decides which profile a start uses, and whether it must be written.
 
-    A profile of ours with the URL is used as it is. Otherwise the main one is written, with its key if it is ours; but
-    the one beside it if the main one is foreign, or ours and a service answers at its URL. Without a profile of ours,
-    a key is created.
+    A profile of ours with the URL is used as it is. Otherwise one is written: the one beside the main one if the main
+    one is foreign, or ours and a service answers at its URL; else the main one. It gets the key of the main one, else
+    its own, else a new one.
 
     Args:
         main: The profile at the path where clients read it.

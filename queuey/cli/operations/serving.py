@@ -114,8 +114,8 @@ def _serve(settings: Settings) -> int:
         listeners = server.listen(settings)
     except OSError as error:
         text = f"cannot listen on {settings.host}:{settings.port}: {reason_of(error)}"
-        taken = ". Another service may be running: stop it, or choose another port: --port"
-        raise Failed(text + (taken if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
+        hint = ". Another service may be running: stop it, or choose another port: --port"
+        raise Failed(text + (hint if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     rooms = tuple(room.resolved(settings, address[0], terminal=terminal) for room in settings.rooms)

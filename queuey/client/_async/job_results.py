@@ -42,6 +42,7 @@ class AsyncJobResults:
         self._queues: dict[str, _JobWaiters] = {}
 
     def bound(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
+        """Makes receipts ask this object for the status and the result of their jobs. Returns them."""
         source = self, queue
         for receipt in receipts:
             receipt.__dict__["source"] = source
@@ -131,7 +132,7 @@ class _JobWaiters:
             self._unfinished.pop(place, None)
 
     def begin(self, place: str) -> bool:
-        """Reserves the next poll for a job's caller. Returns False if a poll covers the job or no further one may start."""
+        """Reserves the next poll for a job's caller. Returns False if a poll covers the job, or no other may start."""
         if self._gathers or self._polls >= len(WAITS) or place in self._polled:
             return False
         self._gathers = True

@@ -200,7 +200,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
-    """Returns the error of texts without a status. Its code is the only field's name, else ``InvalidParameter``."""
+    """Returns the error of texts without a status. Its code is the only field's name if that can be a code."""
     texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
@@ -274,7 +274,7 @@ def encode_value(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
     """Returns whether a value was received as it was sent, or as a type's conversion of it, such as a date for a text.
 
-    A number that was sent as an int must not arrive as a float.
+    False if an int or a text became an unequal float, or if a key that is not a text changed.
     """
     if sent == received:
         return True

@@ -289,7 +289,7 @@ def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -
 
 
 def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> Call[None]:
-    """Stores copies of a message at ids. Raises InvalidArgument without ids, or for a partition, key or delay."""
+    """Writes a message at each id. Raises InvalidArgument without ids, or for a partition, key or delay."""
     segment = ",".join(location_text(location) for location in locations)
     if not segment:
         raise InvalidArgument("put needs the id of at least one message")

@@ -354,7 +354,7 @@ def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
 
 
 def _find_refused(claims: Sequence[HeldClaim], error: Exception) -> list[HeldClaim]:
-    """Returns the claims that an error names, or all if it is about all receipts; none if it names other fields, too."""
+    """Returns the claims that an error names, or all if it is about all receipts; none if it names other fields."""
     if isinstance(error, ClaimLost):
         receipts = {r.receipt for r in error.refused}
         return [claim for claim in claims if claim.receipt in receipts]

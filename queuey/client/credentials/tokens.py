@@ -361,7 +361,10 @@ class KeptToken:
         self.answers += 1
 
     def failed(self, error: TokenError, *, refused: bool = False) -> None:
-        """Records a failure of the source. The current token stays until it expires or is refused, and is not due before."""
+        """Records a failure of the source.
+
+        The current token stays until it expires or is refused. The source is not asked again before.
+        """
         self.answers += 1
         if refused or self.header is None or self._clock() >= self._end:
             self._failure = error

@@ -157,7 +157,7 @@ class ServerChoice:
         """Returns the last server if it is still among the best, else one of them at random.
 
         The best are the local servers that are not in ``tried`` and do not rest, or else the remote ones. Without any,
-        returns the one that has rested longest.
+        returns the server whose failure is longest ago.
         """
         fresh = self._find_fresh(tried)
         if not fresh:

@@ -123,7 +123,7 @@ class Connections:
         return self._endpoints[self._servers.index(server)]
 
     def close(self) -> list[Any]:
-        """Refuses further calls. Returns the pools that the caller must close: none in a child without any call yet."""
+        """Refuses further calls. Returns the pools that the caller must close: none of a parent process."""
         self.is_closed = True
         return [] if self._is_forked else list({id(e.pool): e.pool for e in self._endpoints}.values())
 
@@ -240,7 +240,7 @@ def _make_context(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
 ) -> ssl.SSLContext:
-    """Returns the context for ``verify``. Without a server that needs TLS, it loads no authorities and trusts none."""
+    """Returns the context for ``verify``. For local http servers only, it loads no authorities and trusts none."""
     if isinstance(verify, ssl.SSLContext):
         return verify
     if isinstance(verify, str | Path):
