@@ -196,6 +196,7 @@ class _Feeding:
 def _send_bodies(
     client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None
 ) -> None:
+    """Sends the bodies and prints their receipts. ``-`` stands for standard input, as does an empty list."""
     from queuey.client import Outgoing
 
     bodies = [_read_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
@@ -210,6 +211,7 @@ def _send_bodies(
 def _send_named(
     client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any]
 ) -> None:
+    """Sends one body under a name, given with whether it may replace a message. Refuses several bodies."""
     from queuey.client import NameTaken
 
     bodies = body or [_STANDARD_INPUT]
@@ -251,6 +253,7 @@ def _check_feed(
     *,
     raw: bool,
 ) -> None:
+    """Raises BadParameter for options that exclude ``--from`` or each other, and without a needed placeholder."""
     from queuey.cli.feed import PLACEHOLDER
 
     if body:

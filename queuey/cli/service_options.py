@@ -151,6 +151,7 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG0
 
 
 def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+    """Returns the safe names that ``ask`` returns, or none if the service refuses or does not answer in time."""
     from queuey.client import ClientError, RetryPolicy
 
     with (

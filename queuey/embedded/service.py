@@ -255,6 +255,7 @@ class EmbeddedService:
 
 
 def as_client_error(error: QueueyError) -> ApiError:
+    """Returns the error that a client raises when a service answers with this error."""
     response = plain_error_response(error)
     headers = {name.lower(): value for name, value in response.headers}
     return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))

@@ -165,6 +165,7 @@ def as_json(users: Users) -> str:
 
 
 def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:
+    """Returns the issuer with the files of its keys and its secret relative to ``base``. A URL stays as it is."""
     keys, secret = issuer.keys, issuer.secret
     if "://" not in keys:
         keys = str((base or Path()) / Path(keys).expanduser())

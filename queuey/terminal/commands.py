@@ -73,6 +73,7 @@ class LazyGroup(TyperGroup):
 
     @classmethod
     def load(cls, name: str) -> Any:  # noqa: ANN401 - a command of typer's
+        """Imports and returns a command. Moves its options after the first ones into a panel below."""
         place, text = cls.COMMANDS[name]
         module, _, attribute = place.partition(":")
         app = getattr(importlib.import_module(f"{cls.PACKAGE}.{module}"), attribute)

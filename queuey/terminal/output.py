@@ -319,6 +319,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def _print_table(drawn: Table) -> None:
+    """Draws a table on a terminal; elsewhere writes aligned text. Columns of numbers are aligned to the right."""
     cells = [[cell(value) for value in row] for row in drawn.rows]
     numeric = [bool(cells) and all(_NUMBER.fullmatch(row[n]) for row in cells) for n in range(len(drawn.titles))]
     if not sys.stdout.isatty():

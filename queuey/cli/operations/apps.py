@@ -255,6 +255,7 @@ def _parse_scope(allow: str, queues: str) -> Scope | None:
 def _create_key(
     store: Store, name: str, expires: float | None, note: str, scope: Scope | None = None
 ) -> tuple[str, Key]:
+    """Makes a key and stores its hash. Returns the key and its record."""
     from queuey.cli.operations import first_start
 
     secret = first_start.new_secret()
@@ -301,6 +302,7 @@ def _show_new(secret: str, key: Key) -> None:
 
 
 def _show_pairs(key: Key, document: dict[str, Any], own: dict[str, str], remark: str) -> None:
+    """Prints a new key with its secrets in ``own``, or the document as JSON, and the remark on standard error."""
     secrets = [(title.replace("_", " "), text) for title, text in own.items()]
     about = output.fields(key, ("expires", _expiry_text), *_LIMITS).pairs
     shown = output.Fields([("application", key.application), ("key id", key.id), *secrets, *about])

@@ -159,6 +159,7 @@ def _inspect(store: Store, path: Path) -> ProfileFile:
 
 
 def _how_to_use(used: ProfileFile, main: ProfileFile) -> tuple[str, ...]:
+    """Returns a line that says how to use a profile beside the main one, or nothing for the main one."""
     if used.path == main.path:
         return ()
     owner = urlsplit(main.profile.url).netloc if main.profile is not None else "another server"

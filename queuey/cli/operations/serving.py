@@ -90,6 +90,7 @@ def show_settings(config: Config = None, **options: str | None) -> None:
 
 
 def _group_rows(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yields a row with the title before the settings of each group. Passwords are masked."""
     from queuey import settings as table
 
     groups = {line.name: line.group for line in table.table()}
@@ -221,6 +222,7 @@ def _announce(url: str, start: Start) -> None:
 
 
 def _accepts_connections(url: str) -> bool:
+    """Returns whether the first server of a URL accepts a connection within a second."""
     parts = urlsplit(url.partition(",")[0])
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

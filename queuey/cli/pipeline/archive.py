@@ -94,6 +94,7 @@ def selected(queues: list[str] | None, pattern: str | None) -> Selection:
 
 
 def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool) -> None:
+    """Checks an archive, with ``verify`` also against the store. Exits with 1 if it is damaged."""
     from queuey.pipeline.archive.verify import CheckOptions
     from queuey.pipeline.archive.verify import check as job
 

@@ -226,6 +226,7 @@ def retry_after(answer: HttpAnswer) -> float | None:
 
 
 def _plain_error(answer: HttpAnswer, wait: float | None) -> ApiError:
+    """Returns the error of an answer that is not JSON; its text is the start of the content."""
     text = " ".join(answer.content[: 4 * _TEXT_LIMIT].decode("utf-8", "replace").split())[:_TEXT_LIMIT]
     code = _CODES.get(answer.status, "Error")
     return error_for(ErrorAnswer(status=answer.status, code=code, text=text, retry_after=wait))
@@ -314,7 +315,7 @@ def id_text(text: str) -> str:
     return text.replace("-", "").lower()
 
 
-def _partition(number: int | str) -> int:
+def _parse_partition(number: int | str) -> int:
     try:
         value = int(number)
     except (TypeError, ValueError) as error:
@@ -330,12 +331,12 @@ def location_text(location: MessageLocation) -> str:
         return f"{location.partition}:{id_text(location.id)}"
     if isinstance(location, str):
         partition, colon, identifier = location.rpartition(":")
-        return f"{_partition(partition) if colon else 1}:{id_text(identifier)}"
+        return f"{_parse_partition(partition) if colon else 1}:{id_text(identifier)}"
     try:
         number, identifier = location
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{location!r} is not a message: use an id or a pair (partition, id)") from error
-    return f"{_partition(number)}:{id_text(identifier)}"
+    return f"{_parse_partition(number)}:{id_text(identifier)}"
 
 
 def _instant_text(instant: datetime) -> str:
@@ -369,15 +370,18 @@ def point_text(point: Point) -> str:
 
 def cursor_text(positions: Mapping[int, str | None]) -> str:
     """Returns a cursor of one position per partition. Leaves out finished partitions, which have None."""
-    return ",".join(f"{_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None)
+    return ",".join(
+        f"{_parse_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None
+    )
 
 
 def partitions_text(partitions: str | int | Iterable[int]) -> str:
+    """Returns partition numbers, separated by commas. A text stays as it is, without a check."""
     if isinstance(partitions, str):
         return partitions
     if isinstance(partitions, int):
-        return str(_partition(partitions))
-    return ",".join(str(_partition(number)) for number in partitions)
+        return str(_parse_partition(partitions))
+    return ",".join(str(_parse_partition(number)) for number in partitions)
 
 
 def string(name: str, value: str) -> str:

@@ -298,6 +298,7 @@ class TokenCommand(TokenSource):
         return read_token(content, self.name)
 
     def _read_output(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Waits until the program has ended. Raises TokenError after the timeout, or for too much output."""
         import subprocess  # noqa: PLC0415 - already loaded
 
         end = time.monotonic() + self._seconds

@@ -184,6 +184,7 @@ def _encode_host(host: str) -> bytes:
 
 
 def _find_proxy(server: Server) -> str | None:
+    """Returns the environment's proxy for the server's scheme, else for all, or None if NO_PROXY excludes it."""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - a slow import that is rarely needed
 
     parts = urlsplit(server.root)
@@ -311,6 +312,7 @@ def request_of(endpoint: Endpoint, call: Call[Any], times: Times, authorization:
 
 
 def headers_of(response: httpcore2.Response) -> dict[str, str]:
+    """Returns headers by lower-case name. Values of a repeated name are joined by commas."""
     joined: dict[str, str] = {}
     for name, value in response.headers:
         try:
