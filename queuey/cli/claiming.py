@@ -214,6 +214,8 @@ def _run_program(
 ) -> None:
     """Runs a program for each message, until the limit or until no message has come for ``idle`` seconds.
 
+    A message is acknowledged on success, and released with the end of the program's error output on failure.
+
     Raises:
         typer.Exit: The program failed for at least one message.
     """
@@ -247,7 +249,7 @@ def _run_program(
 
 
 def _acknowledge(job: Job) -> None:
-    """Acknowledges a finished job; retries while the service cannot be reached."""
+    """Acknowledges a finished job; retries while the service cannot be reached. Prints a note if the job is lost."""
     from queuey.client import ClientError, RetryPolicy, Timing
     from queuey.client.http.attempts import Patience
 
@@ -326,7 +328,7 @@ class JobProgram:
             self.end_if_stopped()
 
     def run(self, job: Job) -> tuple[str, bytes]:
-        """Runs the program for a job.
+        """Runs the program for a job, with the body as standard input and the job's place in ``JOB_…`` variables.
 
         Returns how it failed, or an empty text, and the end of its standard error. If the program is not started, the
         job is delivered again at once.

@@ -37,7 +37,7 @@ def setup(
         raise SettingsError(f"{path} already exists. Remove it to create another one.")
     directory.mkdir(parents=True, exist_ok=True)
     _make_keys(directory)
-    path.write_text(_settings(application, origin or []), "utf-8")
+    path.write_text(_settings_text(application, origin or []), "utf-8")
     output.print_line(f"Created {path}. Serve with it: queuey serve --config {path}")
 
 
@@ -65,7 +65,7 @@ def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:
     Raises:
         SettingsError: The directory has no issuer, or a library is missing.
     """
-    jwt = _jwt()
+    jwt = _import_jwt()
     try:
         key = (directory / KEY_FILE).read_text("ascii")
     except OSError as error:
@@ -76,7 +76,8 @@ def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:
 
 
 def _make_keys(directory: Path) -> None:
-    jwt = _jwt()
+    """Writes a new private key, which only its owner may read, and the public key set. Replaces existing ones."""
+    jwt = _import_jwt()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -92,7 +93,7 @@ def _make_keys(directory: Path) -> None:
     )
 
 
-def _settings(application: str, origins: list[str]) -> str:
+def _settings_text(application: str, origins: list[str]) -> str:
     name = json.dumps(application)
     lines = [
         f"[users.{name}]",
@@ -106,7 +107,7 @@ def _settings(application: str, origins: list[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _jwt() -> Any:  # noqa: ANN401 - an extra
+def _import_jwt() -> Any:  # noqa: ANN401 - an extra
     try:
         import jwt
         import jwt.algorithms

@@ -39,29 +39,33 @@ def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 
 
 def _explain_message(client: Client, queue: str, identifier: str) -> None:
     explanation = client.explain(queue, identifier)
-    letter = _dead_letter(client, queue, identifier, explanation)
-    passed = _find_passed(client, queue, explanation)
+    letter = _find_dead_letter(client, queue, identifier, explanation)
+    progress = _read_group_progress(client, queue, explanation)
     place = None if letter is None else {"queue": letter.lies_in, "partition": letter.partition}
-    text = _describe_message(explanation, letter, passed)
-    output.show(msgspec.to_builtins(explanation) | {"dead_letter": place, "groups": passed}, text)
+    text = _describe_message(explanation, letter, progress)
+    output.show(msgspec.to_builtins(explanation) | {"dead_letter": place, "groups": progress}, text)
 
 
-def _describe_message(found: Explanation, letter: DeadLetter | None, passed: dict[str, bool]) -> Iterator[str]:
-    state = ("stored, and readable" if found.readable else "stored, not readable yet") if found.stored else "not stored"
-    yield (f"Message {found.id} of {time_parsing.iso(float(found.timestamp))}: {state}.")
-    several = len({reason.partition for reason in found.reasons if reason.partition is not None}) > 1
-    for reason in found.reasons:
+def _describe_message(explanation: Explanation, letter: DeadLetter | None, progress: dict[str, bool]) -> Iterator[str]:
+    state = (
+        ("stored, and readable" if explanation.readable else "stored, not readable yet")
+        if explanation.stored
+        else "not stored"
+    )
+    yield (f"Message {explanation.id} of {time_parsing.iso(float(explanation.timestamp))}: {state}.")
+    several = len({reason.partition for reason in explanation.reasons if reason.partition is not None}) > 1
+    for reason in explanation.reasons:
         where = f"Partition {reason.partition}: " if several and reason.partition is not None else ""
         yield f"  {where}{reason.text}"
-    for name, handled in passed.items():
+    for name, handled in progress.items():
         yield f"  Group {name} {'has handled it' if handled else 'has not reached it yet'}."
     if letter is not None:
         cause = letter.cause
         yield (f"  It is a dead letter in queue {letter.lies_in}: attempts {cause.attempts}, error {cause.error}.")
 
 
-def _dead_letter(client: Client, queue: str, identifier: str, explanation: Explanation) -> DeadLetter | None:
-    """Finds the message among the dead letters that the caller may read; a dead letter keeps its id."""
+def _find_dead_letter(client: Client, queue: str, identifier: str, explanation: Explanation) -> DeadLetter | None:
+    """Finds the message in ``<queue>.dead``, where it keeps its id. None if it is not there or may not be read."""
     from queuey.client import NotAllowed, NotFound
     from queuey.client.deadletters import queue_for, read_dead_letter
 
@@ -77,18 +81,19 @@ def _dead_letter(client: Client, queue: str, identifier: str, explanation: Expla
     return None
 
 
-def _find_passed(client: Client, queue: str, explanation: Explanation) -> dict[str, bool]:
-    """Returns for each consumer group whether its recorded offsets have reached the message."""
+def _read_group_progress(client: Client, queue: str, explanation: Explanation) -> dict[str, bool]:
+    """Returns for each consumer group whether its offsets have reached the message in all partitions with it."""
     numbers = {reason.partition for reason in explanation.reasons if reason.code == "expires" and reason.partition}
     position = ids.parse_position(explanation.id)
-    passed = {}
+    progress = {}
     for group in _read_offsets(client, queue, client.groups(queue)) if numbers else []:
         offsets = [group.partitions[number].offset for number in numbers]
-        passed[group.group] = all(offset is not None and ids.parse_position(offset) >= position for offset in offsets)
-    return passed
+        progress[group.group] = all(offset is not None and ids.parse_position(offset) >= position for offset in offsets)
+    return progress
 
 
 def _read_offsets(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
+    """Returns the offsets of the first :data:`MAX_GROUPS` groups, without groups that have none."""
     from queuey.client import GroupNotFound
 
     offsets = []

@@ -117,7 +117,7 @@ def _flush_all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffere
 
 
 def _field_text(value: object, name: str) -> str:
-    """Returns a field as text; ``a.b`` is field ``b`` of field ``a``."""
+    """Returns a text, number or bool as text; ``a.b`` is field ``b`` of field ``a``. Raises BadLine without a value."""
     field: object = value
     for key in name.split("."):
         field = field.get(key) if isinstance(field, dict) else None

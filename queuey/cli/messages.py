@@ -165,6 +165,7 @@ def body_bytes(body: object) -> bytes:
 
 
 def json_fields(message: Message) -> dict[str, Any]:
+    """Returns the fields that are not empty; a body of bytes becomes base64, with a field ``encoding``."""
     fields = msgspec.to_builtins(message)
     if isinstance(message.body, bytes):
         fields["encoding"] = "base64"
@@ -191,7 +192,7 @@ def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: R
 
     Exits with 1 if a message does not exist.
     """
-    _require_one(ids, name, f"To read the queue: queuey read {queue}")
+    _require_ids_or_name(ids, name, f"To read the queue: queuey read {queue}")
     if name is None:
         messages = client.get(queue, _find_places(client, queue, ids or []))
         show(messages, raw=raw)
@@ -205,7 +206,7 @@ def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: R
 @on_existing
 def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None) -> None:
     """Delete messages by id or name."""
-    _require_one(ids, name, f"To delete the queue: queuey queue delete {queue}")
+    _require_ids_or_name(ids, name, f"To delete the queue: queuey queue delete {queue}")
     if name is not None:
         client.named(queue).delete(name)
         output.show({"name": name}, f"No message has the name {name} now.")
@@ -242,7 +243,7 @@ def size(client: Client, queue: Queue) -> None:
     output.show(size, f"{'' if size.exact else 'about '}{size.size}")
 
 
-def _require_one(ids: list[str] | None, name: str | None, otherwise: str) -> None:
+def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str) -> None:
     if bool(ids) == (name is not None):
         raise typer.BadParameter(f"give either ids or --name. {otherwise}", param_hint="ids")
 

@@ -215,14 +215,15 @@ def _delays_text(queue: Queue | QueueInfo) -> str:
     from queuey.messages import Backoff
 
     delays = queue.backoff or Backoff()
-    first, most = time_parsing.length(delays.first), time_parsing.length(delays.most)
-    return f"{first} to {most}, {delays.factor:g} times as long each time, up to {delays.jitter:.0%} less"
+    first, longest = time_parsing.length(delays.first), time_parsing.length(delays.most)
+    return f"{first} to {longest}, {delays.factor:g} times as long each time, up to {delays.jitter:.0%} less"
 
 
 _BACKOFF = ("backoff", _delays_text)
 
 
 def _read_backlog(client: Client, name: str) -> Backlog | None:
+    """Returns the backlog of a queue, or None if its messages cannot be claimed."""
     from queuey.client import Conflict
 
     with suppress(Conflict):

@@ -63,6 +63,7 @@ def _make_message(
     content_type: str | None,
     ttl: int | None,
 ) -> Any:  # noqa: ANN401 - of the client, which is imported late
+    """Returns the message to post. Raises BadParameter for two bodies, or a JSON body that is not JSON."""
     from queuey.client import Outgoing
 
     fields: dict[str, Any] = {"key": key, "headers": headers_of(header), "content_type": content_type, "ttl": ttl}
@@ -135,8 +136,8 @@ def _show_schedule(schedule: Schedule) -> None:
     output.show(schedule, [output.Fields([*plan.pairs, *message, *ends])])
 
 
-def _next_text(schedule: Schedule, most: int | None = None) -> str:
-    return ", ".join(map(time_parsing.iso, schedule.next[:most])) or ("paused" if schedule.paused else "never")
+def _next_text(schedule: Schedule, max_times: int | None = None) -> str:
+    return ", ".join(map(time_parsing.iso, schedule.next[:max_times])) or ("paused" if schedule.paused else "never")
 
 
 def _when_text(schedule: Schedule) -> str:

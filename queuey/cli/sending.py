@@ -168,7 +168,7 @@ class _Feeding:
             yield line
 
     def _send(self, part: Buffered) -> None:
-        """Sends one batch, and first creates its queue if ``--create`` was given."""
+        """Sends one batch with the delay that is left, and first creates its queue if ``--create`` was given."""
         if self._partitions is not None and part.queue not in self._made:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(part.queue, partitions=count)
@@ -196,6 +196,7 @@ class _Feeding:
 def _send_bodies(
     client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None
 ) -> None:
+    """Sends the bodies and prints their receipts. ``-`` stands for standard input, as does an empty list."""
     from queuey.client import Outgoing
 
     bodies = [_read_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
@@ -210,6 +211,7 @@ def _send_bodies(
 def _send_named(
     client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any]
 ) -> None:
+    """Sends one body under a name, given with whether it may replace a message. Refuses several bodies."""
     from queuey.client import NameTaken
 
     bodies = body or [_STANDARD_INPUT]
@@ -231,6 +233,7 @@ def _show_receipt(receipt: Receipt) -> None:
 
 
 def _read_input() -> str | bytes:
+    """Reads standard input, at most :data:`MAX_INPUT` bytes, as text if it is UTF-8. Refuses an empty one."""
     if sys.stdin.isatty():
         output.print_note("Type the message; end with Ctrl-D:")
     from queuey.cli.feed import text_or_bytes
@@ -250,6 +253,7 @@ def _check_feed(
     *,
     raw: bool,
 ) -> None:
+    """Raises BadParameter for options that exclude ``--from`` or each other, and without a needed placeholder."""
     from queuey.cli.feed import PLACEHOLDER
 
     if body:

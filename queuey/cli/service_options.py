@@ -55,15 +55,18 @@ _USERS = (
 )
 
 
-def open_client(given: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN401 - of the client
-    """Returns a client of the service that the options name; ``others`` are further arguments of the client."""
+def open_client(options: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN401 - of the client
+    """Returns a client of the service that the options name; ``others`` are further arguments of the client.
+
+    Sets ``QUEUEY_PROFILE`` to the option ``profile``. Without the option ``ca``, uses ``QUEUEY_CA``.
+    """
     from queuey.client import Client
 
-    if given.get("profile") is not None:
+    if options.get("profile") is not None:
         # The client reads the profile from the path in this variable.
-        os.environ["QUEUEY_PROFILE"] = str(given["profile"])
-    ca = given.get("ca") or os.environ.get("QUEUEY_CA") or None
-    url, key, app, token_file = (given.get(name) for name in ("url", "key", "app", "token_file"))
+        os.environ["QUEUEY_PROFILE"] = str(options["profile"])
+    ca = options.get("ca") or os.environ.get("QUEUEY_CA") or None
+    url, key, app, token_file = (options.get(name) for name in ("url", "key", "app", "token_file"))
     verify = True if ca is None else str(ca)
     return Client(url, key=key, application=app, token_file=token_file, verify=verify, **others)
 
@@ -148,6 +151,7 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG0
 
 
 def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+    """Returns the safe names that ``ask`` returns, or none if the service refuses or does not answer in time."""
     from queuey.client import ClientError, RetryPolicy
 
     with (

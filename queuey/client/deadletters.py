@@ -89,7 +89,8 @@ async def bury(
     """Stores a copy of a message as a dead letter. Idempotent. The message itself is not changed.
 
     If the dead-letter queue does not exist, it is created with as many partitions as the queue. In ``<queue>.dead``,
-    the dead letter has the message's id; in any other queue it gets a new id and overwrites nothing.
+    the dead letter has the message's id; in any other queue it gets a new id and overwrites nothing. If the service
+    refuses the headers, they are packed into one, or left out.
 
     Returns:
         The queue of the dead letter.
@@ -180,6 +181,7 @@ async def _create_dead_queue(client: AsyncClient, queue: str, target: str, parti
 
 
 async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
+    """Returns the number of partitions and the consistency of a queue, or ``(1, None)`` if it does not exist."""
     info = await _find_info(client, queue)
     return (info.partitions, info.consistency) if info else (1, None)
 
@@ -313,11 +315,16 @@ async def _send_back(client: AsyncClient, queue: Target, letters: list[DeadLette
     return Redriven({queue.name: stored} if stored else {}) + left_of(letters[stored:], str(refusal))
 
 
-async def _make_outgoing(client: AsyncClient, queue: Target, one: DeadLetter, ttl: int | None) -> Outgoing:
-    body = await _read_body(client, one.lies_in, (one.stored_partition, one.stored_id), one.body, is_json=one.json)
+async def _make_outgoing(client: AsyncClient, queue: Target, letter: DeadLetter, ttl: int | None) -> Outgoing:
+    """Returns the original message, with its partition or key if :func:`~queuey.deadletters.place_of` keeps it."""
+    body = await _read_body(
+        client, letter.lies_in, (letter.stored_partition, letter.stored_id), letter.body, is_json=letter.json
+    )
     keeps_keys = queue.kind == "ordered" or queue.max_claimed_per_key > 0
-    partition, key = place_of(one, queue.kind, keeps_keys=keeps_keys)
-    return Outgoing(**body, partition=partition, key=key, headers=one.headers, content_type=one.content_type, ttl=ttl)
+    partition, key = place_of(letter, queue.kind, keeps_keys=keeps_keys)
+    return Outgoing(
+        **body, partition=partition, key=key, headers=letter.headers, content_type=letter.content_type, ttl=ttl
+    )
 
 
 async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
@@ -328,6 +335,7 @@ async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
 
 
 async def _read_pages(client: AsyncClient, selection: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
+    """Yields pages of the selected dead letters, at most ``limit`` of each dead-letter queue."""
     partitions: Any = list(selection.partitions) or "*"
     for lies_in in await dead_queues(client, selection):
         remaining = selection.limit

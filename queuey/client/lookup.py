@@ -42,21 +42,21 @@ async def find_queues(client: AsyncClient, names: Iterable[str]) -> Lookup:
         ClientError: The service refuses the call or is unavailable.
 
     Example:
-        >>> found = await look_up(client, ["orders", "nothing"])
-        >>> found.found["orders"].partitions, found.absent
+        >>> lookup = await find_queues(client, ["orders", "nothing"])
+        >>> lookup.found["orders"].partitions, lookup.absent
         (1, frozenset({'nothing'}))
     """
     requested = set(names)
-    found: dict[str, Queue | QueueInfo] = await _list_matching(client, requested)
+    queues: dict[str, Queue | QueueInfo] = await _list_matching(client, requested)
     absent, hidden = set(), set()
-    for name in sorted(requested - found.keys()):
+    for name in sorted(requested - queues.keys()):
         try:
-            found[name] = await client.info(name)
+            queues[name] = await client.info(name)
         except QueueNotFound:
             absent.add(name)
         except NotAllowed:
             hidden.add(name)
-    return Lookup(found, frozenset(absent), frozenset(hidden))
+    return Lookup(queues, frozenset(absent), frozenset(hidden))
 
 
 async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, frozenset[str]]:

@@ -209,10 +209,10 @@ class Journal:
         )
 
     def write(self, lines: Iterable[ReceiptLine]) -> None:
-        """Appends lines, with one system call unless the disk is full.
+        """Appends lines, with one system call unless the disk is full. Ends an incomplete last line first.
 
         Raises:
-            ReceiptsError: Not all lines were written.
+            ReceiptsError: Not all lines were written, or the journal is closed.
         """
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         with self._lock:

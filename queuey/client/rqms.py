@@ -184,6 +184,7 @@ class Queue:
         return None
 
     def _fetch(self) -> None:
+        """Fetches up to ``batch_size`` tasks and keeps them. Sleeps for :data:`PAUSE` if it got no task."""
         until = self._timing.clock() + self.time
         params = (("count", str(self.batch_size)), ("time", f"{self.time:f}"))
         fetched = self._sender.run(Call("GET", self._path, _read_items, params, repeatable=True))

@@ -255,6 +255,7 @@ class EmbeddedService:
 
 
 def as_client_error(error: QueueyError) -> ApiError:
+    """Returns the error that a client raises when a service answers with this error."""
     response = plain_error_response(error)
     headers = {name.lower(): value for name, value in response.headers}
     return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))
@@ -303,7 +304,7 @@ def _check_place(file: Path) -> None:
 
 
 def _is_open_here(file: Path) -> bool:
-    """Returns whether this process has the file open, under any name."""
+    """Returns whether this process has the file open, under any name. False on systems without ``/proc``."""
     with suppress(OSError):
         status = file.stat()
         for opened in _FILES.iterdir():

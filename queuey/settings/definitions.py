@@ -127,7 +127,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rate(self, kind: Literal["application", "user"]) -> tuple[float, int]:
-        """Returns rate and burst; a rate of 0 means no limit."""
+        """Returns rate and burst; a burst of 0 becomes the rate, at least 1. A rate of 0 means no limit."""
         rate, burst = (
             (self.application, self.application_burst) if kind == "application" else (self.user, self.user_burst)
         )

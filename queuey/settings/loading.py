@@ -103,7 +103,7 @@ def _read_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, 
 
 
 def _merge(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
-    """Merges a table field by field; the last source that has a field wins."""
+    """Returns a table's default with the given fields, and the sources of these; the last source of a field wins."""
     merged = {key: value for source in given for key, value in _split_fields(line, source)}
     fields = {field.name: field for field in line.fields}
     values = {}
@@ -175,6 +175,7 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
+    """Refuses an unknown store, a user in its address, and given settings of the other kind of store."""
     kind = settings.store.partition(":")[0]
     if settings.store != "sqlite" and kind != "cassandra":
         reason = "for SQLite, set the directory with data" if kind == "sqlite" else f"{kind!r} is not known"
@@ -191,6 +192,7 @@ def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callabl
 
 
 def _check_cassandra(settings: Settings, refuse: Callable[..., None]) -> None:
+    """Refuses a user or password alone, and a deadline that is not above the timeout and those of the levels."""
     if (settings.cassandra_user is None) != (settings.cassandra_password is None):
         missing = "cassandra_user" if settings.cassandra_user is None else "cassandra_password"
         present = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"

@@ -129,6 +129,7 @@ def _bracket(value: object) -> str:
 
 
 def _make_lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
+    """Returns a line for each field but ``rooms``; a table has lines for its own fields, too."""
     hints = typing.get_type_hints(struct, include_extras=True)
     lines = []
     for field in msgspec.structs.fields(struct):

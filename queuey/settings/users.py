@@ -165,6 +165,7 @@ def as_json(users: Users) -> str:
 
 
 def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:
+    """Returns the issuer with the files of its keys and its secret relative to ``base``. A URL stays as it is."""
     keys, secret = issuer.keys, issuer.secret
     if "://" not in keys:
         keys = str((base or Path()) / Path(keys).expanduser())
@@ -177,12 +178,13 @@ def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:
 
 
 def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
+    """Raises ValueError if an issuer has a fault or is given twice, or if two patterns of queues overlap."""
     for issuer in issuers:
         if (fault := next(_find_faults(issuer), None)) is not None:
             raise ValueError(fault)
-    for one, other in combinations(issuers, 2):
-        if (one.scheme, one.issuer) == (other.scheme, other.issuer):
-            raise ValueError(f"the issuer {one.issuer!r} is given twice: give it once, with several audiences")
+    for first, second in combinations(issuers, 2):
+        if (first.scheme, first.issuer) == (second.scheme, second.issuer):
+            raise ValueError(f"the issuer {first.issuer!r} is given twice: give it once, with several audiences")
     for pattern, further in combinations(dict.fromkeys(chain.from_iterable(issuer.queues for issuer in issuers)), 2):
         if overlap(pattern, further):
             raise ValueError(
@@ -241,7 +243,10 @@ def _find_faults_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
 
 
 def is_safe_url(url: str) -> bool:
-    """Returns whether a URL is https, or http on this machine: nobody on the network can change its response."""
+    """Returns whether a URL is https, or http on this machine: nobody on the network can change its response.
+
+    False for a URL with a user or a fragment.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

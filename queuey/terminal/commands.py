@@ -73,13 +73,14 @@ class LazyGroup(TyperGroup):
 
     @classmethod
     def load(cls, name: str) -> Any:  # noqa: ANN401 - a command of typer's
+        """Imports and returns a command. Moves its options after the first ones into a panel below."""
         place, text = cls.COMMANDS[name]
         module, _, attribute = place.partition(":")
-        found = getattr(importlib.import_module(f"{cls.PACKAGE}.{module}"), attribute)
-        if not isinstance(found, typer.Typer):
-            run, found = found, typer.Typer(add_completion=False)
-            found.command()(run)
-        command = typer.main.get_command(found)
+        app = getattr(importlib.import_module(f"{cls.PACKAGE}.{module}"), attribute)
+        if not isinstance(app, typer.Typer):
+            run, app = app, typer.Typer(add_completion=False)
+            app.command()(run)
+        command = typer.main.get_command(app)
         command.name, shown = name, [command]
         if isinstance(command, TyperGroup):
             command.help, shown = text, [*command.commands.values()]

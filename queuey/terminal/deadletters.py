@@ -72,18 +72,18 @@ def choosing(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def chosen(*, shown: int | None = None, **given: Any) -> DeadLetterFilter:  # noqa: ANN401 - values of options
+def chosen(*, shown: int | None = None, **options: Any) -> DeadLetterFilter:  # noqa: ANN401 - values of options
     """Makes a filter of the options; ``shown`` is the default limit.
 
     Raises:
-        typer.BadParameter: Neither a queue nor a pattern is given.
+        typer.BadParameter: Neither a queue nor a pattern is options.
     """
-    given["limit"] = given.get("limit") or shown
+    options["limit"] = options.get("limit") or shown
     for name in ("queue", "pattern"):
-        given[f"{name}s"] = tuple(given.pop(name, None) or ())
-    given["partitions"] = tuple(sorted(set(given.pop("partition", None) or ())))
+        options[f"{name}s"] = tuple(options.pop(name, None) or ())
+    options["partitions"] = tuple(sorted(set(options.pop("partition", None) or ())))
     try:
-        return DeadLetterFilter(**given)
+        return DeadLetterFilter(**options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -158,6 +158,7 @@ def _print_block(block: Block) -> None:
 
 
 def as_json() -> bool:
+    """Returns whether the running command was given ``--json``."""
     return _json.get()
 
 
@@ -181,11 +182,12 @@ def print_note(text: str) -> None:
 
 
 def wants_json() -> bool:
+    """Returns whether ``--json`` is an argument of the process; also works before the options are parsed."""
     return "--json" in takewhile("--".__ne__, sys.argv)
 
 
 def fail(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = "queuey: ") -> None:
-    """Prints the error that ends a command; with ``--json`` as a JSON document.
+    """Prints an error to standard error; with ``--json`` as a JSON document. The caller ends the command.
 
     Args:
         text: The error for people.
@@ -246,7 +248,7 @@ def run(
     known: tuple[type[Exception], ...],
     is_usage: Callable[[Exception], bool],
 ) -> NoReturn:
-    """Runs a command line and ends the process, without a traceback for expected errors.
+    """Runs a command line and ends the process, without a traceback for expected errors and those of the system.
 
     Args:
         program: Name of the program.
@@ -317,6 +319,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def _print_table(drawn: Table) -> None:
+    """Draws a table on a terminal; elsewhere writes aligned text. Columns of numbers are aligned to the right."""
     cells = [[cell(value) for value in row] for row in drawn.rows]
     numeric = [bool(cells) and all(_NUMBER.fullmatch(row[n]) for row in cells) for n in range(len(drawn.titles))]
     if not sys.stdout.isatty():
@@ -346,6 +349,7 @@ def _print_aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None
 
 
 def cell(value: object) -> str:
+    """Returns the text of a value: None is empty, a bool is yes or no, and the items of a list are joined."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -32,7 +32,7 @@ def end_at_once() -> None:
 def handled(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
     """Handles signals with a function, and restores the handlers at the end. An ignored signal stays ignored."""
     before = {number: old for number in numbers if (old := signal.getsignal(number)) is not signal.SIG_IGN}
-    with _main_thread_interrupted():
+    with _interrupt_main_thread():
         try:
             for number in before:
                 signal.signal(number, handler)
@@ -43,8 +43,8 @@ def handled(handler: Callable[[int, object], object], numbers: Iterable[int]) ->
 
 
 @contextmanager
-def _main_thread_interrupted() -> Iterator[None]:
-    """Makes each signal interrupt the system call in which the main thread waits.
+def _interrupt_main_thread() -> Iterator[None]:
+    """Makes each signal interrupt the system call in which the main thread waits, while the block runs.
 
     Python runs handlers between two instructions of the main thread. If a signal comes just before the thread enters a
     ``recv`` of 20 s, or is delivered to another thread, its handler would run only after that call.

@@ -40,7 +40,8 @@ def queuey_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPro
 def queuey(queuey_stores: TestStores) -> Iterator[Client]:
     """A client of an empty store and a complete service in this process, without a socket.
 
-    Tests share the store, but each has its own application: ``client.application``.
+    Tests share the store, but each has its own application: ``client.application``. After the test, its schedules are
+    deleted.
     """
     service, application = queuey_stores.application()
     with _make_client(service, application) as client:

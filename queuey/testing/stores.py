@@ -40,6 +40,7 @@ class TestStores:
         self.clock = Clock()
 
     def application(self) -> tuple[EmbeddedService, str]:
+        """Creates an application and returns its name. Opens a store if none is open."""
         service = self._service or self._open()
         self._applications += 1
         name = f"test-{self._applications}"
@@ -47,6 +48,7 @@ class TestStores:
         return service, name
 
     def _open(self) -> EmbeddedService:
+        """Opens a new store with a new ``clock``, and starts its service."""
         settings = load({"data": str(self._directories.mktemp("queuey") / "test.db"), "sync": "normal"}, {}).settings
         self.clock = clock = Clock()
         store = sqlite.open_store(settings.data, options=replace(sqlite_options(settings), clock=clock.ticks))

@@ -225,7 +225,7 @@ def key_import(
 
 
 def _require_existing(store: Store, name: str) -> None:
-    """Raises an error unless keys can be made for the application: it exists, or is that of operators."""
+    """Raises an error unless the application exists or is that of operators. That of audit logs cannot have keys."""
     if name == AUDITS:
         raise typer.BadParameter(f"{AUDITS} has the audit logs of the console and cannot have keys")
     if name != OPERATORS and not bridge.run(store.applications.has_application(name)):
@@ -255,6 +255,7 @@ def _parse_scope(allow: str, queues: str) -> Scope | None:
 def _create_key(
     store: Store, name: str, expires: float | None, note: str, scope: Scope | None = None
 ) -> tuple[str, Key]:
+    """Makes a key and stores its hash. Returns the key and its record."""
     from queuey.cli.operations import first_start
 
     secret = first_start.new_secret()
@@ -271,7 +272,7 @@ def _add_access_key(
     note: str,
     scope: Scope | None,
 ) -> None:
-    """Creates an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
+    """Creates and prints an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
     try:
         from queuey.facades import FacadesRoom
         from queuey.facades.sqs import access_keys
@@ -301,6 +302,7 @@ def _show_new(secret: str, key: Key) -> None:
 
 
 def _show_pairs(key: Key, document: dict[str, Any], own: dict[str, str], remark: str) -> None:
+    """Prints a new key with its secrets in ``own``, or the document as JSON, and the remark on standard error."""
     secrets = [(title.replace("_", " "), text) for title, text in own.items()]
     about = output.fields(key, ("expires", _expiry_text), *_LIMITS).pairs
     shown = output.Fields([("application", key.application), ("key id", key.id), *secrets, *about])

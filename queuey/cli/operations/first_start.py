@@ -48,7 +48,11 @@ class Plan(NamedTuple):
 
 
 def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers: Callable[[str], bool]) -> Plan:
-    """Decides which profile a start uses.
+    """Decides which profile a start uses, and whether it must be written.
+
+    A profile of ours with the URL is used as it is. Otherwise one is written: the one beside the main one if the main
+    one is foreign, or ours and a service answers at its URL; else the main one. It gets the key of the main one, else
+    its own, else a new one.
 
     Args:
         main: The profile at the path where clients read it.
@@ -56,10 +60,13 @@ def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers
         url: The URL of the service.
         keys: Number of valid keys of the application.
         answers: Returns whether a service answers at a URL now.
+
+    Raises:
+        ProfileInvalid: Both profiles are foreign.
     """
-    for found in (main, beside):
-        if found.profile is not None and found.profile.url == url:
-            return Plan(found.path, found.profile, write=False, notes=_how_to_use(found, main))
+    for file in (main, beside):
+        if file.profile is not None and file.profile.url == url:
+            return Plan(file.path, file.profile, write=False, notes=_how_to_use(file, main))
     if main.profile is not None and not answers(main.profile.url):
         moved = f"The profile now says {url} instead of {main.profile.url}."
         return Plan(main.path, main.profile, write=True, notes=(moved,))
@@ -152,6 +159,7 @@ def _inspect(store: Store, path: Path) -> ProfileFile:
 
 
 def _how_to_use(used: ProfileFile, main: ProfileFile) -> tuple[str, ...]:
+    """Returns a line that says how to use a profile beside the main one, or nothing for the main one."""
     if used.path == main.path:
         return ()
     owner = urlsplit(main.profile.url).netloc if main.profile is not None else "another server"

@@ -90,6 +90,7 @@ def show_settings(config: Config = None, **options: str | None) -> None:
 
 
 def _group_rows(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yields a row with the title before the settings of each group. Passwords are masked."""
     from queuey import settings as table
 
     groups = {line.name: line.group for line in table.table()}
@@ -114,8 +115,8 @@ def _serve(settings: Settings) -> int:
         listeners = server.listen(settings)
     except OSError as error:
         text = f"cannot listen on {settings.host}:{settings.port}: {reason_of(error)}"
-        taken = ". Another service may be running: stop it, or choose another port: --port"
-        raise Failed(text + (taken if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
+        hint = ". Another service may be running: stop it, or choose another port: --port"
+        raise Failed(text + (hint if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     rooms = tuple(room.resolved(settings, address[0], terminal=terminal) for room in settings.rooms)
@@ -221,6 +222,7 @@ def _announce(url: str, start: Start) -> None:
 
 
 def _accepts_connections(url: str) -> bool:
+    """Returns whether the first server of a URL accepts a connection within a second."""
     parts = urlsplit(url.partition(",")[0])
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -58,7 +58,7 @@ def doctor(store_at: ConfiguredStore) -> None:
     findings = opening.examiner(store_at.settings)()
     # After a failed check, opening the store would only repeat the finding.
     if all(finding.state != "fail" for finding in findings):
-        findings.append(_check_access(store_at.settings))
+        findings.append(_check_ping(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
     document = {"store": store_at.settings.store, "ok": not failed, "findings": findings}
     output.show(document, _describe_findings(findings))
@@ -66,7 +66,8 @@ def doctor(store_at: ConfiguredStore) -> None:
         raise typer.Exit(1)
 
 
-def _check_access(settings: Settings) -> Finding:
+def _check_ping(settings: Settings) -> Finding:
+    """Opens the store and reports whether it answers in time; warns if its ids are ahead of the clock."""
     from queuey.errors import QueueyError
     from queuey.storage import opening
     from queuey.time_parsing import clock_warning
@@ -113,6 +114,7 @@ def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run:
 
 
 def _describe_plan(report: Report) -> Iterator[str]:
+    """Yields the CQL statements of the changes, with comments that name each change."""
     from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
@@ -174,6 +176,7 @@ def timing(
 
 @contextmanager
 def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
+    """Connects to the Cassandra store. Raises SettingsError for a SQLite store."""
     from queuey.errors import SettingsError
     from queuey.storage import opening
 

@@ -72,7 +72,7 @@ class PipelineRun:
 
     @property
     def store(self) -> StoreOptions:
-        return self._store_of(self.application)
+        return self._make_store_options(self.application)
 
     @cached_property
     def application(self) -> str:
@@ -86,19 +86,19 @@ class PipelineRun:
         named = self.named or os.environ.get("QUEUEY_APP") or None
         with self.store_at.open() as store:
             if named is None:
-                profile = self._application_of_profile()
+                profile = self._read_application_of_profile()
                 named = (
                     profile if profile is not None and bridge.run(store.applications.has_application(profile)) else None
                 )
-            return open_stores.application(store, self._store_of(named))
+            return open_stores.application(store, self._make_store_options(named))
 
-    def _store_of(self, application: str | None) -> StoreOptions:
+    def _make_store_options(self, application: str | None) -> StoreOptions:
         from queuey.spark.options import StoreOptions
 
         settings = tuple(sorted(self.store_at.given().items()))
         return StoreOptions(settings=settings, config=None, application=application)
 
-    def _application_of_profile(self) -> str | None:
+    def _read_application_of_profile(self) -> str | None:
         from queuey.client.credentials.profile import default_path, read_profile
         from queuey.client.errors import ProfileError
 

@@ -491,7 +491,10 @@ class AsyncJobQueue:
 
 
 async def _release_failed(job: AsyncJob, error: Exception, delay: float | None) -> None:
-    """Releases a job whose handler has failed. Logs a temporary error of the release: the claim then expires."""
+    """Logs the failure of a handler, and releases its job.
+
+    A temporary error of the release, or any if the job is lost, is only logged: the claim then expires.
+    """
     log.warning("Handling %r failed, delivery %d: %r", job, job.deliveries, error, exc_info=error)
     try:
         await job.release(delay, error)

@@ -141,7 +141,7 @@ class AsyncSender:
 
     @asynccontextmanager
     async def open(self, attempts: Attempts[None], authorization: str | None) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Sends a call with an endless answer and yields its bytes as they arrive.
+        """Sends a call with an endless answer once, without a retry, and yields its bytes as they arrive.
 
         Raises:
             ClientError: The call was refused or not answered, or the connection broke.

@@ -200,6 +200,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
+    """Returns the error of texts without a status. Its code is the only field's name if that can be a code."""
     texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
@@ -225,6 +226,7 @@ def retry_after(answer: HttpAnswer) -> float | None:
 
 
 def _plain_error(answer: HttpAnswer, wait: float | None) -> ApiError:
+    """Returns the error of an answer that is not JSON; its text is the start of the content."""
     text = " ".join(answer.content[: 4 * _TEXT_LIMIT].decode("utf-8", "replace").split())[:_TEXT_LIMIT]
     code = _CODES.get(answer.status, "Error")
     return error_for(ErrorAnswer(status=answer.status, code=code, text=text, retry_after=wait))
@@ -241,7 +243,7 @@ def _cut_text(text: object) -> str:
 
 
 def _code_among(fields: dict[str, str]) -> str | None:
-    """Returns the error code of an answer in the format of Mozilla's Queuey, where the only field name is the code."""
+    """Returns the only field's name, which is the error code in Mozilla's format, or None if it cannot be a code."""
     if len(fields) != 1:
         return None
     (name,) = fields
@@ -271,7 +273,10 @@ def encode_value(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
-    """Returns True if the received value equals the sent one, or is a type's conversion of sent plain JSON."""
+    """Returns whether a value was received as it was sent, or as a type's conversion of it, such as a date for a text.
+
+    False if an int or a text became an unequal float, or if a key that is not a text changed.
+    """
     if sent == received:
         return True
     if isinstance(sent, dict):
@@ -310,7 +315,7 @@ def id_text(text: str) -> str:
     return text.replace("-", "").lower()
 
 
-def _partition(number: int | str) -> int:
+def _parse_partition(number: int | str) -> int:
     try:
         value = int(number)
     except (TypeError, ValueError) as error:
@@ -326,15 +331,16 @@ def location_text(location: MessageLocation) -> str:
         return f"{location.partition}:{id_text(location.id)}"
     if isinstance(location, str):
         partition, colon, identifier = location.rpartition(":")
-        return f"{_partition(partition) if colon else 1}:{id_text(identifier)}"
+        return f"{_parse_partition(partition) if colon else 1}:{id_text(identifier)}"
     try:
         number, identifier = location
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{location!r} is not a message: use an id or a pair (partition, id)") from error
-    return f"{_partition(number)}:{id_text(identifier)}"
+    return f"{_parse_partition(number)}:{id_text(identifier)}"
 
 
 def _instant_text(instant: datetime) -> str:
+    """Returns seconds since 1970. Raises InvalidArgument for an earlier instant, and without a time zone."""
     if instant.tzinfo is None:
         raise InvalidArgument(f"{instant} has no time zone: add one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
@@ -364,15 +370,18 @@ def point_text(point: Point) -> str:
 
 def cursor_text(positions: Mapping[int, str | None]) -> str:
     """Returns a cursor of one position per partition. Leaves out finished partitions, which have None."""
-    return ",".join(f"{_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None)
+    return ",".join(
+        f"{_parse_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None
+    )
 
 
 def partitions_text(partitions: str | int | Iterable[int]) -> str:
+    """Returns partition numbers, separated by commas. A text stays as it is, without a check."""
     if isinstance(partitions, str):
         return partitions
     if isinstance(partitions, int):
-        return str(_partition(partitions))
-    return ",".join(str(_partition(number)) for number in partitions)
+        return str(_parse_partition(partitions))
+    return ",".join(str(_parse_partition(number)) for number in partitions)
 
 
 def string(name: str, value: str) -> str:
@@ -395,7 +404,11 @@ def seconds(length: Seconds | None) -> float | None:
 
 
 def number_text(name: str, value: float) -> str:
-    """Returns a number in decimal digits, never with an exponent. Raises InvalidArgument if it is not valid."""
+    """Returns a number with up to 7 decimals, never with an exponent.
+
+    Raises InvalidArgument from 1e15 on, for NaN, and if a ``limit`` or ``partition`` is not whole. Negative numbers
+    pass.
+    """
     text = ""
     with suppress(TypeError, ValueError, ArithmeticError):
         if abs(value) < _TOO_LARGE and not isinstance(value, bool):  # False for NaN

@@ -71,6 +71,7 @@ Receipts = dict[str, list[str]]
 
 
 def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
+    """Returns 1 to :data:`MAX_QUEUES` different names. Raises InvalidArgument for others."""
     untyped: object = queues  # Untyped callers may pass anything.
     names = tuple(untyped) if isinstance(untyped, Iterable) and not isinstance(untyped, str) else (untyped,)
     for name in names:
@@ -254,6 +255,7 @@ def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> 
 
 
 def first_receipts(receipts: Receipts) -> tuple[Receipts, Receipts]:
+    """Returns the first :data:`RECEIPTS_PER_CALL` receipts of each queue, and the others."""
     first = {queue: group[:RECEIPTS_PER_CALL] for queue, group in receipts.items()}
     rest = {queue: others for queue, group in receipts.items() if (others := group[RECEIPTS_PER_CALL:])}
     return first, rest

@@ -40,6 +40,7 @@ MAX_LINE_BYTES = 64 << 20
 
 
 def live_query(queue: str, options: ReadOptions) -> Query:
+    """Returns a query, by default with ``merge``. Raises InvalidArgument for an end or a descending order."""
     options.setdefault("merge", True)
     query = Query(queue=queue, **options)
     if query.order != "ascending" or query.before is not None or query.until is not None:
@@ -48,6 +49,7 @@ def live_query(queue: str, options: ReadOptions) -> Query:
 
 
 def newest(query: Query) -> Call[Page]:
+    """Returns the call that reads the newest message of a query, whose order and limit are ignored."""
     return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
 
 
@@ -157,6 +159,7 @@ class Streaming:
         self.expires = False
 
     def call(self) -> Call[None]:
+        """Drops an unread rest of the previous answer. Returns the call that streams on from the cursor."""
         self._reset()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:

@@ -191,7 +191,7 @@ def messages_of(answer: HttpAnswer) -> list[Message]:
 
 
 def _options(query: Query) -> dict[str, Any]:
-    """Returns the options that differ from the API's defaults, as JSON values."""
+    """Returns the partitions, and the options that differ from the API's defaults, as JSON values."""
     options: dict[str, Any] = {"partitions": partitions_text(query.partitions)}
     if query.limit is not None:
         options["limit"] = int(number_text("limit", query.limit))

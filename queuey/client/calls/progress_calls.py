@@ -42,7 +42,7 @@ _MEMBER = re.compile(r"[0-9]{1,19}-[0-9a-f]{32}")
 def commit(
     queue: str, group: str, offsets: Mapping[int, Progress], expected: Mapping[int, Progress | None] | None
 ) -> Call[dict[int, str | None]]:
-    """Records offsets. A partition in ``expected`` is only set if its recorded offset is the expected one."""
+    """Records offsets, of a partition in ``expected`` only if the expected one is recorded. Not repeatable."""
     conditions = expected or {}
     if not offsets or conditions.keys() - offsets.keys():
         raise InvalidArgument("offsets must have at least one partition, and all partitions of expected")

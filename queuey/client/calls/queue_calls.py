@@ -123,6 +123,7 @@ def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
+    """Creates a queue with the fields that are not None. Not repeatable."""
     body = {key: value for key, value in _make_body(**fields).items() if value is not None}
     if name is not None:
         queue_segment(name)
@@ -174,6 +175,7 @@ def next_start(start: str | None, page: QueuePage | NamePage) -> str | None:
 
 
 def _make_body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
+    """Returns fields as JSON values, without a check of the values. Raises TypeError for an unknown field."""
     unknown = fields.keys() - QueueFields.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no field {', '.join(sorted(unknown))}")

@@ -289,6 +289,7 @@ def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -
 
 
 def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> Call[None]:
+    """Writes a message at each id. Raises InvalidArgument without ids, or for a partition, key or delay."""
     segment = ",".join(location_text(location) for location in locations)
     if not segment:
         raise InvalidArgument("put needs the id of at least one message")
@@ -299,6 +300,7 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
+    """Stores a named message. Always repeatable. Raises InvalidArgument for a partition, key or delay."""
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
     headers, body = _encode_single(message)
@@ -337,6 +339,7 @@ def _encode_json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
 
 
 def batch_item(message: Outgoing) -> bytes:
+    """Returns the JSON of a message in a batch. Bytes become base64, and text stays as it is."""
     body: Any = message.body
     if body is UNSET:
         body = _encode_json(message.json)
@@ -377,7 +380,7 @@ def _bare_headers(message: Outgoing) -> dict[str, str] | None:
 
 
 def _make_headers(message: Outgoing, kind: str) -> dict[str, str] | None:
-    """Returns the headers for a message, or None if a name or value does not fit into an HTTP header."""
+    """Returns HTTP headers for the own headers, content type and TTL, or None if one of them does not fit."""
     headers: dict[str, str] = {}
     for name, value in (message.headers or {}).items():
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
@@ -415,6 +418,7 @@ def _read_receipt(answer: HttpAnswer) -> Receipt:
 
 
 def _read_receipts(answer: HttpAnswer, count: int) -> list[Receipt]:
+    """Returns the receipts. Raises InvalidAnswer, which has the receipts, unless their number is ``count``."""
     receipts = decode(answer, _Stored).messages
     if len(receipts) != count:
         error = InvalidAnswer(f"the answer has receipts for {len(receipts)} of {count} messages")

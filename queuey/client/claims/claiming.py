@@ -107,7 +107,10 @@ class Claiming:
         self._acknowledged = self._last
 
     def call(self) -> Call[Received]:
-        """Returns the next claim, which also acknowledges finished jobs, and waits up to a third of the ttl."""
+        """Records the time, and returns the next claim, which also acknowledges finished jobs.
+
+        It waits for a third of the ttl, at most :data:`MAX_WAIT`, and not longer than the loop may be idle.
+        """
         self.requested_at = now = self._clock()
         # The client counts the ttl from the request. A message that arrives at the end of the wait keeps most of it.
         wait = min(MAX_WAIT, self.ttl / 3)
@@ -126,7 +129,10 @@ class Claiming:
         return max(0.0, _MIN_POLL_INTERVAL - (now - self.requested_at))
 
     def record_work(self, claim: HeldClaim) -> bool:
-        """Records that a job was worked on. Returns whether to acknowledge finished jobs before the next job."""
+        """Records that a job was worked on. Returns whether to acknowledge finished jobs before the next job.
+
+        This is so after :data:`_MAX_ACK_DELAY`, or if their results do not fit into one request.
+        """
         now = self._last = self._clock()
         if claim.state == "finished":
             self.finished.append(claim)

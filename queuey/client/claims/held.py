@@ -158,7 +158,7 @@ class HeldClaims:
         return claim.seen_lost
 
     def finish_unless_lost(self, claim: HeldClaim) -> list[HeldClaim]:
-        """Marks a claim as finished. If the program has seen that it is lost, returns it for release instead."""
+        """Marks a held claim as finished. If the program has seen that it is lost, returns it for release instead."""
         with self._lock:
             claim.delay_if_left = 0.0
             if claim.state == "held" and not claim.seen_lost:
@@ -199,7 +199,7 @@ class HeldClaims:
                 self._claims.discard(claim)
 
     def record_answer(self, finished: Sequence[HeldClaim], received: Received, passed_over: set[str]) -> set[str]:
-        """Ends the claims that a claim request has acknowledged. Logs the queues that it could not claim from.
+        """Ends the claims that a claim request has acknowledged; refused ones are lost. Logs queues with an error.
 
         Args:
             finished: The claims that the request acknowledged.
@@ -242,7 +242,10 @@ class HeldClaims:
         return None if due is None else max(0.0, due - self._clock())
 
     def next_work(self) -> Work | None:
-        """Returns the most urgent requests, or None if no claim is due. Includes claims that are due soon."""
+        """Returns the requests for claims of one queue, ttl and state that are due now or soon, or None if none is due.
+
+        Groups of only claims with a failed request come last; otherwise, the claim that expires first decides.
+        """
         now = self._clock()
         groups: dict[tuple[str, float, State], list[HeldClaim]] = {}
         with self._lock:
@@ -290,7 +293,7 @@ class HeldClaims:
         return calls
 
     def end_refused(self, claims: Sequence[HeldClaim], error: Exception) -> bool:
-        """Ends the claims that an error names: another caller has them, or the queue was purged since.
+        """Marks the claims that an error names as lost: another caller has them, or the queue was purged since.
 
         Returns:
             True if the error names any; the same call without them may succeed.
@@ -302,8 +305,8 @@ class HeldClaims:
     def record_failure(self, work: Work, error: Exception) -> None:
         """Records the failure of requests and schedules a retry.
 
-        A deleted queue ends its claims at once. Other permanent errors may come from a proxy, so they end a claim only
-        when it has expired.
+        The claims of a deleted queue are lost at once, as are those that the error of a single request names. Other
+        permanent errors may come from a proxy, so they end a claim only when it has expired.
         """
         now, temporary = self._clock(), isinstance(error, ClientError) and error.temporary
         if len(work.calls) == 1:  # With several calls, it is not known which one failed.
@@ -333,6 +336,7 @@ def acknowledgements(claims: Collection[HeldClaim]) -> Iterator[Call[None]]:
 
 
 def first_finished(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
+    """Returns as many of the first claims as have results that fit into one request."""
     return claims[: fitting(claim.result for claim in claims)]
 
 
@@ -341,6 +345,7 @@ def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
 
 
 def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
+    """Returns the calls that release the claims that have a ``delay``; the others are left out."""
     receipts: dict[tuple[str, float], list[str]] = {}
     for claim in claims:
         if claim.delay is not None:
@@ -349,7 +354,7 @@ def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
 
 
 def _find_refused(claims: Sequence[HeldClaim], error: Exception) -> list[HeldClaim]:
-    """Returns the claims that an error names, or all if it is about all receipts."""
+    """Returns the claims that an error names, or all if it is about all receipts; none if it names other fields."""
     if isinstance(error, ClaimLost):
         receipts = {r.receipt for r in error.refused}
         return [claim for claim in claims if claim.receipt in receipts]

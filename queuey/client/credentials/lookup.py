@@ -163,6 +163,7 @@ def _is_profile_for(profile: Profile, servers: tuple[Server, ...]) -> bool:
 
 
 def _check_key(key: str | None) -> str | None:
+    """Returns a key without surrounding spaces, or None if it is empty. Raises InvalidArgument if it is not valid."""
     key = (key or "").strip()
     if key and _KEY.fullmatch(key) is None:
         raise InvalidArgument(

@@ -66,6 +66,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_path() -> Path:
+    """Returns the path in ``QUEUEY_PROFILE``, else one in the user's configuration directory."""
     path = os.environ.get(ENVIRONMENT)
     if path:
         return Path(path)
@@ -154,6 +155,7 @@ def _escape(text: str) -> str:
 
 
 def _make_profile(values: dict[str, Any], path: Path) -> Profile:
+    """Raises ProfileInvalid if a needed key is missing or not a text. Ignores unknown keys."""
     fields = {name: values.get(name, "") for name in Profile.__struct_fields__}
     required = ("url", "application", "token_file" if fields["token_file"] else "key")
     missing = [name for name, value in fields.items() if not isinstance(value, str) or (name in required and not value)]

@@ -179,7 +179,10 @@ AskToken = Callable[[], str | Token | Awaitable[str | Token]]
 
 
 class TokenFunction(TokenSource):
-    """Calls a function that returns a token, or, for an async client, an awaitable token."""
+    """Calls a function that returns a token, or, for an async client, an awaitable token.
+
+    An async client calls a function that is not a coroutine function in a worker thread.
+    """
 
     def __init__(self, ask: AskToken) -> None:
         self._ask = ask
@@ -295,6 +298,7 @@ class TokenCommand(TokenSource):
         return read_token(content, self.name)
 
     def _read_output(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Waits until the program has ended. Raises TokenError after the timeout, or for too much output."""
         import subprocess  # noqa: PLC0415 - already loaded
 
         end = time.monotonic() + self._seconds
@@ -345,7 +349,10 @@ class KeptToken:
         return self.header is None or self._clock() >= self._ahead
 
     def keep(self, token: Token) -> None:
-        """Stores a new token. A token that has expired by this machine's clock is used until the server refuses it."""
+        """Stores a new token, due 30 s before its expiry, or after half of its time if that is later.
+
+        A token that has expired by this machine's clock is used until the server refuses it.
+        """
         now, end = self._clock(), token.end
         self.header = f"{self._scheme} {token.token}"
         self._end = end if end is not None and end > now else float("inf")
@@ -355,7 +362,10 @@ class KeptToken:
         self.answers += 1
 
     def failed(self, error: TokenError, *, refused: bool = False) -> None:
-        """Records a failure of the source. The current token stays in use until it expires or was refused."""
+        """Records a failure of the source.
+
+        The current token stays until it expires or is refused. The source is not asked again before.
+        """
         self.answers += 1
         if refused or self.header is None or self._clock() >= self._end:
             self._failure = error

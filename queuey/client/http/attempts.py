@@ -124,7 +124,7 @@ def may_be_done(error: ClientError) -> bool:
 
 
 def blames_server(error: ClientError) -> bool:
-    """Returns whether the server itself has failed, so that other servers are preferred for a while."""
+    """Returns whether the server itself has failed: no answer, or 429, 502, 503 or 504 but for too many long polls."""
     if isinstance(error, TransportError):
         return True
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
@@ -154,7 +154,11 @@ class ServerChoice:
         self._kept: Server | None = None
 
     def choose(self, tried: Iterable[Server] = ()) -> Server:
-        """Returns the last server if it still works, else a random one, local ones first."""
+        """Returns the last server if it is still among the best, else one of them at random.
+
+        The best are the local servers that are not in ``tried`` and do not rest, or else the remote ones. Without any,
+        returns the server whose failure is longest ago.
+        """
         fresh = self._find_fresh(tried)
         if not fresh:
             return min(self.servers, key=lambda server: self._failed.get(server, float("-inf")))
@@ -220,7 +224,7 @@ class Attempts(Generic[T]):
         return Times(min(self._timeout + self.call.wait, remaining), remaining)
 
     def read(self, answer: HttpAnswer) -> T:
-        """Returns the value of an answer.
+        """Returns the value of an answer. Any answer below 500 ends the server's rest.
 
         Raises:
             ApiError: The server refused the call.
@@ -248,7 +252,7 @@ class Attempts(Generic[T]):
             error.doubt()
 
     def pause_after(self, error: ClientError) -> float | None:
-        """Records a failure and chooses the next server.
+        """Records a failure, chooses the next server, and reports a pause of :data:`MIN_REPORTED_PAUSE` or more.
 
         Returns:
             Seconds to wait before the next attempt, or None if there is no further attempt.

@@ -123,7 +123,7 @@ class Connections:
         return self._endpoints[self._servers.index(server)]
 
     def close(self) -> list[Any]:
-        """Refuses further calls. Returns the pools that the caller must close."""
+        """Refuses further calls. Returns the pools that the caller must close: none of a parent process."""
         self.is_closed = True
         return [] if self._is_forked else list({id(e.pool): e.pool for e in self._endpoints}.values())
 
@@ -134,6 +134,7 @@ def _make_endpoints(
     make: MakePool,
     pool: Any | None,  # noqa: ANN401 - an httpcore2 pool
 ) -> list[Endpoint]:
+    """Returns the endpoints of the servers, in order. A server on this machine never uses a proxy."""
     # Enough connections that renewals of claims do not wait for long polls.
     limits = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
     context = _make_context(servers, verify) if pool is None else None
@@ -183,6 +184,7 @@ def _encode_host(host: str) -> bytes:
 
 
 def _find_proxy(server: Server) -> str | None:
+    """Returns the environment's proxy for the server's scheme, else for all, or None if NO_PROXY excludes it."""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - a slow import that is rarely needed
 
     parts = urlsplit(server.root)
@@ -239,6 +241,7 @@ def _make_context(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
 ) -> ssl.SSLContext:
+    """Returns the context for ``verify``. For local http servers only, it loads no authorities and trusts none."""
     if isinstance(verify, ssl.SSLContext):
         return verify
     if isinstance(verify, str | Path):
@@ -309,6 +312,7 @@ def request_of(endpoint: Endpoint, call: Call[Any], times: Times, authorization:
 
 
 def headers_of(response: httpcore2.Response) -> dict[str, str]:
+    """Returns headers by lower-case name. Values of a repeated name are joined by commas."""
     joined: dict[str, str] = {}
     for name, value in response.headers:
         try:
