@@ -132,6 +132,7 @@ class GroupSession:
         return self._events.lost.is_set()
 
     async def abandon(self) -> None:
+        """Ends the session at once: cancels a running claim, gives all partitions up as lost, and leaves."""
         self.table.close()
         if self._claiming is not None:
             await cancel(self._claiming)
@@ -169,7 +170,10 @@ class GroupSession:
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
-        """Checks the group after each change, or after a random interval, until the session is lost."""
+        """Checks the group after each change, or after a random interval, until the session is lost.
+
+        Failed checks are repeated after a pause. If the assignment has a newer format, all partitions are released.
+        """
         failures = 0
         while True:
             self._events.changed.clear()
@@ -194,7 +198,10 @@ class GroupSession:
             await wait_for_event(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Checks the group once and acts; returns the seconds until the next check without a change, if needed."""
+        """Gives up and claims partitions as assigned; without a service that does it, also leads or follows a leader.
+
+        Returns the seconds until the next check without a change, if one is needed.
+        """
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
@@ -218,7 +225,10 @@ class GroupSession:
         return None
 
     async def _lead(self, session: Session) -> float | None:
-        """Stores a new target if one is needed; returns the seconds until the next check, or None."""
+        """Looks up the members' queues and stores a new target if one is needed.
+
+        Returns the seconds until the next check, or None. Decides nothing before the first look-up has ended.
+        """
         target = await session.target()
         members = await session.members()
         if members != self._members:
@@ -266,6 +276,7 @@ class GroupSession:
         self._claiming.add_done_callback(self._events.ended)
 
     async def _claim_now(self, partitions: frozenset[Partition]) -> None:
+        """Claims once. After an error pauses and then makes the group be checked again, which repeats the claim."""
         try:
             await self.table.claim(partitions)
             self._failed_claims = 0
@@ -285,6 +296,7 @@ class GroupSession:
             self._owner.refused(error)
 
     async def _leave(self) -> None:
+        """Leaves the session, but waits no longer than ``patience`` for it."""
         leaving = asyncio.create_task(self._session.leave())
         await asyncio.wait({leaving}, timeout=self._options.patience)
         if not leaving.done():
@@ -455,7 +467,11 @@ class GroupMember:
             await asyncio.sleep(pause)
 
     async def _join_once(self) -> GroupSession:
-        """Joins without retries. If it is cancelled, the join goes on, and its session is left."""
+        """Joins without retries, and makes the new session the present one.
+
+        In its first session a static member replaces a live one with its name. If this is cancelled, the join goes on, and
+        its session is left.
+        """
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight
         member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
