@@ -75,6 +75,10 @@ def work(settings: WorkSettings) -> None:
 
 
 async def _serve(settings: WorkSettings) -> int:
+    """Runs the worker until it ends, and returns the exit code.
+
+    It is ``FAILED`` if none of the worker's queues exists or the handler could not be prepared.
+    """
     from qdo.worker.failure import ExitCode
 
     settings = _with_queues_of_jobs(settings)

@@ -469,8 +469,8 @@ class GroupMember:
     async def _join_once(self) -> GroupSession:
         """Joins without retries, and makes the new session the present one.
 
-        In its first session a static member replaces a live one with its name. If this is cancelled, the join goes on, and
-        its session is left.
+        In its first session a static member replaces a live one with its name. If this is cancelled, the join goes on,
+        and its session is left.
         """
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight

@@ -216,7 +216,10 @@ class Ownership:
         self._writer = None
 
     async def _write(self, rows: list[OwnedPartition]) -> None:
-        """Writes once and completes the recorded commits. Versions in doubt are claimed first, and are in doubt after an error."""
+        """Writes once and completes the recorded commits.
+
+        Rows whose version is in doubt are claimed first. After an error the versions of the written rows are in doubt.
+        """
         await self._reclaim_doubtful(rows)
         sent = [
             (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
@@ -250,8 +253,8 @@ class Ownership:
     def _handle_failed_write(self, rows: list[OwnedPartition], error: Exception, failures: int) -> float:
         """Reports a failed write; returns the pause before the next one, or 0 if nothing is pending.
 
-        After CoordinationLost fails the commits whose deadline is before the next write; after other errors fails all and
-        drops their offsets.
+        After CoordinationLost fails the commits whose deadline is before the next write; after other errors fails all
+        and drops their offsets.
         """
         self._report_failure(error, failures, waited=all(row.waiting_commits for row in rows))
         pause = self._options.pause(failures)
@@ -265,7 +268,7 @@ class Ownership:
         return pause if self._pending else 0.0
 
     def _report_failure(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
-        """Notifies the listeners of a failed write, and logs it: as a warning only if it is the first and no caller waits."""
+        """Notifies the listeners of a failed write, and logs it: as a warning if it is the first and not all rows have callers."""
         quiet = waited or failures > 1
         log.log(logging.DEBUG if quiet else logging.WARNING, "some offsets were not committed: %s", error)
         for listener in self._options.commit_listeners:

@@ -137,12 +137,12 @@ class ZooKeeperLink(ClientLink):
                 await self.wait()  # If the server refused the credentials, kazoo reports that a moment later.
 
     async def close(self) -> None:
-        self._finish(SessionLost("the session was ended"))
+        self._end_as_lost(SessionLost("the session was ended"))
         self._retire()
         await self._until_stopped()
 
     async def abandon(self) -> None:
-        self._finish(SessionLost("the session was ended"))
+        self._end_as_lost(SessionLost("the session was ended"))
         self._stop()
         await self._until_stopped()
 
@@ -152,7 +152,7 @@ class ZooKeeperLink(ClientLink):
 
     def end(self, why: CoordinationError) -> None:
         if self._state != "lost":
-            self._finish(why)
+            self._end_as_lost(why)
             self._retire()
             self.on_state("lost")
 
@@ -207,10 +207,10 @@ class ZooKeeperLink(ClientLink):
         wait = min(self._lease.timeout / LEASE_CHECKS, self._lease.remaining + 0.001)
         self._timer = self._loop.call_later(wait, self._refresh_state)
 
-    def _finish(self, why: CoordinationError) -> None:
+    def _end_as_lost(self, why: CoordinationError) -> None:
         if self._state == "lost":
             return
-        super()._finish(why)
+        super()._end_as_lost(why)
         if self._timer is not None:
             self._timer.cancel()
         if not self._begun.done():
@@ -302,16 +302,16 @@ class BorrowedLink(ClientLink):
         if self._error is not None:
             raise self._error
         if first and self._client.chroot:
-            await self._ask([partial(self._client.ensure_path_async, "/")])
+            await self._request_all([partial(self._client.ensure_path_async, "/")])
 
     async def close(self) -> None:
         if self._state != "lost":
-            self._finish(SessionLost("the link to the session was closed"))
+            self._end_as_lost(SessionLost("the link to the session was closed"))
         self._client.remove_listener(self._listen)
 
     def end(self, why: CoordinationError) -> None:
         if self._state != "lost":
-            self._finish(why)
+            self._end_as_lost(why)
             self._client.remove_listener(self._listen)
             self.on_state("lost")
 
