@@ -130,7 +130,8 @@ class Task(Generic[P, R, S]):
         """Returns a call for :meth:`send_many`.
 
         Raises:
-            InvalidArgument: The arguments do not match the function's signature, or are not JSON.
+            InvalidArgument: The arguments do not match the function's signature, are not JSON, or would arrive as
+                other values.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)

@@ -150,6 +150,7 @@ def load_context(name: str) -> Context:
 
 
 def check_handler(handler: object, name: str = "") -> None:
+    """Raises HandlerError unless ``handler(message, context)`` can be called and runs something."""
     text = name or repr(handler)
     if (why := runs_nothing(handler)) is not None:
         raise HandlerError(f"{text} {why}")
@@ -199,6 +200,7 @@ def find(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever ha
 
 
 def _check_call(found: Any, name: str, arguments: int, form: str) -> None:  # noqa: ANN401 - is judged here
+    """Raises HandlerError unless an object takes this number of arguments. Functions in C are not checked."""
     if not callable(found):
         raise HandlerError(f"{name} cannot be called: it must be a function {form}")
     try:
@@ -287,6 +289,7 @@ class Hooks:
 
 
 def _find_hook(one: object, name: str) -> Hook | None:
+    """Returns a hook, or None if the object does not define it; raises InvalidArgument for unfit ones."""
     hook: Any = getattr(one, name, None)
     if hook is None or getattr(hook, "__func__", None) is getattr(Middleware, name):
         return None

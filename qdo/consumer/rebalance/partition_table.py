@@ -268,7 +268,7 @@ class Ownership:
         return pause if self._pending else 0.0
 
     def _report_failure(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
-        """Notifies the listeners of a failed write, and logs it: as a warning if it is the first and not all rows have callers."""
+        """Notifies the listeners of a failed write and logs it: a warning if it is the first and has no caller."""
         quiet = waited or failures > 1
         log.log(logging.DEBUG if quiet else logging.WARNING, "some offsets were not committed: %s", error)
         for listener in self._options.commit_listeners:

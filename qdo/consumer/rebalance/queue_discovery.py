@@ -314,6 +314,7 @@ class QueueFinder:
         return {queue.name for queue in self._held if queue[:2] == (self.own.service, self.own.application)}
 
     def _forget_sight(self) -> None:
+        """Records a refusal to list queues. The member sees no queues from now on, and finds none if it leads."""
         self._refusals.record(LISTS)
         self.sight = Visibility()
         if self._prepared:

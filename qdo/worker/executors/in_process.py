@@ -118,7 +118,8 @@ def run_plain(
 ) -> RunResult:
     """Calls a plain function for one message after another. Blocks.
 
-    The run ends early when ``run.halt`` is set, or after ``seconds``.
+    The run ends early at the first error, which is the failure of its message, when ``run.halt`` is set, or after
+    ``seconds``.
     """
     place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
@@ -238,6 +239,7 @@ async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
 
 
 def _keep_result(run: MessageRun, result: object) -> None:
+    """Keeps a handler's result if the run keeps results; raises HandlerError if it is an unfinished call."""
     try:
         check_ran(result, "the handler")
     except NothingRan as error:

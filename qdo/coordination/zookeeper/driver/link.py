@@ -55,17 +55,18 @@ class ZooKeeperLink(ClientLink):
         self._access = access
         self._vitals = Vitals.begin(outlast) if outlast else None
         self._lease = SessionLease(access.session_timeout, vitals=self._vitals)
-        self._handler = Handler(self._lease, context, keep=self._keep if outlast else None, hangs=self._hangs)
+        self._handler = Handler(self._lease, context, keep=self._start_relay if outlast else None, hangs=self._hangs)
         self._client = self._make_client()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def _keep(self, server: socket.socket, host: str) -> socket.socket:
+    def _start_relay(self, server: socket.socket, host: str) -> socket.socket:
         assert self._vitals is not None  # noqa: S101 - only used with vitals
         return relay.begin(self._vitals, server, host, self._access.tls, self._handler.patience)
 
     def _hangs(self) -> bool:
+        """Returns whether the event loop is blocked for longer than the helper process keeps the session alive."""
         vitals = self._vitals
         return vitals is not None and self.session != 0 and vitals.idle_seconds > max(vitals.limit, self._lease.timeout)
 
@@ -218,6 +219,7 @@ class ZooKeeperLink(ClientLink):
             self._begun.exception()  # marks it as retrieved if nobody waits
 
     def _retire(self) -> None:
+        """Starts to stop the client, unless it is disconnected from a session that it can still end later."""
         if self._client.connected or self._handler.over or not self.session:
             self._stop()
 
