@@ -229,6 +229,7 @@ class StoredAssignments:
                 self._present = stored
 
     async def _apply(self, transactions: Iterable[Change]) -> bool:
+        """Applies transactions independently of each other; returns whether all were applied."""
         changes = list(transactions)
         outcomes = await self._link.apply(changes)
         if any(lacks_parent(outcome) for outcome in outcomes):

@@ -112,7 +112,10 @@ class Backlog:
         self._bad.add(child.name)
 
     def block(self, child: Child, now: float) -> bool:
-        """Marks a node as locked by another consumer; returns False at the limit of watched locks."""
+        """Marks a node as locked by another consumer.
+
+        At the limit of watched locks returns False, and has the queue listed again after ``RECHECK`` seconds.
+        """
         self._held.discard(child.name)
         if len(self._blocked) >= MAX_BLOCKED:
             self._stale = True

@@ -308,7 +308,10 @@ class Drain:
 
     def _overhead(self, name: str) -> int:
         """Returns an upper bound for the bytes of a transaction that stages one item, without its data."""
-        change: Change = (*self._make_removal(name, 0), Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode_batch([])))
+        change: Change = (
+            *self._make_removal(name, 0),
+            Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode_batch([])),
+        )
         return size(change) + 2 * len(name.encode()) + 64
 
     def _make_removal(self, name: str, version: int) -> tuple[Operation, ...]:

@@ -143,6 +143,7 @@ def job_queues(
 
 
 def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options as the client sends them; raises InvalidArgument for unknown or invalid ones."""
     accepted = JobQueueOptions.__annotations__
     if unknown := sorted(values.keys() - accepted):
         raise InvalidArgument(f"queue {queue} has no option {', '.join(unknown)}. Options are {', '.join(accepted)}")
@@ -176,7 +177,8 @@ def sending(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
     """Calls ``send``. If the queue does not exist, creates it and calls ``send`` again.
 
     Raises:
-        QueueNotFound: The credential may not create the queue, or ``queue`` is None because another program owns it.
+        QueueNotFound: The credential may not create the queue, or ``queue`` is None because another program owns it,
+            or a part of the messages was sent before.
     """
     try:
         return send()
@@ -221,6 +223,7 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
 
 
 async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
+    """Creates a missing queue, or updates an existing one; does nothing if the credential may not see it."""
     lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
     if row is not None:

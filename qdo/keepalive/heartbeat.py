@@ -111,6 +111,7 @@ def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
 
 
 def _request_heartbeat(url: str, access: dict[str, Any], seconds: float) -> float:
+    """Sends a heartbeat; returns the session timeout in seconds. Raises ValueError unless the service accepts it."""
     parts = urlsplit(url)
     assert parts.hostname is not None  # noqa: S101 - the client has used it
     if parts.scheme == "https":

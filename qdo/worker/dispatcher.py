@@ -224,14 +224,9 @@ class Dispatcher(PartitionListener):
             # Partitions end one by one, so _watch_runs counts the remaining ones.
             self._metrics.lag = {place: lag for place, lag in self._metrics.lag.items() if place not in gone}
 
-    # Handling
-
     @property
     def capacity(self) -> int:
-        """Number of messages to fetch now: 0 if no handler is free, work waits for one, or the service is not reached.
-
-        Else at least one for each free handler, and more while fewer than ``_MAX_HELD_BATCHES`` batches are held.
-        """
+        """Number of messages to fetch now, at least one per free handler; 0 if work waits or starts are suspended."""
         free = self._runner.slots - self._running
         if free <= 0 or self._halted or self._runnable:
             return 0
@@ -321,10 +316,7 @@ class Dispatcher(PartitionListener):
         self._handling.failed(place, message, failure)
 
     async def _hand_over(self, work: PartitionWork) -> None:
-        """Records the progress and the hanging attempt, discards later results, and rejoins the group.
-
-        Does not rejoin if the partition was released or lost meanwhile.
-        """
+        """Records the progress and the hanging attempt; rejoins the group unless the partition was lost meanwhile."""
         attempt = self._hung.notes[work.partition]
         self._settle_active_runs(work)
         try:
@@ -486,11 +478,7 @@ class Dispatcher(PartitionListener):
         future.add_done_callback(partial(self._on_run_end, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
-        """Notes messages as begun and runs them, unless the note cannot be recorded.
-
-        Fails the first one without running it if workers were lost in all its attempts. The note is changed again
-        afterwards if this was the last attempt or the suspicion is over.
-        """
+        """Runs messages if a note of them can be recorded. Fails the first one if workers were lost in all its attempts."""
         if run.attempt <= (lost := suspicion.lost_attempts(run.messages[0])):  # the message has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin(run.messages), RunResult(0)
@@ -549,10 +537,7 @@ class Dispatcher(PartitionListener):
                         logger.warning("the running messages could not be recorded: %s", result)
 
     def _settle_run(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
-        """Records the progress of an ended run and treats its failure, which may end the worker.
-
-        Ignores both if the run's work is discarded.
-        """
+        """Records an ended run and treats its failure, which may end the worker, unless its work is discarded."""
         failure = ran.failure
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count

@@ -170,10 +170,7 @@ class GroupSession:
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
-        """Checks the group after each change, or after a random interval, until the session is lost.
-
-        Failed checks are repeated after a pause. If the assignment has a newer format, all partitions are released.
-        """
+        """Checks the group after each change or random interval, or a pause if a check failed, until the session is lost."""
         failures = 0
         while True:
             self._events.changed.clear()
@@ -198,10 +195,7 @@ class GroupSession:
             await wait_for_event(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Gives up and claims partitions as assigned; without a service that does it, also leads or follows a leader.
-
-        Returns the seconds until the next check without a change, if one is needed.
-        """
+        """Gives up and claims partitions, then leads or follows; returns the seconds to the next check without a change."""
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
@@ -225,10 +219,7 @@ class GroupSession:
         return None
 
     async def _lead(self, session: Session) -> float | None:
-        """Looks up the members' queues and stores a new target if one is needed.
-
-        Returns the seconds until the next check, or None. Decides nothing before the first look-up has ended.
-        """
+        """Looks up the members' queues and sets a new target if needed; returns the seconds until the next check, if any."""
         target = await session.target()
         members = await session.members()
         if members != self._members:
@@ -467,10 +458,9 @@ class GroupMember:
             await asyncio.sleep(pause)
 
     async def _join_once(self) -> GroupSession:
-        """Joins without retries, and makes the new session the present one.
+        """Joins without retries, and makes the session the present one. If cancelled, the join goes on and is left.
 
-        In its first session a static member replaces a live one with its name. If this is cancelled, the join goes on,
-        and its session is left.
+        In its first session a static member replaces a live one with its name.
         """
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight

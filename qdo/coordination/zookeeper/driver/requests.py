@@ -138,7 +138,9 @@ class ClientLink(Link):
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         watcher = self._enqueue_watch_event if watch else None
-        return await self._request_all([partial(self._client.get_children_async, path, watch=watcher) for path in paths])
+        return await self._request_all(
+            [partial(self._client.get_children_async, path, watch=watcher) for path in paths]
+        )
 
     async def count(self, paths: Iterable[str]) -> list[int | None]:
         answers = await self._request_all([partial(self._client.exists_async, path) for path in paths])
