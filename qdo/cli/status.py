@@ -52,7 +52,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     queue: str
     partition: int
     owner: str | None
-    target: Annotated[str | None, titled("moves to", lambda name, one: name if name != one.owner else "")]
+    target: Annotated[str | None, titled("moves to", lambda name, row: name if name != row.owner else "")]
     offset: str | None = None
     recorded: Annotated[float | None, titled(unit=instant)] = None
     by: str | None = None
@@ -247,7 +247,7 @@ def _describe(group_status: GroupStatus) -> Iterator[Block]:
         yield output.table(MemberStatus, group_status.members, "id", "owns", "since", "static", of)
     if group_status.partitions:
         yield ""
-        owner, offset = ("owner", lambda one: one.owner or "nobody"), ("offset", lambda one: point(one.offset))
+        owner, offset = ("owner", lambda row: row.owner or "nobody"), ("offset", lambda row: point(row.offset))
         shown = ("queue", "partition", owner, "target", offset, "recorded", "lag", "lag_seconds")
         yield output.table(
             PartitionStatus, group_status.partitions, *(["service"] if len(services) > 1 else []), *shown

@@ -379,11 +379,11 @@ class FetchBuffer:
         self._change_counts(row, len(messages), body_size)
         self.refresh(row)
 
-    def _change_counts(self, row: OwnedPartition, messages: int, each: int) -> None:
+    def _change_counts(self, row: OwnedPartition, messages: int, body_size: int) -> None:
         row.count += messages
-        row.size += messages * each
+        row.size += messages * body_size
         self.count += messages
-        self.size += messages * each
+        self.size += messages * body_size
 
 
 def share(counts: list[int], most: int) -> list[int]:

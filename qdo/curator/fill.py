@@ -263,7 +263,7 @@ class Fill:
 
         Releases the messages instead if their claims might end before that. Raises CuratorError if another fill runs.
         """
-        place, receipts = self._place, tuple(one.receipt for one in moved)
+        place, receipts = self._place, tuple(claim.receipt for claim in moved)
         progress = SetData(place.filled, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version)
         for _ in attempts("the queue"):
             if self._ticks() - began > CLAIM_TIMEOUT - MIN_CLAIM_MARGIN - place.link.timeout:

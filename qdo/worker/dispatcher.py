@@ -478,7 +478,7 @@ class Dispatcher(PartitionListener):
         future.add_done_callback(partial(self._on_run_end, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
-        """Runs messages if a note of them can be recorded. Fails the first one if workers were lost in all its attempts."""
+        """Runs messages after it has noted them. Fails the first one if workers were lost in all its attempts."""
         if run.attempt <= (lost := suspicion.lost_attempts(run.messages[0])):  # the message has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin(run.messages), RunResult(0)

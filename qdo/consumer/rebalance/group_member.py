@@ -170,7 +170,7 @@ class GroupSession:
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
-        """Checks the group after each change or random interval, or a pause if a check failed, until the session is lost."""
+        """Checks the group after each change or random interval, and after failures, until the session is lost."""
         failures = 0
         while True:
             self._events.changed.clear()
@@ -195,7 +195,7 @@ class GroupSession:
             await wait_for_event(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Gives up and claims partitions, then leads or follows; returns the seconds to the next check without a change."""
+        """Gives up and claims partitions, then leads or follows. Returns the seconds until the next check, if any."""
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
@@ -219,7 +219,7 @@ class GroupSession:
         return None
 
     async def _lead(self, session: Session) -> float | None:
-        """Looks up the members' queues and sets a new target if needed; returns the seconds until the next check, if any."""
+        """Looks up the members' queues, sets a new target if needed, and returns the seconds until the next check."""
         target = await session.target()
         members = await session.members()
         if members != self._members:
