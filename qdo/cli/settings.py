@@ -155,6 +155,7 @@ class WorkSetting(NamedTuple):
 
 
 def table() -> dict[str, WorkSetting]:
+    """Returns all settings by name, in the order of the help."""
     fields = {field.name: (struct, field) for struct in _STRUCTS for field in msgspec.structs.fields(struct)}
     described = {struct: descriptions(struct) for struct in _STRUCTS}
     lines = {}

@@ -286,6 +286,7 @@ class WholeLines(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
+        """Writes the begun line of the thread; in the main thread, those of all threads."""
         # The main thread flushes last, at the end of the process, so it writes the lines of all threads.
         is_main = threading.current_thread() is threading.main_thread()
         for thread in list(self._begun) if is_main else [threading.get_ident()]:

@@ -518,6 +518,7 @@ class AsyncConsumer:
         self._buffer.recall()
 
     async def _close(self, within: float | None) -> None:
+        """Stops reading, leaves the group, and mirrors the last offsets within ``MIRROR_TIMEOUT``."""
         await cancel(*self._tasks)
         await self._fetcher.close()
         await self._reader.close()

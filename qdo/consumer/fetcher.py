@@ -373,6 +373,7 @@ class Fetcher:
         return wants, rests
 
     def _plan(self, wants: list[OwnedPartition], now: float) -> FetchPlan:
+        """Plans calls for the space that calls in flight leave. While polls are suspended, no poll is planned."""
         room = space_for(
             self._buffer.count + sum(pending_call.expected for pending_call in self._pending_calls),
             self._buffer.size,
@@ -417,6 +418,7 @@ class Fetcher:
         self.kick()
 
     def _take_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
+        """Buffers the pages of an answer. Pauses queues that failed; calls ``missing`` for absent or refused ones."""
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
             rows = pending_call.mine(queue)

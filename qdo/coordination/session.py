@@ -462,6 +462,7 @@ class Session:
         await self._remove_owners(doubtful)
 
     def _releasing(self, held: OwnedOffset) -> Change:
+        """Returns the transaction of a release. It fails if the offset has another version."""
         offset = encode_offset(replace(held.offset, held=False))
         owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
         return Delete(owner), SetData(offset_path, offset, held.version)
@@ -518,5 +519,6 @@ class Session:
         return states
 
     def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
+        """Returns the transaction of a commit. It fails without an owner's node, or if the offset's version differs."""
         path = self._offset_path(held.partition)
         return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

@@ -99,6 +99,7 @@ class Backlog:
         return child
 
     def put_back(self, child: Child) -> None:
+        """Puts a node that is in hand or blocked back into the list, in its place."""
         self._held.discard(child.name)
         self._blocked.pop(child.name, None)
         heapq.heappush(self._heap, (child.rank(), child))

@@ -176,6 +176,7 @@ def outgoing(staged: Staged) -> Iterator[Outgoing]:
 
 
 def headers_of(child: Child | None) -> Mapping[str, str]:
+    """Returns a header with the priority or the id in a node's name, if it has one."""
     if child is None:
         return {}
     if child.priority is not None:
@@ -184,6 +185,7 @@ def headers_of(child: Child | None) -> Mapping[str, str]:
 
 
 def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
+    """Splits items into batches within the limits of nodes, messages and bytes. A larger item is a batch of its own."""
     batch: list[Item] = []
     messages = weight = 0
     for item in found:
@@ -432,6 +434,7 @@ class Drain:
         self.result.messages += sum(item.messages for item in batch)
 
     def _skip(self, name: str, reason: str) -> None:
+        """Counts an item as left, and keeps the first reasons. It is not tried again in this run."""
         self._skipped.add(name)
         self.result.left += 1
         if len(self.result.samples) < SAMPLES:

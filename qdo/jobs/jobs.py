@@ -446,7 +446,7 @@ class Called(NamedTuple):
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
-    """Returns the task and arguments of a message; raises UnknownTask."""
+    """Returns the task and arguments of a message; raises UnknownTask, also for arguments that do not fit."""
     try:
         call = msgspec.convert(message.body, Invocation)
     except msgspec.ValidationError as error:
@@ -497,10 +497,12 @@ class PlainTasks:
         return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
 
     def run(self, message: Message) -> object:
+        """Calls a task; an async one in an event loop of its own."""
         call = called(self._tasks, message)
         return asyncio.run(call.awaited()) if call.task.is_async else call.run()
 
     async def run_async(self, message: Message) -> object:
+        """Calls a task; a plain one in a thread."""
         call = called(self._tasks, message)
         if call.task.is_async:
             return await call.awaited()

@@ -265,6 +265,7 @@ async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, 
 
 
 def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
+    """Logs a warning with the command that changes the options; the kind and fewer partitions cannot be set."""
     named = {name: queue.options[name] for name in differing}
     fixed = {name for name in named if name == "kind" or (name == "partitions" and named[name] < differing[name])}
     changing = {name: value for name, value in named.items() if name not in fixed}

@@ -373,6 +373,7 @@ _CAN_BE_NAME = re.compile(r"[^/\ud800-\udfff]{1,255}", re.DOTALL)
 
 
 def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> None:
+    """Raises InvalidArgument for a wrong type, or for a string that names no parameters of the function."""
     if unique is True or callable(unique):
         return
     if not isinstance(unique, str):

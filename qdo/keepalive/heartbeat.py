@@ -78,6 +78,7 @@ class HeartbeatProcess:
 
 
 def main(program: str, vitals: str, line: str) -> None:
+    """Sends a heartbeat once half the session has passed without an answer, until the program closes its socket."""
     ignore_signals()
     shared = Vitals(int(vitals), int(program))
     with socket.socket(fileno=int(line)) as channel, channel.makefile("r") as lines:

@@ -497,6 +497,7 @@ class GroupMember:
             self._notify(suspended=event == "suspended")
 
     def _notify(self, *, suspended: bool) -> None:
+        """Notifies the listener unless it has been told the same before; logs its errors."""
         if suspended == self._notified_suspended:
             return
         self._notified_suspended = suspended

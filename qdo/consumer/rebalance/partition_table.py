@@ -434,6 +434,7 @@ class PartitionTable(Ownership):
     # Background work
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task that :meth:`until_given_up` waits for; its error ends the session."""
         task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._on_task_end)
@@ -518,6 +519,7 @@ class PartitionTable(Ownership):
             self._releasing = self._start(self._release_all())
 
     async def _release_all(self) -> None:
+        """Releases all rows without a pending offset, with retries, until none is left."""
         # Let tasks that are ready to run add their rows first.
         await asyncio.sleep(0)
         failures = 0

@@ -295,6 +295,7 @@ class ThreadExecutor(InThisProcess):
                 return  # the loop is closed, so nobody waits for the result
 
     def _settle(self, future: asyncio.Future[RunResult], ran: RunResult, run: MessageRun) -> None:
+        """Records the end of a run, in the loop. An abandoned run no longer counts as hanging."""
         self._busy -= 1
         if run.abandoned is not None:
             self._count_hanging(-1)

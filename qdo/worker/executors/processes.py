@@ -215,6 +215,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
+        """Kills the child's group and waits for its end; returns the child's exit code."""
         self.kill_group()
         code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:

@@ -185,6 +185,7 @@ class Wire:
         self.close = connection.close
 
     def send(self, data: bytes) -> int:
+        """Sends data as a socket does, and notes when the requests in it were sent."""
         instant = self._lease.now()
         count = self._connection.send(data)
         self._exchange.sent(data[:count], instant)
@@ -231,6 +232,7 @@ class Wire:
         return data
 
     def _update_lease(self, data: bytes) -> None:
+        """Renews the lease if the data completes an answer. The first answer grants it."""
         greeted = self.greeted()
         sent = self._exchange.received(data)
         if sent is None or not self._exchange.timeout:
@@ -314,6 +316,7 @@ class Handler:
         hostname: str | None = None,
         **_: Any,  # noqa: ANN401 - kazoo's TLS options
     ) -> Wire:
+        """Connects within ``patience``, through the helper process or with TLS. Fails after the end of the session."""
         if self.over:
             raise ConnectionRefusedError("the session has ended")
         try:

@@ -208,6 +208,7 @@ class ClientLink(Link):
             self._inbox.put(partial(self._changed.append, event.path))
 
     def _handle(self, happened: list[Callable[[], None]]) -> None:
+        """Runs what has arrived, reports changed nodes unless the link is lost, and sends queued requests."""
         for handle in happened:
             handle()
         changed, self._changed[:] = list(self._changed), []
@@ -222,6 +223,7 @@ class ClientLink(Link):
 
 
 def _judge_all(answers: Iterable[Any]) -> list[Any]:
+    """Returns the judged answers; raises one error for all if a request failed."""
     judged = [judge(answer) for answer in answers]
     if errors := [a for a in judged if isinstance(a, Exception)]:
         raise translate(errors, len(judged) - len(errors)) from errors[0]
@@ -234,6 +236,7 @@ def _read_stat(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
 
 
 def _make_outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
+    """Returns a rejection as it is, or the nodes' versions (0 if there is none) and the paths of sequential nodes."""
     if isinstance(answer, Rejection):
         return answer
     versions = tuple([getattr(result, "version", 0) for result in answer])
