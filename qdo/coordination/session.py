@@ -355,6 +355,7 @@ class Session:
         return standings
 
     def _judge_standing(self, owner: NodeData | None) -> Standing:
+        """Returns the standing that an owner's node shows; None means that the node is missing."""
         if owner is None:
             return "free"
         if owner.session == self.link.session:

@@ -311,7 +311,7 @@ class Jobs:
     # Handling
 
     def as_handler(self) -> PlainTasks | AsyncTasks:
-        """Returns the handler for a worker."""
+        """Returns the handler for a worker: an async one if any task is async."""
         has_async = any(task.is_async for task in self._tasks.values())
         return (AsyncTasks if has_async else PlainTasks)(self._tasks, self._keep_queues, self._keep_schedules)
 

@@ -393,6 +393,7 @@ class PartitionWork:
 
     @property
     def open(self) -> bool:
+        """Whether runs may start, which includes those that fill gaps."""
         return self.state in {"open", "filling"}
 
     @property
@@ -472,7 +473,7 @@ class PartitionWork:
     async def publish_dead_letter(
         self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
     ) -> bool:
-        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed before."""
+        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed during a retry."""
         queue, place = self.partition.queue.name, Delivery(self.partition, held.attempt)
         cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
         dead_queue, ttl = handling.settings.dead_queue, handling.settings.dead_ttl
@@ -493,6 +494,7 @@ class PartitionWork:
         return True
 
     def halt(self) -> None:
+        """Ends active runs after their present messages."""
         for run in self.runs:
             run.stop()
 
