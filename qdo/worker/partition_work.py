@@ -473,7 +473,7 @@ class PartitionWork:
     async def publish_dead_letter(
         self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
     ) -> bool:
-        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed during a retry."""
+        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed meanwhile."""
         queue, place = self.partition.queue.name, Delivery(self.partition, held.attempt)
         cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
         dead_queue, ttl = handling.settings.dead_queue, handling.settings.dead_ttl
