@@ -142,7 +142,7 @@ class _StatusBody(msgspec.Struct, frozen=True):
 
 
 def read_status(message: Message) -> WorkerStatus:
-    """Raises ValueError if the message is not a status."""
+    """Returns the status in a message; raises ValueError if it has none."""
     body = message.body
     value = (
         msgspec.json.decode(body, type=_StatusBody)

@@ -14,7 +14,7 @@ from queuey.client.deadletters import matches_patterns
 
 
 def joined_first(things: Iterable[Any], most: int) -> str:
-    """Returns a text with the first ``most`` things in their order, and the number of the rest."""
+    """Returns a text with the first ``most`` of the sorted things, and the number of the rest."""
     texts = [str(thing) for thing in sorted(things)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 

@@ -232,6 +232,7 @@ def key_by(text: str) -> Key:
 
 
 def _read_field(body: Any, names: list[str]) -> Hashable:  # noqa: ANN401 - any JSON value
+    """Returns a nested field, as JSON if it is an object or a list, or None if it is missing. Decodes a text first."""
     if isinstance(body, str | bytes):
         try:
             body = msgspec.json.decode(body)

@@ -63,13 +63,13 @@ def _make_filter(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
     return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.worker.dead_queue)
 
 
-async def _list(client: AsyncClient, wanted: DeadLetterFilter) -> None:
+async def _list(client: AsyncClient, selection: DeadLetterFilter) -> None:
     from queuey.client.deadletters import DeadLetter, dead_letters
 
-    await output.show_each_async(DeadLetter, dead_letters(client, wanted), *COLUMNS)
+    await output.show_each_async(DeadLetter, dead_letters(client, selection), *COLUMNS)
 
 
-async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
+async def _note_missing(client: AsyncClient, selection: DeadLetterFilter) -> None:
     """Prints notes about queues without dead letters, and about queues that the key may not see.
 
     Raises:
@@ -82,15 +82,15 @@ async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
     from queuey.client.deadletters import dead_queues
     from queuey.client.lookup import find_queues
 
-    if wanted.patterns and not wanted.dead_queue:
-        await note_unlisted(client, subscribe((), wanted.patterns).literal_prefixes())
-    lookup = await find_queues(client, [wanted.dead_queue] if wanted.dead_queue else wanted.queues)
-    if lookup.hidden and not wanted.dead_queue:
+    if selection.patterns and not selection.dead_queue:
+        await note_unlisted(client, subscribe((), selection.patterns).literal_prefixes())
+    lookup = await find_queues(client, [selection.dead_queue] if selection.dead_queue else selection.queues)
+    if lookup.hidden and not selection.dead_queue:
         output.print_note(
             f"qdo: {hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. Use --dead-queue."
         )
-    for name in wanted.queues:
-        if not await dead_queues(client, replace(wanted, queues=(name,), patterns=())):
-            if (missing := wanted.dead_queue or name) in lookup.absent:
+    for name in selection.queues:
+        if not await dead_queues(client, replace(selection, queues=(name,), patterns=())):
+            if (missing := selection.dead_queue or name) in lookup.absent:
                 raise Failed(f"Queue {missing!r} does not exist{await similar(client, [missing])}")
             output.print_note(f"{name} has no dead letters: its dead-letter queue does not exist.")

@@ -110,10 +110,10 @@ async def reset(
     Without --queue and --pattern it moves every partition that has an offset.
     """
 
-    async def wanted(opened: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
+    async def find_targets(opened: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await ends(opened.client, partitions)
 
-    await _move(settings, partition, wanted, dry_run=dry_run)
+    await _move_offsets(settings, partition, find_targets, dry_run=dry_run)
 
 
 @app.command("seek")
@@ -137,10 +137,10 @@ async def seek(
     """
     position = id_of(to, time.time())
 
-    async def wanted(_: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
+    async def find_targets(_: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, position)
 
-    await _move(settings, partition, wanted, dry_run=dry_run)
+    await _move_offsets(settings, partition, find_targets, dry_run=dry_run)
 
 
 @app.command("forget")
@@ -230,11 +230,14 @@ async def import_offsets(
     output.print_note(f"{count} offsets were recorded.")
 
 
-async def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool) -> None:
+async def _move_offsets(
+    settings: WorkSettings, numbers: list[int] | None, find_targets: Wanted, *, dry_run: bool
+) -> None:
+    """Moves the offsets of the selected partitions, unless the group has members, and prints the moves."""
     async with open_both(settings) as opened:
         await refuse_active(opened.coordinator)
         partitions = await existing(opened, settings, numbers or ())
-        targets = await wanted(opened, partitions)
+        targets = await find_targets(opened, partitions)
         planned = moves(targets, await opened.coordinator.offsets(partitions))
         if not dry_run:
             await make_moves(opened.coordinator, planned)

@@ -25,7 +25,11 @@ class OpenedGroup(NamedTuple):
 
 
 def open_client(settings: WorkSettings) -> AsyncClient:
-    """Returns a client; raises ClientError if the settings do not name a service or the profile cannot be used."""
+    """Returns a client, and sets ``QUEUEY_PROFILE`` if the settings have a profile.
+
+    Raises:
+        ClientError: The settings do not name a service, or the profile cannot be used.
+    """
     from queuey.client import AsyncClient
 
     if settings.profile is not None:

@@ -83,7 +83,7 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
 async def deleted(
     opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None
 ) -> tuple[set[Queue], frozenset[str]]:
-    """Returns the queues that do not exist, or with a former store all queues of that store.
+    """Returns the queues of this store and application that do not exist, or all queues of a former store.
 
     Also returns the names of queues that the credential may not see: these may exist or not.
 

@@ -155,6 +155,7 @@ class WorkSetting(NamedTuple):
 
 
 def table() -> dict[str, WorkSetting]:
+    """Returns all settings by name, in the order of the help."""
     fields = {field.name: (struct, field) for struct in _STRUCTS for field in msgspec.structs.fields(struct)}
     described = {struct: descriptions(struct) for struct in _STRUCTS}
     lines = {}
@@ -162,7 +163,7 @@ def table() -> dict[str, WorkSetting]:
         for name in names.split():
             struct, field = fields[_FIELDS.get(name, name)]
             default, text = described[struct][field.name]
-            kind, meta = _kind(struct, field.name)
+            kind, meta = _resolve_kind(struct, field.name)
             seconds = kind is float or name == _WHOLE_SECONDS
             shown_type = "texts" if typing.get_origin(kind) is tuple else type_text(kind, meta, seconds=seconds)
             default = default or _DEFAULTS.get(name) or shown(field.default)
@@ -175,7 +176,7 @@ def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return typing.get_type_hints(struct, include_extras=True)
 
 
-def _kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
+def _resolve_kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
     hint = without_none(_hints(struct)[name])
     return (hint.__origin__, hint.__metadata__[0]) if typing.get_origin(hint) is Annotated else (hint, Meta())
 
@@ -231,6 +232,7 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
 
 
 def _read_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]:
+    """Returns the settings in a file; raises SettingsError for unknown names and secrets."""
     values = file_values(path)
     for name in values:
         check_known(name, lines, f"in {path}")
@@ -253,6 +255,7 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
 
 def _check_combinations(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
 
+    """Raises SettingsError if settings contradict each other; the error names the source of each."""
     def refuse(reason: str, *names: str) -> None:
         where = ", ".join(f"{name} from {given[name].source if name in given else 'default'}" for name in names)
         raise SettingsError(f"{reason} ({where})")

@@ -52,7 +52,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     queue: str
     partition: int
     owner: str | None
-    target: Annotated[str | None, titled("moves to", lambda name, one: name if name != one.owner else "")]
+    target: Annotated[str | None, titled("moves to", lambda name, row: name if name != row.owner else "")]
     offset: str | None = None
     recorded: Annotated[float | None, titled(unit=instant)] = None
     by: str | None = None
@@ -162,7 +162,7 @@ def _make_member_status(member: Member, partitions: Iterable[PartitionStatus]) -
     return MemberStatus(member.id, member.static, member.since, *app, sorted(wants.names), list(wants.patterns), owns)
 
 
-async def _add_lag(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
+async def _add_lag(group_status: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
     """Adds the lag to the partitions of the client's service and application."""
     slots = asyncio.Semaphore(MAX_CONCURRENT_QUEUES)
     behind: dict[tuple[str, int], GroupOffset] = {}
@@ -173,21 +173,21 @@ async def _add_lag(found: GroupStatus, client: AsyncClient) -> list[PartitionSta
                 behind.update({(queue, number): lag for number, lag in (await client.lag(queue, mine)).items()})
 
     queues: dict[str, dict[int, str | None]] = {}
-    for partition in found.partitions:
-        if (partition.service, partition.app) == (found.service, client.application):
+    for partition in group_status.partitions:
+        if (partition.service, partition.app) == (group_status.service, client.application):
             queues.setdefault(partition.queue, {})[partition.partition] = partition.offset
     await asyncio.gather(*(measure(queue, mine) for queue, mine in queues.items()))
     return [
         structs.replace(partition, lag=lag.lag, lag_exact=lag.lag_exact, lag_seconds=lag.lag_seconds)
         if partition.app == client.application
-        and partition.service == found.service
+        and partition.service == group_status.service
         and (lag := behind.get((partition.queue, partition.partition))) is not None
         else partition
-        for partition in found.partitions
+        for partition in group_status.partitions
     ]
 
 
-def metrics_of(found: GroupStatus) -> bytes:
+def metrics_of(group_status: GroupStatus) -> bytes:
     """Returns the state of a group as gauges, without the lag of partitions whose lag is unknown."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import GaugeMetricFamily, Metric
@@ -197,21 +197,21 @@ def metrics_of(found: GroupStatus) -> bytes:
     messages = GaugeMetricFamily("qdo_group_lag_messages", "Messages behind the committed offset.", labels=labels)
     age = GaugeMetricFamily("qdo_group_lag_seconds", "Age of the oldest of these messages, or 0.", labels=labels)
     families = [messages, age]
-    for partition in found.partitions:
+    for partition in group_status.partitions:
         if partition.lag is not None:
-            place = found.group, partition.app, partition.queue, str(partition.partition)
+            place = group_status.group, partition.app, partition.queue, str(partition.partition)
             messages.add_metric(place, partition.lag)
             age.add_metric(place, partition.lag_seconds or 0.0)
-    unowned = sum(partition.owner is None for partition in found.partitions)
+    unowned = sum(partition.owner is None for partition in group_status.partitions)
     for name, text, number in (
-        ("members", "Members of the group.", len(found.members)),
-        ("partitions", "Partitions with an offset, an owner or a next owner.", len(found.partitions)),
+        ("members", "Members of the group.", len(group_status.members)),
+        ("partitions", "Partitions with an offset, an owner or a next owner.", len(group_status.partitions)),
         ("unowned_partitions", "Partitions without an owner.", unowned),
         ("status_seconds", "Time of these metrics, in seconds since 1970.", time()),
-        ("lag_known", "1 if the lag of all partitions is known, else 0.", found.lag is not None),
+        ("lag_known", "1 if the lag of all partitions is known, else 0.", group_status.lag is not None),
     ):
         families.append(GaugeMetricFamily(f"qdo_group_{name}", text, labels=("group",)))
-        families[-1].add_metric((found.group,), number)
+        families[-1].add_metric((group_status.group,), number)
 
     class Families(Collector):
         """Collects the families directly: gauges of this process could be written to multiprocess files."""
@@ -224,37 +224,39 @@ def metrics_of(found: GroupStatus) -> bytes:
     return generate_latest(registry)
 
 
-def _describe(found: GroupStatus) -> Iterator[Block]:
-    if not found.known:
+def _describe(group_status: GroupStatus) -> Iterator[Block]:
+    if not group_status.known:
         yield ToStderr(
-            f"Group {found.group} is not known: it never had a member or an offset. List all groups: qdo groups"
+            f"Group {group_status.group} is not known: it never had a member or an offset. List all groups: qdo groups"
         )
         return
-    owned = sum(row.owner is not None for row in found.partitions)
-    counted = [row.lag for row in found.partitions if row.lag is not None]
+    owned = sum(row.owner is not None for row in group_status.partitions)
+    counted = [row.lag for row in group_status.partitions if row.lag is not None]
     behind = f", {plural(sum(counted), 'message')} behind" if counted else ""
-    owners = plural(len(found.members), "member owns", "members own")
-    yield (f"{found.group}: {owners} {owned} of {plural(len(found.partitions), 'partition')}{behind}")
-    yield from _explain_unknown_lag(found)
-    services = {row.service for row in found.partitions}
-    if found.service:
-        yield f"The store of the service is {found.service}."
-        if others := (services | {row.service for row in found.members}) - {found.service}:
+    owners = plural(len(group_status.members), "member owns", "members own")
+    yield (f"{group_status.group}: {owners} {owned} of {plural(len(group_status.partitions), 'partition')}{behind}")
+    yield from _explain_unknown_lag(group_status)
+    services = {row.service for row in group_status.partitions}
+    if group_status.service:
+        yield f"The store of the service is {group_status.service}."
+        if others := (services | {row.service for row in group_status.members}) - {group_status.service}:
             yield ToStderr(f"The group also uses other stores: {', '.join(sorted(others))}")
-    if found.members:
+    if group_status.members:
         yield ""
         of = ("service", lambda member: f"{member.service}/{member.app}")
-        yield output.table(MemberStatus, found.members, "id", "owns", "since", "static", of)
-    if found.partitions:
+        yield output.table(MemberStatus, group_status.members, "id", "owns", "since", "static", of)
+    if group_status.partitions:
         yield ""
-        owner, offset = ("owner", lambda one: one.owner or "nobody"), ("offset", lambda one: point(one.offset))
+        owner, offset = ("owner", lambda row: row.owner or "nobody"), ("offset", lambda row: point(row.offset))
         shown = ("queue", "partition", owner, "target", offset, "recorded", "lag", "lag_seconds")
-        yield output.table(PartitionStatus, found.partitions, *(["service"] if len(services) > 1 else []), *shown)
+        yield output.table(
+            PartitionStatus, group_status.partitions, *(["service"] if len(services) > 1 else []), *shown
+        )
 
 
-def _explain_unknown_lag(found: GroupStatus) -> Iterator[Block]:
-    if found.lag_unknown:
-        yield ToStderr(f"The lag is not known: {found.lag_unknown}")
+def _explain_unknown_lag(group_status: GroupStatus) -> Iterator[Block]:
+    if group_status.lag_unknown:
+        yield ToStderr(f"The lag is not known: {group_status.lag_unknown}")
 
 
 class GroupCounts(msgspec.Struct, frozen=True):
@@ -271,10 +273,10 @@ async def groups(settings: WorkSettings) -> None:
     # The list does not depend on the group of the coordinator.
     async with open_group(settings, settings.group or "qdo") as any_group:
         names = await any_group.groups()
-    output.show_each(GroupCounts, [await _counts(settings, name) for name in names])
+    output.show_each(GroupCounts, [await _count_group(settings, name) for name in names])
 
 
-async def _counts(settings: WorkSettings, name: str) -> GroupCounts:
+async def _count_group(settings: WorkSettings, name: str) -> GroupCounts:
     async with open_group(settings, name) as coordinator:
         group = await coordinator.snapshot()
     return GroupCounts(name, len(group.members), len(group.offsets))

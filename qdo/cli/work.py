@@ -75,6 +75,10 @@ def work(settings: WorkSettings) -> None:
 
 
 async def _serve(settings: WorkSettings) -> int:
+    """Runs the worker until it ends, and returns the exit code.
+
+    It is ``FAILED`` if none of the worker's queues exists or the handler could not be prepared.
+    """
     from qdo.worker.failure import ExitCode
 
     settings = _with_queues_of_jobs(settings)
@@ -282,6 +286,7 @@ class WholeLines(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
+        """Writes the begun line of the thread; in the main thread, those of all threads."""
         # The main thread flushes last, at the end of the process, so it writes the lines of all threads.
         is_main = threading.current_thread() is threading.main_thread()
         for thread in list(self._begun) if is_main else [threading.get_ident()]:

@@ -121,7 +121,7 @@ class AsyncConsumer:
         self._end: asyncio.Task[None] | None = None
         listeners: list[PartitionListener] = [CallbackListener(on_assign, on_revoke, on_lost)]
         if self.settings.commit_every is not None:
-            listeners.append(CallbackListener(on_revoke=self._commit_added))
+            listeners.append(CallbackListener(on_revoke=self._flush_pending_offsets))
         self._mirror = None
         if isinstance(coordinator, Coordinator) and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
@@ -518,6 +518,7 @@ class AsyncConsumer:
         self._buffer.recall()
 
     async def _close(self, within: float | None) -> None:
+        """Stops reading, leaves the group, and mirrors the last offsets within ``MIRROR_TIMEOUT``."""
         await cancel(*self._tasks)
         await self._fetcher.close()
         await self._reader.close()
@@ -533,7 +534,8 @@ class AsyncConsumer:
             if row.position is not None and not row.commits_beyond(order_of(row.position)):
                 self._group.table.add(row, row.position, 0)
 
-    async def _commit_added(self, leaving: frozenset[Partition]) -> None:
+    async def _flush_pending_offsets(self, leaving: frozenset[Partition]) -> None:
+        """Writes the pending offsets of some partitions at once; logs a failure."""
         rows = [row for row in self._rows() if row.partition in leaving and row.pending_offset is not None]
         try:
             await self._group.table.flush(rows)

@@ -111,7 +111,11 @@ class FetchPlan(NamedTuple):
 
 
 def space_for(messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int) -> BufferSpace:
-    """Returns the free space if the buffer holds this many messages and bytes of this many partitions."""
+    """Returns the free space if the buffer holds this many messages and bytes of this many partitions.
+
+    A quarter of ``prefetch_messages`` is the reserve, in equal shares. With ``prefetch_bytes`` or more in the buffer
+    nothing is free, and the reserve is one message.
+    """
     reserved = prefetch_messages // 4
     common = max(1, prefetch_messages - reserved)
     if size >= prefetch_bytes:
@@ -129,7 +133,10 @@ def plan_fetches(
     page: int,
     wait: float,
 ) -> FetchPlan:
-    """Decides which calls to make.
+    """Decides which calls to make: first for partitions that were never read, then for those with more messages.
+
+    Empty ones share polls. A partition with buffered messages is left out, unless the buffer is low and the partition
+    has less than a page in it.
 
     Args:
         wants: The readable partitions that are not part of a call, in the order in which they became readable.
@@ -299,11 +306,13 @@ class Fetcher:
         self._closed = False
 
     def add(self, row: OwnedPartition) -> None:
+        """Adds a partition without reading it: the next :meth:`kick` does."""
         self._free[row.partition] = row
         self._queues[row.partition.queue] = self._queues.get(row.partition.queue, 0) + 1
         self._count += 1
 
     def drop(self, row: OwnedPartition) -> None:
+        """Stops all reads of a partition, and forgets the failures of a queue that has no other partition here."""
         self.leave(row)
         if self._free.pop(row.partition, None) is not row:
             return
@@ -364,6 +373,7 @@ class Fetcher:
         return wants, rests
 
     def _plan(self, wants: list[OwnedPartition], now: float) -> FetchPlan:
+        """Plans calls for the space that calls in flight leave. While polls are suspended, no poll is planned."""
         room = space_for(
             self._buffer.count + sum(pending_call.expected for pending_call in self._pending_calls),
             self._buffer.size,
@@ -408,6 +418,7 @@ class Fetcher:
         self.kick()
 
     def _take_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
+        """Buffers the pages of an answer. Pauses queues that failed; calls ``missing`` for absent or refused ones."""
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
             rows = pending_call.mine(queue)
@@ -423,7 +434,10 @@ class Fetcher:
             self._arrived()
 
     def _take_page(self, pending_call: InFlightCall, rows: dict[int, OwnedPartition], page: Page) -> None:
-        """Buffers a page and moves the read positions. Partitions that were empty twice in a row are paused."""
+        """Buffers a page and moves the read positions.
+
+        A partition that is empty in two calls in a row is paused if the second one did not wait.
+        """
         messages_by_number = {}
         for number, messages in divide(page.messages):
             messages_by_number[number] = messages
@@ -456,7 +470,10 @@ class Fetcher:
                 self._release(row)
 
     def _fail_call(self, pending_call: InFlightCall, error: Exception) -> None:
-        """Pauses all partitions of a failed call, and passes a permanent error to ``failed``."""
+        """Pauses all partitions of a failed call.
+
+        Passes an error that is not temporary to ``failed``, and calls ``missing`` if the credential was refused.
+        """
         self._record_failure("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)
@@ -480,7 +497,7 @@ class Fetcher:
         self._free[row.partition] = row
 
     def _record_failure(self, name: str, error: Exception) -> None:
-        """Logs once that reads of a queue fail; an empty name means all queues."""
+        """Logs once that reads of a queue fail, and records refusals; an empty name means all queues."""
         if isinstance(error, NotAuthenticated | NotAllowed):
             self._refusals.record(name)
         if name not in self._troubled:
@@ -512,10 +529,10 @@ def _make_queries(pending_call: InFlightCall) -> list[Query]:
 def _find_partitions_with_more(
     page: Page, messages_by_number: Mapping[int, Sequence[Message]], pending_call: InFlightCall
 ) -> Container[int]:
-    """Returns the partitions that certainly have more messages.
+    """Returns the partitions to read again at once: none if the page's only flag for more messages is not set.
 
-    The page has one flag for all of them. Partitions that reached the limit have more. If none did, the page was cut by
-    bytes, and the partitions with messages have more; a page without messages may be cut, too.
+    Else these are the partitions that reached the limit. If none did, the page was cut by bytes: then these are the
+    partitions with messages, or all of the page if it has no messages.
     """
     if not page.more:
         return ()

@@ -58,7 +58,10 @@ class OffsetMirror(PartitionListener):
                 log.warning("offsets of %s were not recorded in the service: %s", queue.name, error)
 
     async def _set(self, queue: Queue, changes: Mapping[int, tuple[str, bool]]) -> None:
-        """Records offsets of one queue. Skips offsets that are not after the service's, unless they must go back."""
+        """Records offsets of one queue. Skips offsets that are not after the service's, unless they must go back.
+
+        Gives up after ``MAX_TRIES`` conflicts.
+        """
         remaining = dict(changes)
         for _ in range(MAX_TRIES):
             # An offset that must go back is recorded unconditionally.

@@ -148,7 +148,7 @@ class OwnedPartition:
         return self.recorded if self.pending_offset is None else self.pending_offset
 
     def accepts(self, identifier: str, *, back: bool = False) -> bool:
-        """Returns whether an id needs to be recorded, which is false if it equals the recorded offset.
+        """Returns whether an id needs to be recorded: not if it is the recorded offset and no other is pending.
 
         Args:
             identifier: The id.
@@ -179,7 +179,10 @@ class OwnedPartition:
         self.fetch_from = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 
     def seek(self, position: str) -> None:
-        """Moves the position. The caller must have dropped the fetched messages."""
+        """Moves the position, from which the partition is read at once. The next commit may go back.
+
+        The caller must have dropped the fetched messages.
+        """
         self.place(position)
         self.more = None
         self.rest_until = 0.0
@@ -376,11 +379,11 @@ class FetchBuffer:
         self._change_counts(row, len(messages), body_size)
         self.refresh(row)
 
-    def _change_counts(self, row: OwnedPartition, messages: int, each: int) -> None:
+    def _change_counts(self, row: OwnedPartition, messages: int, body_size: int) -> None:
         row.count += messages
-        row.size += messages * each
+        row.size += messages * body_size
         self.count += messages
-        self.size += messages * each
+        self.size += messages * body_size
 
 
 def share(counts: list[int], most: int) -> list[int]:

@@ -77,7 +77,10 @@ class LatestStart:
         self._first_end: str | None = None
 
     async def begin(self, rows: Iterable[OwnedPartition]) -> None:
-        """Starts reading partitions without an offset; retries until each is read or no longer owned."""
+        """Starts reading partitions without an offset; retries until each is read or no longer owned.
+
+        If the group had offsets when this member started, begins at their oldest messages, else at their present ends.
+        """
         if self.group_has_offsets:
             for row in rows:
                 self._begin_at(row, EARLIEST)

@@ -233,6 +233,8 @@ class Coordinator:
     ) -> None:
         """Moves offsets from outside the group, all offsets of a queue or none. None as an id removes the offset.
 
+        Queues are changed one after the other; the first refusal ends the call and undoes nothing.
+
         Args:
             offsets: The new ids.
             expected: The ids that must be recorded now, for any partitions.
@@ -243,7 +245,6 @@ class Coordinator:
             InvalidArgument: A queue has too many partitions for one transaction.
             CoordinationLost: The offsets may or may not have been set.
         """
-        # Queues are changed one after the other; the first refusal ends the call.
         expectations = expected or {}
         async with self._open_synced(self._paths.offsets) as link:
             await find_offsets(link, self._paths, offsets.keys() | expectations.keys(), expectations)
@@ -281,9 +282,9 @@ class Coordinator:
         async with self._open_synced(self._paths.top) as link:
             for _ in attempts("the group"):
                 (outcome,) = await link.apply([(Delete(self._paths.members),)])
-                if _holds_others(outcome):
+                if _is_not_empty(outcome):
                     raise GroupActive(f"group {self.group!r} has members")
-                if not any(map(_holds_others, await _delete(link, await below(link, tops)))):
+                if not any(map(_is_not_empty, await _delete(link, await below(link, tops)))):
                     break
                 await link.sync(self._paths.top)
             if queues is not None:
@@ -340,6 +341,10 @@ class Coordinator:
             self._opening = None
 
     async def _take_member_link(self) -> Link:
+        """Returns the spare link for a member, once it is connected, or a new one if none fits.
+
+        If the spare link cannot connect now, it stays the spare one, and CoordinationLost is raised.
+        """
         if self._spare is None or self._spare.state == "lost" or self._spare.outlast != self.outlast:
             return await self._open_link()
         link, self._spare = self._spare, None
@@ -350,6 +355,7 @@ class Coordinator:
             raise
 
     async def _open_link(self) -> Link:
+        """Opens a new link, adopts the session timeout that it was granted, and forgets ended links and sessions."""
         self._links = {link for link in self._links if not link.finished}
         self._sessions = {session for session in self._sessions if session.state != "lost"}
         link = self._connect(self.outlast)
@@ -365,7 +371,7 @@ async def _reconnect(link: Link) -> Link:
     raise CoordinationLost("the coordination service cannot be reached now")
 
 
-def _holds_others(outcome: Outcome) -> bool:
+def _is_not_empty(outcome: Outcome) -> bool:
     return isinstance(outcome, Rejection) and outcome.why is RejectionReason.NOT_EMPTY
 
 
@@ -406,7 +412,7 @@ async def move_offsets(
     expected: Mapping[Partition, str | None],
     instant: float,
 ) -> None:
-    """Moves the offsets of one queue.
+    """Moves the offsets of one queue in one transaction; raises GroupActive if a partition has an owner.
 
     Removing an offset keeps its node, and so its version: no claim may ever get the version of an earlier one.
     """
@@ -454,7 +460,7 @@ def _make_check(group_paths: GroupPaths, partition: Partition, node: NodeData | 
 async def find_offsets(
     link: Link, group_paths: GroupPaths, partitions: Iterable[Partition], expected: Mapping[Partition, str | None]
 ) -> dict[Partition, NodeData | None]:
-    """Returns the offset nodes of partitions.
+    """Returns the offset nodes of partitions, None for missing ones.
 
     Raises:
         OffsetMoved: A recorded id differs from the expected one.

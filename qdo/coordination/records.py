@@ -40,11 +40,11 @@ class Visibility(msgspec.Struct, frozen=True):
     hidden: frozenset[str] = frozenset()
 
     def covers(self, name: str) -> bool:
-        return name not in self.hidden and _matcher(self.patterns)(name)
+        return name not in self.hidden and _make_matcher(self.patterns)(name)
 
 
 @lru_cache(256)
-def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+def _make_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     """Returns a predicate for names that match any pattern, in time that does not grow with the number of wildcards."""
     names = frozenset(p for p in patterns if "*" not in p)
     texts = (p.replace("[", "[[]").replace("?", "[?]") for p in patterns if "*" in p)

@@ -152,6 +152,7 @@ class Session:
     async def assignment(self) -> frozenset[Partition]:
         """Returns the partitions that this member is to own. A ``changed`` event reports the next change.
 
+        Ends the session if the member's node is missing or another session's; restores the node's data if it differs.
         The cost does not grow with the number of members and partitions of the group.
 
         Raises:
@@ -269,6 +270,7 @@ class Session:
         await self.link.close()
 
     def _removed(self) -> SessionLost:
+        """Ends the session, because the member was removed; returns the error to raise."""
         error = SessionLost("the member was removed from the group")
         self.link.end(error)
         return error
@@ -314,9 +316,10 @@ class Session:
         return held
 
     async def _read_standings(self, partitions: Iterable[Partition]) -> dict[Partition, Standing]:
-        """Returns the standing of each partition.
+        """Returns the assumed standing of each partition: mine if this session knows it owns it, else free or owned.
 
-        Lists the owners of queues with more than ``MAX_UNLISTED_CLAIMS`` free partitions.
+        A partition is owned if the list of its queue's owners shows it. Only the owners of queues with more than
+        ``MAX_UNLISTED_CLAIMS`` partitions that seem free are listed.
         """
         todo: dict[Partition, Standing] = {
             p: "mine" if p in self._held and p not in self._refused else "free" for p in partitions
@@ -330,7 +333,10 @@ class Session:
         return todo
 
     async def _read_owners(self, todo: dict[Partition, Standing]) -> dict[Partition, Standing]:
-        """Reads the owners of "owned" partitions. Those that others own are watched and left out of the result."""
+        """Reads the owners of "owned" partitions. Those that others own are watched and left out of the result.
+
+        Also leaves out, without reading them, those that are watched already.
+        """
         if "owned" not in todo.values():
             return todo
         owners = {self._paths.owner(p): p for p, standing in todo.items() if standing == "owned"}
@@ -349,6 +355,7 @@ class Session:
         return standings
 
     def _judge_standing(self, owner: NodeData | None) -> Standing:
+        """Returns the standing that an owner's node shows; None means that the node is missing."""
         if owner is None:
             return "free"
         if owner.session == self.link.session:
@@ -408,6 +415,10 @@ class Session:
             return None
 
     def _find_standing_after(self, refusal: Rejection, partition: Partition, before: Standing) -> Standing:
+        """Returns the standing with which to try a refused claim again.
+
+        That is "owned" if there is an owner's node, else "free"; but "mine" stays if only the offset has changed.
+        """
         # If a former session owned the partition, only operation 0 can fail because of another owner.
         if refusal.at:
             return "mine" if before == "mine" else "free"
@@ -452,6 +463,7 @@ class Session:
         await self._remove_owners(doubtful)
 
     def _releasing(self, held: OwnedOffset) -> Change:
+        """Returns the transaction of a release. It fails if the offset has another version."""
         offset = encode_offset(replace(held.offset, held=False))
         owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
         return Delete(owner), SetData(offset_path, offset, held.version)
@@ -508,5 +520,6 @@ class Session:
         return states
 
     def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
+        """Returns the transaction of a commit. It fails without an owner's node, or if the offset's version differs."""
         path = self._offset_path(held.partition)
         return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

@@ -161,6 +161,7 @@ class StoredAssignments:
         self._present: StoredTarget | None = None
 
     async def own(self) -> frozenset[Partition]:
+        """Returns the member's partitions in the current generation, and watches for the next change."""
         node = await self._watching.node(self._path)
         if node is None:
             return frozenset()
@@ -177,6 +178,11 @@ class StoredAssignments:
         return (await self._read()).target
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
+        """Replaces the target if it still has the version; returns whether it did.
+
+        Raises:
+            InvalidArgument: A member's partitions or the static members do not fit in one node.
+        """
         stored = await self._read()
         if stored.target.version != version:
             return False
@@ -223,6 +229,7 @@ class StoredAssignments:
                 self._present = stored
 
     async def _apply(self, transactions: Iterable[Change]) -> bool:
+        """Applies transactions independently of each other; returns whether all were applied."""
         changes = list(transactions)
         outcomes = await self._link.apply(changes)
         if any(lacks_parent(outcome) for outcome in outcomes):
@@ -247,6 +254,7 @@ class StoredAssignments:
         yield tree.join([*(batches[-1] if batches else ()), (SetData(self._paths.target, data, present.version),)])
 
     def _make_change(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
+        """Returns the change of a member's node, which fails if the node was changed since it was read."""
         path, before = self._paths.assignment(member), present.nodes.get(member)
         if assigned is None:
             assert before is not None  # noqa: S101 - only existing nodes are deleted

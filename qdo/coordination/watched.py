@@ -31,6 +31,7 @@ class WatchedNodes:
                 pending.discard(path)
 
     def forget(self) -> None:
+        """Clears the cache, and keeps reads in progress from filling it."""
         self._nodes.clear()
         self._children.clear()
         for pending in self._pending_reads:

@@ -99,6 +99,7 @@ class Backlog:
         return child
 
     def put_back(self, child: Child) -> None:
+        """Puts a node that is in hand or blocked back into the list, in its place."""
         self._held.discard(child.name)
         self._blocked.pop(child.name, None)
         heapq.heappush(self._heap, (child.rank(), child))
@@ -112,7 +113,10 @@ class Backlog:
         self._bad.add(child.name)
 
     def block(self, child: Child, now: float) -> bool:
-        """Marks a node as locked by another consumer; returns False at the limit of watched locks."""
+        """Marks a node as locked by another consumer.
+
+        At the limit of watched locks returns False, and has the queue listed again after ``RECHECK`` seconds.
+        """
         self._held.discard(child.name)
         if len(self._blocked) >= MAX_BLOCKED:
             self._stale = True

@@ -216,7 +216,10 @@ class Consumption:
         self._lifecycle.changed.notify()
 
     async def _conclude_and_take(self, handled: Handled | None) -> Taken | None:
-        """Concludes a node, then waits for another and takes it; returns None when the queue has ended."""
+        """Concludes a node, then waits for another and takes it; returns None when the queue has ended.
+
+        Meanwhile puts parked nodes back and lists the queue, whenever that is due.
+        """
         if handled is not None:
             await self._conclude(handled.child, handled.failure)
         while True:
@@ -249,6 +252,7 @@ class Consumption:
         return math.inf if due is None else due
 
     def _seconds_until_due(self, now: float, epoch: int) -> float:
+        """Returns the seconds until this has to act without a change, at most ``MAX_WAIT``."""
         due = [MAX_WAIT]
         if self._parked:
             due.append(self._parked[0].until - now)
@@ -282,13 +286,17 @@ class Consumption:
             )
 
     async def _take(self, child: Child) -> bytes | None:
+        """Takes a node, or waits for it if another consumer holds it; returns None if this consumer did not get it."""
         data = await self._attempt(child, self._taker.take(child))
         if data is Untaken.BLOCKED:
             data = await self._attempt(child, self._wait_for(child))
         return None if isinstance(data, Untaken) else data
 
     async def _attempt(self, child: Child, step: Awaitable[T]) -> T | Untaken:
-        """Returns the result of a step. If the step fails or the node is gone, updates the backlog."""
+        """Returns the result of a step, and updates the backlog if it fails or the node is gone.
+
+        After CoordinationLost the node is tried again. After other errors it is set aside.
+        """
         try:
             data = await step
         except CoordinationLost:

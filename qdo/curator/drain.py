@@ -176,6 +176,7 @@ def outgoing(staged: Staged) -> Iterator[Outgoing]:
 
 
 def headers_of(child: Child | None) -> Mapping[str, str]:
+    """Returns a header with the priority or the id in a node's name, if it has one."""
     if child is None:
         return {}
     if child.priority is not None:
@@ -184,6 +185,7 @@ def headers_of(child: Child | None) -> Mapping[str, str]:
 
 
 def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
+    """Splits items into batches within the limits of nodes, messages and bytes. A larger item is a batch of its own."""
     batch: list[Item] = []
     messages = weight = 0
     for item in found:
@@ -229,7 +231,7 @@ class Drain:
         self._latest: Receipt | None = None
 
     async def run(self) -> Drained:
-        """Moves all messages; with ``dry_run`` only counts them.
+        """Moves all messages up to the limit, waiting for locked items; with ``dry_run`` only counts them.
 
         Raises:
             CuratorError: The queue does not exist, or a drain to another queue has to be completed first.
@@ -258,10 +260,11 @@ class Drain:
 
     @property
     def _remaining_items(self) -> int:
+        """How many more items may be moved; without a limit always ``BATCH_NODES``."""
         return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.result.items)
 
     async def _move_available(self) -> tuple[int, bool]:
-        """Moves the items that are not locked.
+        """Moves the items that are not locked, and skips those that cannot be moved.
 
         Returns:
             The number of locked items, and whether any item was moved or skipped.
@@ -292,6 +295,7 @@ class Drain:
         return set(names or ())
 
     async def _read_movable(self, children: list[Child]) -> list[Item]:
+        """Reads items and returns those that can be moved; skips unfit ones, and notes those that are gone."""
         items = []
         now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
@@ -306,10 +310,13 @@ class Drain:
 
     def _overhead(self, name: str) -> int:
         """Returns an upper bound for the bytes of a transaction that stages one item, without its data."""
-        change: Change = (*self._removal(name, 0), Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode([])))
+        change: Change = (
+            *self._make_removal(name, 0),
+            Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode_batch([])),
+        )
         return size(change) + 2 * len(name.encode()) + 64
 
-    def _removal(self, name: str, version: int) -> tuple[Operation, ...]:
+    def _make_removal(self, name: str, version: int) -> tuple[Operation, ...]:
         """Returns the operations that remove an item from the queue; their number is the same for all items."""
         path = self._place.child(name)
         taking: tuple[Operation, ...] = (Check(path, version), Delete(path))
@@ -318,13 +325,16 @@ class Drain:
         lock = f"{self._plan.lock_path}/{name}"
         return (Create(lock), *taking, Delete(lock))
 
-    def _encode(self, batch: list[Item]) -> bytes:
+    def _encode_batch(self, batch: list[Item]) -> bytes:
         plan = self._plan
         taken = tuple(StagedItem(item.child.name, item.data, item.delay) for item in batch)
         return msgspec.msgpack.encode(Staged(plan.target, plan.recipe, plan.ttl, plan.partition, taken))
 
     async def _move(self, batch: list[Item]) -> None:
-        """Stages and posts a batch, without items that consumers have locked or removed meanwhile."""
+        """Stages and posts a batch, without items that consumers have locked or removed meanwhile.
+
+        With ``dry_run`` only counts it.
+        """
         if self._plan.dry_run:
             self._count(batch)
             return
@@ -332,15 +342,15 @@ class Drain:
         tries = attempts("the queue", len(batch) + 25)
         while batch:
             next(tries)
-            taking = [self._removal(item.child.name, item.version) for item in batch]
-            staging = Create(path, self._encode(batch))
+            taking = [self._make_removal(item.child.name, item.version) for item in batch]
+            staging = Create(path, self._encode_batch(batch))
             change: Change = (*(operation for operations in taking for operation in operations), staging)
             (outcome,) = await self._place.link.apply([change])
             if not isinstance(outcome, Rejection):
                 break
             await self._drop_rejected(batch, *divmod(outcome.at, len(taking[0])), outcome.why)
         if batch:
-            staged = msgspec.msgpack.decode(self._encode(batch), type=Staged)
+            staged = msgspec.msgpack.decode(self._encode_batch(batch), type=Staged)
             await self._post(path, staged, batch)
 
     async def _drop_rejected(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
@@ -382,6 +392,10 @@ class Drain:
         self.result.messages += len(receipts)
 
     async def _put_back(self, path: str, staged: Staged) -> None:
+        """Puts the items of a staged node back into the queue and deletes it, unless it is gone already.
+
+        Raises CuratorError if an item exists again.
+        """
         back = [Create(self._place.child(item.name), item.data) for item in staged.items]
         for _ in attempts("the queue"):
             (outcome,) = await self._place.link.apply([(Delete(path), *back)])
@@ -420,6 +434,7 @@ class Drain:
         self.result.messages += sum(item.messages for item in batch)
 
     def _skip(self, name: str, reason: str) -> None:
+        """Counts an item as left, and keeps the first reasons. It is not tried again in this run."""
         self._skipped.add(name)
         self.result.left += 1
         if len(self.result.samples) < SAMPLES:

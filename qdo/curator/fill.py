@@ -217,7 +217,10 @@ class Fill:
         await self._acknowledge(progress.receipts)
 
     async def _move(self, claimed: list[Claimed], began: float) -> None:
-        """Moves messages whose claim was requested at ``began``, a time of the monotonic clock."""
+        """Moves messages whose claim was requested at ``began``, a time of the monotonic clock.
+
+        Messages beyond one transaction are released. A message that does not fit into a node is put aside.
+        """
         creates: list[Create] = []
         moved: list[Claimed] = []
         room = self._plan.node_limit
@@ -258,9 +261,9 @@ class Fill:
     async def _create_items(self, creates: list[Create], moved: list[Claimed], began: float) -> None:
         """Creates items and records their receipts in one transaction, then acknowledges the messages.
 
-        Releases the messages instead if their claims might end before that.
+        Releases the messages instead if their claims might end before that. Raises CuratorError if another fill runs.
         """
-        place, receipts = self._place, tuple(one.receipt for one in moved)
+        place, receipts = self._place, tuple(claim.receipt for claim in moved)
         progress = SetData(place.filled, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version)
         for _ in attempts("the queue"):
             if self._ticks() - began > CLAIM_TIMEOUT - MIN_CLAIM_MARGIN - place.link.timeout:

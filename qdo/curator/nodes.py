@@ -57,7 +57,7 @@ MAX_ID_LENGTH = 1024
 _BITS = 2**32
 
 
-def _is(kind: type, value: object) -> bool:
+def _is_instance(kind: type, value: object) -> bool:
     """Checks a type at run time, for callers without a type checker."""
     return isinstance(value, kind)
 
@@ -161,7 +161,7 @@ class PriorityNames(Names):
             >>> PRIORITY.prefix(-1)
             'queue-0FFFFFFFF'
         """
-        if not _is(int, priority) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        if not _is_instance(int, priority) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
             raise InvalidArgument(f"a priority is a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}, not {priority}")
         return f"{self._item}{'1' if priority >= 0 else '0'}{priority % _BITS:08X}"
 
@@ -174,7 +174,7 @@ class DelayNames(Names):
             >>> DELAY.prefix(1795329600001)
             'queue-|1A201FBAA01|'
         """
-        if not _is(int, epoch) or not 0 < epoch <= MAX_EPOCH:
+        if not _is_instance(int, epoch) or not 0 < epoch <= MAX_EPOCH:
             raise InvalidArgument(f"an instant is a whole number of ms since 1970 from 1 to {MAX_EPOCH}, not {epoch}")
         return f"{self._item}|{epoch:08X}|"
 
@@ -195,7 +195,7 @@ class IdNames(Names):
         Raises:
             InvalidArgument: The id is empty, too long, or has characters that ZooKeeper does not allow in names.
         """
-        if not _is(str, identifier) or not 0 < len(identifier) <= MAX_ID_LENGTH:
+        if not _is_instance(str, identifier) or not 0 < len(identifier) <= MAX_ID_LENGTH:
             raise InvalidArgument(f"an id is a text of 1 to {MAX_ID_LENGTH} characters, not {str(identifier)[:50]!r}")
         if match := FORBIDDEN.search(identifier):
             raise InvalidArgument(f"ZooKeeper allows no {match[0]!r} in a name; choose another id than {identifier!r}")

@@ -166,6 +166,7 @@ class QueueOptions(Generic[T]):
                 raise InvalidArgument(f"{name} is a number of seconds, not {value}")
 
     def _check_delivery(self) -> None:
+        """Raises InvalidArgument if the lock path, ``delete_first``, the election and the consumer do not match."""
         if self.lock_path is not None:
             check_path("lock_path", self.lock_path)
             if self.lock_path == self.path:

@@ -180,7 +180,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
         window = children[start : min(limit, start + WINDOW)]
         nodes = await place.read([child.name for child in window])
         first += [
-            _peeked_item(names, child, node, locked=child.name in held)
+            _make_peeked_item(names, child, node, locked=child.name in held)
             for child, node in zip(window, nodes, strict=True)
             if node is not None
         ]
@@ -193,7 +193,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
     )
 
 
-def _peeked_item(names: Names, child: Child, node: NodeData, *, locked: bool) -> PeekedItem:
+def _make_peeked_item(names: Names, child: Child, node: NodeData, *, locked: bool) -> PeekedItem:
     error, messages = "", list[bytes]()
     try:
         messages = names.messages(node.data)

@@ -163,6 +163,7 @@ class Puts:
         return True
 
     def _pop_batch(self) -> list[Put]:
+        """Removes and returns the first puts that fit into one transaction, at least one if any waits."""
         batch: list[Put] = []
         with self._changed:
             room = self._max_batch_bytes
@@ -174,6 +175,7 @@ class Puts:
         return batch
 
     async def _send_batch(self, batch: list[Put]) -> None:
+        """Sends puts in one transaction and records the outcome, also an error."""
         error: QdoError | None = None
         try:
             if self._link.state == "lost":

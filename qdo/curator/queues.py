@@ -175,6 +175,7 @@ class CuratorQueue(Generic[T]):
                 start(self._retire(self._running), self._tasks)
 
     async def _retire(self, running: Running) -> None:
+        """Waits for the end of the threads and of background puts, then closes the link."""
         if running.consumption is not None:
             await running.consumption.end()
             if self._options.election is not None:
@@ -415,9 +416,9 @@ class DistributedIdQueue(CuratorQueue[T]):
         await link.open()
         (names,) = await link.children([self.path])
         children = [child for child in IDS.in_order(names or ()) if child.id == name]
-        return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._removal, children)))
+        return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._make_removal, children)))
 
-    def _removal(self, child: Child) -> Change:
+    def _make_removal(self, child: Child) -> Change:
         removal = Delete(f"{self.path}/{child.name}")
         if self._options.lock_path is None:
             return (removal,)

@@ -311,7 +311,7 @@ class Jobs:
     # Handling
 
     def as_handler(self) -> PlainTasks | AsyncTasks:
-        """Returns the handler for a worker."""
+        """Returns the handler for a worker: an async one if any task is async."""
         has_async = any(task.is_async for task in self._tasks.values())
         return (AsyncTasks if has_async else PlainTasks)(self._tasks, self._keep_queues, self._keep_schedules)
 
@@ -446,7 +446,7 @@ class Called(NamedTuple):
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
-    """Returns the task and arguments of a message; raises UnknownTask."""
+    """Returns the task and arguments of a message; raises UnknownTask, also for arguments that do not fit."""
     try:
         call = msgspec.convert(message.body, Invocation)
     except msgspec.ValidationError as error:
@@ -497,10 +497,12 @@ class PlainTasks:
         return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
 
     def run(self, message: Message) -> object:
+        """Calls a task; an async one in an event loop of its own."""
         call = called(self._tasks, message)
         return asyncio.run(call.awaited()) if call.task.is_async else call.run()
 
     async def run_async(self, message: Message) -> object:
+        """Calls a task; a plain one in a thread."""
         call = called(self._tasks, message)
         if call.task.is_async:
             return await call.awaited()

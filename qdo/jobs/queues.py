@@ -143,6 +143,7 @@ def job_queues(
 
 
 def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options as the client sends them; raises InvalidArgument for unknown or invalid ones."""
     accepted = JobQueueOptions.__annotations__
     if unknown := sorted(values.keys() - accepted):
         raise InvalidArgument(f"queue {queue} has no option {', '.join(unknown)}. Options are {', '.join(accepted)}")
@@ -176,7 +177,8 @@ def sending(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
     """Calls ``send``. If the queue does not exist, creates it and calls ``send`` again.
 
     Raises:
-        QueueNotFound: The credential may not create the queue, or ``queue`` is None because another program owns it.
+        QueueNotFound: The credential may not create the queue, or ``queue`` is None because another program owns it,
+            or a part of the messages was sent before.
     """
     try:
         return send()
@@ -221,6 +223,7 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
 
 
 async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
+    """Creates a missing queue, or updates an existing one; does nothing if the credential may not see it."""
     lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
     if row is not None:
@@ -262,6 +265,7 @@ async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, 
 
 
 def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
+    """Logs a warning with the command that changes the options; the kind and fewer partitions cannot be set."""
     named = {name: queue.options[name] for name in differing}
     fixed = {name for name in named if name == "kind" or (name == "partitions" and named[name] < differing[name])}
     changing = {name: value for name, value in named.items() if name not in fixed}

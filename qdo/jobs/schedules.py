@@ -83,9 +83,9 @@ def check_scheduled(function: Callable[..., Any], task: str, queue: str) -> None
         inspect.signature(function).bind()
     except TypeError as error:
         raise InvalidArgument(f"task {task} has a timetable, so it is called without arguments: {error}") from error
-    if SCHEDULE_NAME.fullmatch(_name(queue, task)) is None:
+    if SCHEDULE_NAME.fullmatch(_make_name(queue, task)) is None:
         text = "use up to 100 letters, digits and ._:@-"
-        raise InvalidArgument(f"the schedule of task {task} cannot be named {_name(queue, task)!r}: {text}")
+        raise InvalidArgument(f"the schedule of task {task} cannot be named {_make_name(queue, task)!r}: {text}")
 
 
 class TaskSchedule(NamedTuple):
@@ -98,7 +98,7 @@ class TaskSchedule(NamedTuple):
 
     @property
     def name(self) -> str:
-        return _name(self.queue, self.task)
+        return _make_name(self.queue, self.task)
 
     def matches(self, found: Schedule) -> bool:
         """Returns whether a schedule of the service matches this one, paused or not."""
@@ -165,15 +165,17 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: l
             left_over = _find_left_over(await client.schedules.list(), queues, {task.name for task in wanted})
         except NotAllowed as error:
             if wanted:
-                logger.warning(_NOT_ALLOWED, _names(wanted), error)
+                logger.warning(_NOT_ALLOWED, _format_tasks(wanted), error)
             return
         except ClientError as error:
             if not (error.temporary or isinstance(error, QueueNotFound)):
-                logger.error("the schedules of tasks (%s) could not be put: %s", _names(wanted), error)  # noqa: TRY400 - the message is enough
+                logger.error("the schedules of tasks (%s) could not be put: %s", _format_tasks(wanted), error)  # noqa: TRY400 - the message is enough
                 return
             failures += 1
             if wanted and failures == 1:
-                logger.warning("the schedules of tasks (%s) could not be put yet, retrying: %s", _names(wanted), error)
+                logger.warning(
+                    "the schedules of tasks (%s) could not be put yet, retrying: %s", _format_tasks(wanted), error
+                )
             await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
         else:
             for name in left_over:
@@ -181,14 +183,15 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: l
             return
 
 
-def _find_left_over(schedules: Iterable[Schedule], queues: Collection[str], wanted: set[str]) -> list[str]:
-    ours = [s for s in schedules if s.queue in queues and s.name.startswith(_name(s.queue, ""))]
-    return [schedule.name for schedule in ours if schedule.name not in wanted]
+def _find_left_over(schedules: Iterable[Schedule], queues: Collection[str], names: set[str]) -> list[str]:
+    """Returns the names of schedules for tasks of these queues that are not among the given names."""
+    ours = [s for s in schedules if s.queue in queues and s.name.startswith(_make_name(s.queue, ""))]
+    return [schedule.name for schedule in ours if schedule.name not in names]
 
 
-def _name(queue: str, task: str) -> str:
+def _make_name(queue: str, task: str) -> str:
     return f"task:{queue}:{task}"
 
 
-def _names(wanted: list[TaskSchedule]) -> str:
-    return ", ".join(one.task for one in wanted) or "none"
+def _format_tasks(schedules: list[TaskSchedule]) -> str:
+    return ", ".join(schedule.task for schedule in schedules) or "none"

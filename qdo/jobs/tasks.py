@@ -130,7 +130,8 @@ class Task(Generic[P, R, S]):
         """Returns a call for :meth:`send_many`.
 
         Raises:
-            InvalidArgument: The arguments do not match the function's signature, or are not JSON.
+            InvalidArgument: The arguments do not match the function's signature, are not JSON, or would arrive as
+                other values.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -372,6 +373,7 @@ _CAN_BE_NAME = re.compile(r"[^/\ud800-\udfff]{1,255}", re.DOTALL)
 
 
 def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> None:
+    """Raises InvalidArgument for a wrong type, or for a string that names no parameters of the function."""
     if unique is True or callable(unique):
         return
     if not isinstance(unique, str):

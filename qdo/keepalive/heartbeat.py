@@ -78,6 +78,7 @@ class HeartbeatProcess:
 
 
 def main(program: str, vitals: str, line: str) -> None:
+    """Sends a heartbeat once half the session has passed without an answer, until the program closes its socket."""
     ignore_signals()
     shared = Vitals(int(vitals), int(program))
     with socket.socket(fileno=int(line)) as channel, channel.makefile("r") as lines:
@@ -111,6 +112,7 @@ def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
 
 
 def _request_heartbeat(url: str, access: dict[str, Any], seconds: float) -> float:
+    """Sends a heartbeat; returns the session timeout in seconds. Raises ValueError unless the service accepts it."""
     parts = urlsplit(url)
     assert parts.hostname is not None  # noqa: S101 - the client has used it
     if parts.scheme == "https":

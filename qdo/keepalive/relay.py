@@ -73,6 +73,7 @@ class PacketHeads:
         self._rest = 0
 
     def feed(self, data: bytes | bytearray) -> Iterator[tuple[int, ...]]:
+        """Yields the head of each packet once its bytes are complete."""
         position = 0
         while position < len(data):
             if self._rest:
@@ -179,15 +180,16 @@ class Relay:
         """Runs until either socket is closed, or the server is heard only after the session timeout."""
         while True:
             self._ping_if_idle()
-            readable, writable = self._wait()
+            readable, writable = self._wait_for_sockets()
             if self._program in readable and not self._forward_requests():
                 return
             if self._server in readable and not self._forward_answers():
                 return
             for end in writable:
-                self._send(end)
+                self._send_pending(end)
 
-    def _wait(self) -> tuple[list[socket.socket], list[socket.socket]]:
+    def _wait_for_sockets(self) -> tuple[list[socket.socket], list[socket.socket]]:
+        """Waits for the sockets until the next ping is due; returns the readable and the writable ones."""
         wait = (
             CHECK_INTERVAL
             if self._timeout is None
@@ -207,7 +209,7 @@ class Relay:
         self._last_sent = now()
         if self._vitals.running:
             self._out[self._server] += PING
-            self._send(self._server)
+            self._send_pending(self._server)
 
     def _forward_requests(self) -> bool:
         """Forwards complete requests only; returns False when the program has closed its socket."""
@@ -225,7 +227,7 @@ class Relay:
             self._out[self._server] += self._requests[:end]
             del self._requests[:end]
             self._last_sent = now()
-            self._send(self._server)
+            self._send_pending(self._server)
         return True
 
     def _forward_answers(self) -> bool:
@@ -233,13 +235,14 @@ class Relay:
         data = self._receive(self._server)
         if data is None:
             return False
-        if data and not self._server_heard(data):
+        if data and not self._record_answer(data):
             return False
         self._out[self._program] += data
-        self._send(self._program)
+        self._send_pending(self._program)
         return True
 
-    def _server_heard(self, data: bytes) -> bool:
+    def _record_answer(self, data: bytes) -> bool:
+        """Records when the server was last heard; returns False if that was after the session timeout."""
         answered = self._exchange.received(data)
         if answered is None or not self._exchange.timeout:
             return True  # a timeout of 0 means that the session has ended: the program reads that and closes
@@ -261,7 +264,8 @@ class Relay:
             """Return the data that came before; the next call gets the error again."""
         return bytes(received) or None
 
-    def _send(self, end: socket.socket) -> None:
+    def _send_pending(self, end: socket.socket) -> None:
+        """Sends as much as the socket takes now; drops the data if the connection is broken."""
         data = self._out[end]
         while data:
             instant = now()

@@ -41,6 +41,7 @@ class Vitals:
 
     @classmethod
     def begin(cls, limit: float) -> Self:
+        """Creates the numbers of this program in new shared memory; ``limit`` is in seconds."""
         with _memory() as file:
             file.truncate(_COUNT * 8)
             vitals = cls(os.dup(file.fileno()), os.getpid())

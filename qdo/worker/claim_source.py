@@ -141,7 +141,7 @@ class ClaimSource:
 
     async def take(self) -> bool:
         self._dispatch()
-        limit = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free) * self._batch_size.messages)
+        limit = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free_slots) * self._batch_size.messages)
         if not limit:
             return False
         wait = min(MAX_WAIT, self._claims.ttl / 3)
@@ -170,7 +170,7 @@ class ClaimSource:
         return True
 
     @property
-    def _free(self) -> int:
+    def _free_slots(self) -> int:
         return self._runner.slots - len(self._running) - len(self._leaked)
 
     async def _pause_after(self, error: ClientError) -> None:
@@ -195,12 +195,15 @@ class ClaimSource:
     # Handling
 
     def _dispatch(self) -> None:
-        while self._waiting and not self._stopping and (free := self._free) > 0:
+        while self._waiting and not self._stopping and (free := self._free_slots) > 0:
             share = min(self._batch_size.messages, -(-len(self._waiting) // free))
             self._start_run(self._take_run(share))
 
     def _take_run(self, most: int) -> list[AsyncJob]:
-        """Returns jobs with the same partition and delivery number, or a single job that was delivered before."""
+        """Takes waiting jobs with the same partition and delivery number, or a single one that was delivered before.
+
+        Jobs among them whose claims have expired, or that are cancelled, are released and left out of the result.
+        """
         first = self._waiting[0]
         most = most if first.deliveries == 1 else 1
 
@@ -316,6 +319,7 @@ class ClaimSource:
             await self._set_states([(None, job.claimed, state[1])])
 
     async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:
+        """Sends the state of a job and gives it back without a failure."""
         await self._send_state(job, state)
         await self._jobs.leave([job])
 
@@ -328,6 +332,7 @@ class ClaimSource:
         retry: bool = True,
         state: tuple[int, bytes] | None = None,
     ) -> None:
+        """Sends the state of a failed job and releases it; if that fails, it waits until its claim expires."""
         await self._send_state(job, state)
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
@@ -351,6 +356,7 @@ class ClaimSource:
             end_if_refused(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
     async def _send_states(self) -> None:
+        """Sends new states, and asks the handlers of cancelled jobs to stop, once every ``INTERVAL_STATES`` seconds."""
         while True:
             await asyncio.sleep(INTERVAL_STATES)
             self._ask_cancelled_to_stop()
@@ -397,7 +403,7 @@ class ClaimSource:
         self._metrics.oldest = max(ages)
 
     def _stop_stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
-        """Stops a run that takes too long. If that is impossible, its message is released for another worker."""
+        """Stops a run that takes too long. If that is impossible, its message has failed, and later ones wait again."""
         if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
         run.stop()

@@ -75,14 +75,19 @@ class CrashSuspicion:
         return self.suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
 
     def begin(self, messages: Sequence[Message]) -> HandlingNote:
+        """Notes messages as begun; returns the note to record before they run, which counts this session as lost."""
         self._begun = messages
         return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.must_run_alone(messages[0]))
 
     def handled(self, messages: int) -> None:
+        """Counts handled messages. The watch is over after ``watch`` of them."""
         self._remaining -= messages
 
     def ended(self) -> HandlingNote | None:
-        """Returns the note to record after a run, or None if the watch is over."""
+        """Returns the note to record after a run, or None if the watch is over.
+
+        It is the earlier owner's note until its messages are handled, then one that counts no lost session.
+        """
         if self.over:
             return None
         if not self._begun or self.suspected(self._begun[0]):

@@ -128,7 +128,7 @@ class Dispatcher(PartitionListener):
 
     async def drain(self, patience: float) -> bool:
         self._drained = asyncio.get_running_loop().time() + patience
-        self._close_works(self._works_in_force())  # revoke follows for each
+        self._close_works(self._find_undiscarded_works())  # revoke follows for each
         await self._consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
         return self._finished
 
@@ -162,7 +162,7 @@ class Dispatcher(PartitionListener):
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         self._finished = self._finished or self._drained is None
-        self._log_move("assigned", rows)
+        self._record_move("assigned", rows)
 
     async def revoke(self, row: OwnedPartition) -> None:
         begun, seconds = asyncio.get_running_loop().time(), self._consumer.settings.revoke_timeout
@@ -178,12 +178,12 @@ class Dispatcher(PartitionListener):
         except (TimeoutError, QdoError):
             logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - expected
             self._mark_drain_unfinished()
-        self._log_move("revoked", [row])
+        self._record_move("revoked", [row])
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
         if self.discard(rows) or any(row.pending_offset is not None for row in rows):
             self._finished = False
-        self._log_move("lost", rows)
+        self._record_move("lost", rows)
 
     def suspended(self) -> None:
         logger.warning("the coordination service cannot be reached: no more messages are started")
@@ -209,7 +209,8 @@ class Dispatcher(PartitionListener):
         if self._drained is not None:
             self._finished = False
 
-    def _log_move(self, how: str, rows: Collection[OwnedPartition]) -> None:
+    def _record_move(self, how: str, rows: Collection[OwnedPartition]) -> None:
+        """Logs and counts partitions that were assigned or have ended, and drops the lag of ended ones."""
         gone = {row.partition for row in rows}
         names = sorted(map(str, gone))
         text = "%d partition%s %s: %s"
@@ -223,17 +224,16 @@ class Dispatcher(PartitionListener):
             # Partitions end one by one, so _watch_runs counts the remaining ones.
             self._metrics.lag = {place: lag for place, lag in self._metrics.lag.items() if place not in gone}
 
-    # Handling
-
     @property
     def capacity(self) -> int:
-        """Number of messages to fetch now; 0 if all handlers are busy or messages are waiting."""
+        """Number of messages to fetch now, at least one per free handler; 0 if work waits or starts are suspended."""
         free = self._runner.slots - self._running
         if free <= 0 or self._halted or self._runnable:
             return 0
         return max(free, min(self._batch_size.messages * free, _MAX_HELD_BATCHES * self._settings.batch - self._held))
 
     def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
+        """Queues fetched messages of a partition for handling; ignores them if the partition is not owned."""
         work = self._works.get(partition)
         if work is None:
             row, settings = self._consumer.ownership.held_row(partition), self._settings
@@ -256,7 +256,7 @@ class Dispatcher(PartitionListener):
                 return
             work = self._runnable[0]
             if work.must_run_alone:
-                if any(other.runs for other in self._works_in_force()):
+                if any(other.runs for other in self._find_undiscarded_works()):
                     return  # nothing else starts until this work can run alone
                 self._exclusive = work
             self._runnable.popleft()
@@ -316,7 +316,7 @@ class Dispatcher(PartitionListener):
         self._handling.failed(place, message, failure)
 
     async def _hand_over(self, work: PartitionWork) -> None:
-        """Records the hanging attempt, discards the partition's results, and rejoins the group."""
+        """Records the progress and the hanging attempt; rejoins the group unless the partition was lost meanwhile."""
         attempt = self._hung.notes[work.partition]
         self._settle_active_runs(work)
         try:
@@ -328,11 +328,11 @@ class Dispatcher(PartitionListener):
             self._consumer.rejoin()
 
     async def finish(self, rows: Collection[OwnedPartition], deadline: float) -> bool:
-        """Finishes the messages in flight of partitions, until a deadline by the loop's clock.
+        """Closes partitions and finishes their messages in flight until a deadline by the loop's clock.
 
-        Returns False if messages were not finished. Their results are discarded.
+        Results after that are discarded. Returns False if some messages will be handled again.
         """
-        works = self._works_in_force(rows)
+        works = self._find_undiscarded_works(rows)
         self._close_works(works)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -360,7 +360,7 @@ class Dispatcher(PartitionListener):
 
     def discard(self, rows: Collection[OwnedPartition]) -> bool:
         """Discards the results of partitions from now on. Returns whether messages will be handled again."""
-        works = self._works_in_force(rows)
+        works = self._find_undiscarded_works(rows)
         unfinished = any(work.unfinished for work in works)
         self._remove(works)
         self._readmit(rows)
@@ -443,7 +443,7 @@ class Dispatcher(PartitionListener):
     def _runs(self) -> list[tuple[PartitionWork, MessageRun]]:
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
-    def _works_in_force(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
+    def _find_undiscarded_works(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
         chosen = None if rows is None else set(rows)
         works = self._works.values()
         return [work for work in works if not work.discarded and (chosen is None or work.row in chosen)]
@@ -478,7 +478,7 @@ class Dispatcher(PartitionListener):
         future.add_done_callback(partial(self._on_run_end, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
-        """Runs messages between two notes. Fails the first one if workers were lost in all its attempts."""
+        """Runs messages after it has noted them. Fails the first one if workers were lost in all its attempts."""
         if run.attempt <= (lost := suspicion.lost_attempts(run.messages[0])):  # the message has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin(run.messages), RunResult(0)
@@ -507,6 +507,7 @@ class Dispatcher(PartitionListener):
             self._handling.end_after_error(error)
 
     def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+        """Counts an ended run, settles it, and starts the next runs."""
         self._running -= 1
         self._metrics.in_flight = self._running
         if self._exclusive is work:
@@ -536,7 +537,7 @@ class Dispatcher(PartitionListener):
                         logger.warning("the running messages could not be recorded: %s", result)
 
     def _settle_run(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
-        """Records the progress of an ended run and treats its failure, unless its work is discarded."""
+        """Records an ended run and treats its failure, which may end the worker, unless its work is discarded."""
         failure = ran.failure
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count
@@ -591,6 +592,7 @@ class Dispatcher(PartitionListener):
     def _give_up_message(
         self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
     ) -> None:
+        """Counts a message that was skipped or stored as a dead letter, and marks it as done."""
         self._handling.given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
         before = work.partition_queue.count
         work.partition_queue.finish(held)

@@ -150,6 +150,7 @@ def load_context(name: str) -> Context:
 
 
 def check_handler(handler: object, name: str = "") -> None:
+    """Raises HandlerError unless ``handler(message, context)`` can be called and runs something."""
     text = name or repr(handler)
     if (why := runs_nothing(handler)) is not None:
         raise HandlerError(f"{text} {why}")
@@ -198,11 +199,12 @@ def find(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever ha
     return named
 
 
-def _check_call(found: Any, name: str, arguments: int, form: str) -> None:  # noqa: ANN401 - is judged here
-    if not callable(found):
+def _check_call(function: Any, name: str, arguments: int, form: str) -> None:  # noqa: ANN401 - is judged here
+    """Raises HandlerError unless an object takes this number of arguments. Functions in C are not checked."""
+    if not callable(function):
         raise HandlerError(f"{name} cannot be called: it must be a function {form}")
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # implemented in C: only a call can show it
     try:
@@ -286,10 +288,11 @@ class Hooks:
                 logger.exception("the hook %s of %r failed", name, getattr(hook, "__self__", hook))
 
 
-def _find_hook(one: object, name: str) -> Hook | None:
-    hook: Any = getattr(one, name, None)
+def _find_hook(instance: object, name: str) -> Hook | None:
+    """Returns a hook, or None if the object does not define it; raises InvalidArgument for unfit ones."""
+    hook: Any = getattr(instance, name, None)
     if hook is None or getattr(hook, "__func__", None) is getattr(Middleware, name):
         return None
     if not callable(hook) or inspect.iscoroutinefunction(hook):
-        raise InvalidArgument(f"{name} of {one!r} is not a plain function")
+        raise InvalidArgument(f"{name} of {instance!r} is not a plain function")
     return hook  # type: ignore[no-any-return]

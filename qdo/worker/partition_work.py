@@ -100,7 +100,10 @@ class OrderedQueue:
         return None if self._running or self._held or not self.full else self._messages[self._next_index]
 
     def take(self, most: int) -> MessageRun | None:
-        """Returns a run of up to ``most`` messages, or None if no message may be handled now."""
+        """Returns a run of up to ``most`` messages, or None if no message may be handled now.
+
+        A message that has failed before runs alone.
+        """
         if self.first is None:
             return None
         self._running = True
@@ -114,7 +117,7 @@ class OrderedQueue:
         """Ends a run whose first ``handled`` messages are done. With ``failed`` holds the next one and returns it."""
         self._running = False
         if handled:
-            self._advance(handled)
+            self._mark_done(handled)
         if not failed:
             return None
         self._held = True
@@ -126,7 +129,7 @@ class OrderedQueue:
 
     def finish(self, held: FailedMessage) -> None:  # noqa: ARG002 - there is only one
         self._held = False
-        self._advance(1)
+        self._mark_done(1)
 
     def leave(self, held: FailedMessage) -> None:
         """Leaves a held message to the next owner."""
@@ -140,7 +143,7 @@ class OrderedQueue:
         self._messages = self._messages[: self._next_index]
         return set()
 
-    def _advance(self, count: int) -> None:
+    def _mark_done(self, count: int) -> None:
         self._next_index += count
         self._attempt = 1
         self.end = self._messages[self._next_index - 1].id
@@ -267,6 +270,10 @@ class KeyedQueue:
         return gaps
 
     def _gather(self, most: int) -> tuple[list[Message], list[Hashable]]:
+        """Takes up to ``most`` messages key by key, and stops before a key whose message has failed before.
+
+        Returns the messages and their keys, which are no longer ready.
+        """
         taken: list[Message] = []
         keys: list[Hashable] = []
         while self._ready and len(taken) < most and self._ready[0] not in self._attempts:
@@ -386,6 +393,7 @@ class PartitionWork:
 
     @property
     def open(self) -> bool:
+        """Whether runs may start, which includes those that fill gaps."""
         return self.state in {"open", "filling"}
 
     @property
@@ -436,7 +444,10 @@ class PartitionWork:
         return self.partition_queue.settle(run, handled, failed=failed)
 
     def retry_later(self, held: FailedMessage, seconds: float, ready: Callable[[PartitionWork], None]) -> None:
-        """Holds a failed message for some seconds, then calls ``ready``. Leaves it if that is after the deadline."""
+        """Holds a failed message for some seconds, then queues it again and calls ``ready``.
+
+        While gaps are filled, leaves it at once if the retry is after the deadline.
+        """
 
         def again() -> None:
             del self._timers[timer]
@@ -462,7 +473,7 @@ class PartitionWork:
     async def publish_dead_letter(
         self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
     ) -> bool:
-        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed before."""
+        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed meanwhile."""
         queue, place = self.partition.queue.name, Delivery(self.partition, held.attempt)
         cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
         dead_queue, ttl = handling.settings.dead_queue, handling.settings.dead_ttl
@@ -483,10 +494,12 @@ class PartitionWork:
         return True
 
     def halt(self) -> None:
+        """Ends active runs after their present messages."""
         for run in self.runs:
             run.stop()
 
     def close(self) -> None:
+        """Lets no more messages start: active runs end after their present messages."""
         if self.state == "open":
             self.state = "closed"
         self._closing.set()

@@ -49,7 +49,7 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
     names = consumer.wanted.names
     if missing := await until_answered(lambda: _find_missing(consumer, settings, names)):
         raise MissingRights(
-            f"the credential lacks {len(missing)} of the rights that this worker needs: {_texts(missing)}. "
+            f"the credential lacks {len(missing)} of the rights that this worker needs: {_format_needs(missing)}. "
             f"Give it these rights (docs/access.md), or change the options{_describe_way_out(missing)}"
         )
     if consumer.in_service_group and names:  # With ZooKeeper the leader logs this.
@@ -60,7 +60,7 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
     if missing := await until_answered(lambda: _find_missing(consumer, settings, matching - names)):
         logger.warning(
             "the credential lacks rights for queues that match patterns: %s. Unreadable queues are left to others",
-            _texts(missing),
+            _format_needs(missing),
         )
 
 
@@ -83,11 +83,11 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
 
 
-def _texts(needs: list[Need]) -> str:
-    return ", ".join(map(_text, needs[:MAX_SHOWN]))
+def _format_needs(needs: list[Need]) -> str:
+    return ", ".join(map(_format_need, needs[:MAX_SHOWN]))
 
 
-def _text(need: Need) -> str:
+def _format_need(need: Need) -> str:
     name, action, option = need
     what = f"admin, because {name!r} does not exist, so create it" if action == "admin" else f"{action} for {name!r}"
     return f"{what} ({option})" if option else what
@@ -114,6 +114,7 @@ async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names
 
 
 async def _find_matching_names(consumer: AsyncConsumer) -> set[str]:
+    """Returns at most ``MAX_NAMES`` names of queues that match the patterns and that the credential may list."""
     subscription, names = consumer.wanted, set[str]()
     for prefix in subscription.literal_prefixes():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)

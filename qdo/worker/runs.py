@@ -218,6 +218,7 @@ class BatchSize:
         return max(1, int(self._seconds / self._mean))
 
     def ran(self, messages: int, seconds: float) -> None:
+        """Records the duration of an ended run in the mean; the longer the run, the higher its weight."""
         if not messages:
             return
         mean = seconds / messages
@@ -268,9 +269,9 @@ def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> b
 
 
 def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
-    """Returns the result of a run. After an internal error no message counts as handled.
+    """Returns the result of a run. After an internal error, which ends the worker, no message counts as handled.
 
-    A run that was stopped at its limit has failed.
+    A run that was stopped at its limit has failed, unless its message was handled meanwhile.
     """
     if future.cancelled():
         return _mark_stopped(run, RunResult(0), limit)
@@ -283,6 +284,7 @@ def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) ->
 
 
 def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
+    """Returns the result with a failure if the run ended without one at the message at which it was stopped."""
     if run.abandoned == ran.handled and ran.failure is None:
         return ran._replace(failure=too_long(limit))
     return ran

@@ -188,7 +188,7 @@ class Worker:
             try:
                 await self._runner.open()
                 try:
-                    await self._run_in_group()
+                    await self._join_and_work()
                 finally:
                     await self._runner.close()
             finally:
@@ -241,7 +241,7 @@ class Worker:
 
     # -- the central loop
 
-    async def _run_in_group(self) -> None:
+    async def _join_and_work(self) -> None:
         joined = False
         try:
             joined = await self._join()
@@ -258,6 +258,7 @@ class Worker:
                 self._hooks.call("stopped", self)
 
     async def _join(self) -> bool:
+        """Starts the source; returns False, and cancels the start, if the worker is stopped before."""
         loop = asyncio.get_running_loop()
         joining, stopping = loop.create_task(self._source.start()), loop.create_task(self._stop_requested.wait())
         try:
@@ -281,7 +282,7 @@ class Worker:
             await self._drain(patience)
 
     async def _drain(self, patience: float) -> None:
-        """Finishes messages within ``patience`` seconds, then gives up the handlers and changes the exit code."""
+        """Finishes messages within ``patience`` seconds; else gives up the handlers and sets the exit code."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
@@ -314,6 +315,7 @@ class Worker:
         self._source.wake()
 
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
+        """Sets the exit code if it has none yet, and stops the worker."""
         logger.info("ending: %s", "a handler raised StopWorker" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
         self._stop()

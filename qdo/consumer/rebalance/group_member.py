@@ -132,6 +132,7 @@ class GroupSession:
         return self._events.lost.is_set()
 
     async def abandon(self) -> None:
+        """Ends the session at once: cancels a running claim, gives all partitions up as lost, and leaves."""
         self.table.close()
         if self._claiming is not None:
             await cancel(self._claiming)
@@ -169,7 +170,7 @@ class GroupSession:
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
-        """Checks the group after each change, or after a random interval, until the session is lost."""
+        """Checks the group after each change or random interval, and after failures, until the session is lost."""
         failures = 0
         while True:
             self._events.changed.clear()
@@ -194,7 +195,7 @@ class GroupSession:
             await wait_for_event(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Checks the group once and acts; returns the seconds until the next check without a change, if needed."""
+        """Gives up and claims partitions, then leads or follows. Returns the seconds until the next check, if any."""
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
@@ -218,7 +219,7 @@ class GroupSession:
         return None
 
     async def _lead(self, session: Session) -> float | None:
-        """Stores a new target if one is needed; returns the seconds until the next check, or None."""
+        """Looks up the members' queues, sets a new target if needed, and returns the seconds until the next check."""
         target = await session.target()
         members = await session.members()
         if members != self._members:
@@ -266,6 +267,7 @@ class GroupSession:
         self._claiming.add_done_callback(self._events.ended)
 
     async def _claim_now(self, partitions: frozenset[Partition]) -> None:
+        """Claims once. After an error pauses and then makes the group be checked again, which repeats the claim."""
         try:
             await self.table.claim(partitions)
             self._failed_claims = 0
@@ -285,6 +287,7 @@ class GroupSession:
             self._owner.refused(error)
 
     async def _leave(self) -> None:
+        """Leaves the session, but waits no longer than ``patience`` for it."""
         leaving = asyncio.create_task(self._session.leave())
         await asyncio.wait({leaving}, timeout=self._options.patience)
         if not leaving.done():
@@ -455,7 +458,10 @@ class GroupMember:
             await asyncio.sleep(pause)
 
     async def _join_once(self) -> GroupSession:
-        """Joins without retries. If it is cancelled, the join goes on, and its session is left."""
+        """Joins without retries, and makes the session the present one. If cancelled, the join goes on and is left.
+
+        In its first session a static member replaces a live one with its name.
+        """
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight
         member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
@@ -491,6 +497,7 @@ class GroupMember:
             self._notify(suspended=event == "suspended")
 
     def _notify(self, *, suspended: bool) -> None:
+        """Notifies the listener unless it has been told the same before; logs its errors."""
         if suspended == self._notified_suspended:
             return
         self._notified_suspended = suspended

@@ -181,6 +181,7 @@ class Ownership:
             raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
 
     def _write_pending(self) -> None:
+        """Starts to write all pending offsets now, or right after a write that is running."""
         self._messages = 0
         self._stop_timer()
         self._due = bool(self._pending)
@@ -197,6 +198,7 @@ class Ownership:
             self._timer = None
 
     async def _write_all(self) -> None:
+        """Writes pending offsets until none is due, with a pause after each error; raises only SessionLost."""
         failures = 0
         while self._due and self._pending and not self._closed:
             self._due = False
@@ -209,12 +211,15 @@ class Ownership:
             except Exception as error:  # noqa: BLE001 - reported to the caller of the commit and the listeners
                 failures += 1
                 self._due = True
-                await self._sleep(self._put_off(rows, error, failures))
+                await self._sleep(self._handle_failed_write(rows, error, failures))
             self._after_write()
         self._writer = None
 
     async def _write(self, rows: list[OwnedPartition]) -> None:
-        """Writes once and completes the recorded commits. After an error the rows' versions are unknown."""
+        """Writes once and completes the recorded commits.
+
+        Rows whose version is in doubt are claimed first. After an error the versions of the written rows are in doubt.
+        """
         await self._reclaim_doubtful(rows)
         sent = [
             (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
@@ -245,8 +250,12 @@ class Ownership:
             for listener in self._options.commit_listeners:
                 listener.recorded(recorded)
 
-    def _put_off(self, rows: list[OwnedPartition], error: Exception, failures: int) -> float:
-        """Returns the pause before a failed write is retried; fails the commits whose deadline is before that."""
+    def _handle_failed_write(self, rows: list[OwnedPartition], error: Exception, failures: int) -> float:
+        """Reports a failed write; returns the pause before the next one, or 0 if nothing is pending.
+
+        After CoordinationLost fails the commits whose deadline is before the next write; after other errors fails all
+        and drops their offsets.
+        """
         self._report_failure(error, failures, waited=all(row.waiting_commits for row in rows))
         pause = self._options.pause(failures)
         now = asyncio.get_running_loop().time()
@@ -259,6 +268,7 @@ class Ownership:
         return pause if self._pending else 0.0
 
     def _report_failure(self, error: Exception, failures: int = 1, *, waited: bool = False) -> None:
+        """Notifies the listeners of a failed write and logs it: a warning if it is the first and has no caller."""
         quiet = waited or failures > 1
         log.log(logging.DEBUG if quiet else logging.WARNING, "some offsets were not committed: %s", error)
         for listener in self._options.commit_listeners:
@@ -328,7 +338,9 @@ class PartitionTable(Ownership):
     # Claims
 
     async def claim(self, partitions: Iterable[Partition]) -> None:
-        """Claims partitions that have no row or are unsure. Only one call may run at a time.
+        """Claims partitions that have no row or are unsure, and starts to announce those that this session got.
+
+        Rows of the others are removed. Only one call may run at a time.
 
         Raises:
             CoordinationLost: The partitions are unsure now.
@@ -351,7 +363,7 @@ class PartitionTable(Ownership):
         new = {partition: OwnedPartition(partition, held) for partition, held in claimed.items()}
         self._rows |= new
         if new:
-            self._assign(list(new.values()))
+            self._start_assigned_call(list(new.values()))
             self._events.changed.set()
 
     def give_up(self, partitions: Iterable[Partition]) -> None:
@@ -422,6 +434,7 @@ class PartitionTable(Ownership):
     # Background work
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task that :meth:`until_given_up` waits for; its error ends the session."""
         task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._on_task_end)
@@ -506,6 +519,7 @@ class PartitionTable(Ownership):
             self._releasing = self._start(self._release_all())
 
     async def _release_all(self) -> None:
+        """Releases all rows without a pending offset, with retries, until none is left."""
         # Let tasks that are ready to run add their rows first.
         await asyncio.sleep(0)
         failures = 0
@@ -534,7 +548,7 @@ class PartitionTable(Ownership):
 
     # Calls to the listener
 
-    def _assign(self, rows: list[OwnedPartition]) -> None:
+    def _start_assigned_call(self, rows: list[OwnedPartition]) -> None:
         async def notify() -> None:
             # Set this only now: if the session has ended by then, the listener needs no ``lost`` call.
             if self._closed:

@@ -280,11 +280,11 @@ class QueueFinder:
             )
         return service
 
-    async def _find_for_all(self, wanted: Collection[Subscription]) -> None:
+    async def _find_for_all(self, subscriptions: Collection[Subscription]) -> None:
         """Sets ``found`` to the queues of all members, unless the member stops leading. Warns of missing queues."""
         own = self.own.service, self.own.application
-        self._log_foreign({(s.service, s.application) for s in wanted})
-        subscription, held = self.own.with_all(wanted), self._held_names()
+        self._log_foreign({(s.service, s.application) for s in subscriptions})
+        subscription, held = self.own.with_all(subscriptions), self._held_names()
         counts = dict[str, int]()
         for text in subscription.literal_prefixes():
             try:
@@ -314,6 +314,7 @@ class QueueFinder:
         return {queue.name for queue in self._held if queue[:2] == (self.own.service, self.own.application)}
 
     def _forget_sight(self) -> None:
+        """Records a refusal to list queues. The member sees no queues from now on, and finds none if it leads."""
         self._refusals.record(LISTS)
         self.sight = Visibility()
         if self._prepared:

@@ -271,6 +271,8 @@ class ServiceCoordinator:
     ) -> None:
         """Moves offsets from outside the group. None as an id moves the offset before all messages.
 
+        Queues are changed one after the other; the first refusal ends the call and undoes nothing.
+
         Args:
             offsets: The new ids.
             expected: The ids that must be recorded now. Only entries for partitions in ``offsets`` are checked.
@@ -343,7 +345,10 @@ def checked_name(group: str) -> str:
 
 
 def _translate(error: ClientError) -> QdoError:
-    """Translates an error of a group request. NotFound means that the service is too old for groups."""
+    """Translates an error of a group request.
+
+    NotFound means that the service is too old for groups, unless the application is missing, which is a refusal.
+    """
     if isinstance(error, ApplicationNotFound):
         return CoordinationRefused(str(error))
     return InvalidArgument(OLD_SERVICE) if isinstance(error, NotFound) else as_coordination_error(error)

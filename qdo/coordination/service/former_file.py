@@ -183,6 +183,12 @@ async def take_over(
 
 @contextmanager
 def _open_file(path: Path) -> Iterator[apsw.Connection | None]:
+    """Yields a connection to the file, or None if the file is missing or empty.
+
+    Raises:
+        CoordinationIncompatible: The file has another format.
+        CoordinationLost: The file cannot be used now.
+    """
     if not path.exists():
         yield None
         return

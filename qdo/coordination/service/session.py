@@ -133,7 +133,7 @@ class ServiceSession:
                     self._report(suspended=True)
                     await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._remaining())))
         except SessionLost:
-            self._finish()
+            self._end_as_lost()
 
     async def _heartbeat(self, wait: float) -> None:
         """Sends the owned and returned partitions and applies the answer. Its timeout ends with the session.
@@ -197,6 +197,7 @@ class ServiceSession:
                 yield Partition(queue, number), row
 
     def _forget(self, partition: Partition) -> int | None:
+        """Removes a partition and keeps its epoch as a former one. Returns the epoch, or None if it was not owned."""
         epoch = self._epochs.pop(partition, None)
         if epoch is not None:
             self._former[partition] = epoch
@@ -209,7 +210,7 @@ class ServiceSession:
             self._suspended = suspended
             self._emit("suspended" if suspended else "connected")
 
-    def _finish(self) -> None:
+    def _end_as_lost(self) -> None:
         if not self._over:
             self._over = True
             self._listen("lost")
@@ -233,7 +234,9 @@ class ServiceSession:
         return {p: self._offsets[p] for p in partitions if p in self._offsets}
 
     async def release(self, partitions: Iterable[Partition]) -> None:
-        """Gives partitions back. Partitions that this session does not own are skipped.
+        """Gives partitions back with a heartbeat. Partitions that this session does not own are skipped.
+
+        A static member that is leaving sends no heartbeat, because it keeps its partitions.
 
         Raises:
             CoordinationLost: The partitions may or may not have been given back. Call again.
@@ -291,7 +294,7 @@ class ServiceSession:
     async def _send_commits(
         self, queue: Queue, commits: Mapping[int, PartitionCommit], recorded: dict[int, str | None]
     ) -> tuple[AbstractSet[int], AbstractSet[int]]:
-        """Sends commits once; returns the partitions that others own, and the partitions to send again.
+        """Sends commits once; returns the partitions that are not owned any more, and the partitions to send again.
 
         Updates ``recorded`` for the partitions to send again.
         """
@@ -309,7 +312,7 @@ class ServiceSession:
             recorded |= {number: error.current.get(number) for number in again}
             return frozenset(), again
         except (MemberGone, NotAuthenticated) as error:
-            self._finish()
+            self._end_as_lost()
             raise SessionLost(str(error)) from error
         except ClientError as error:
             raise as_coordination_error(error) from error
@@ -326,7 +329,10 @@ class ServiceSession:
         self._leaving = not self._member.static
 
     async def retire(self) -> None:
-        """Announces that this member is leaving. It keeps each partition until it gives the partition back."""
+        """Announces that this member is leaving. It keeps each partition until it gives the partition back.
+
+        A static member announces nothing, because it comes back.
+        """
         if not self._comes_back:
             await self._heartbeat(0.0)
 
@@ -353,6 +359,7 @@ async def access_of(member: AsyncGroupMember) -> dict[str, Any] | None:
 
 
 def as_coordination_error(error: ClientError) -> CoordinationError:
+    """Returns a CoordinationRefused if the credential lacks a right, else a CoordinationLost."""
     if isinstance(error, NotAllowed):
         return CoordinationRefused(str(error))
     return CoordinationLost(str(error))
@@ -366,6 +373,7 @@ def _group_by_queue(epochs: Mapping[Partition, int]) -> dict[str, dict[int, int]
 
 
 def _read_offset(taken: Taken) -> CommittedOffset:
+    """Returns the offset with which a partition was assigned. A note that Qdo did not write is ignored."""
     note = None
     if taken.note is not None:
         try:
@@ -376,7 +384,10 @@ def _read_offset(taken: Taken) -> CommittedOffset:
 
 
 def _make_commit(held: OwnedOffset, identifier: str | None, recorded: str | None) -> PartitionCommit:
-    """Returns a commit. A commit that moves the offset back names the recorded offset as expected."""
+    """Returns a commit; None as an id commits the beginning.
+
+    A commit that moves the offset back names the recorded offset as expected.
+    """
     note = held.offset.note
     text = None if note is None else base64.b64encode(msgspec.json.encode(note)).decode()
     target = identifier or EARLIEST  # the service stores a note only with an offset

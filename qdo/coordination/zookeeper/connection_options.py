@@ -207,6 +207,7 @@ def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
+    """Returns the login in the file, or else the one in the URL, or None without either; raises InvalidArgument."""
     if kind not in LOGINS:
         raise InvalidArgument(f"the login must be {' or '.join(LOGINS)}, not {kind!r}")
     if file is not None:
@@ -224,7 +225,10 @@ def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
 
 
 def _make_tls(values: dict[str, Any]) -> TlsOptions | None:
-    """Returns TLS options, or None without TLS. If ``tls`` is not set, any other option enables TLS."""
+    """Returns TLS options, or None without TLS. If ``tls`` is not set, any other option enables TLS.
+
+    Raises InvalidArgument if there are other options although TLS is disabled.
+    """
     enabled = values.pop("tls", None)
     if enabled is None:
         enabled = bool(values)

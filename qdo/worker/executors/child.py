@@ -55,6 +55,7 @@ class ProgressReporter:
         begin_in_children(self)
 
     def begin_in_child(self) -> None:
+        """Stops reporting in a process forked from this one, and closes the socket there."""
         self._line.close()
         os.close(self._kept_open)
         self.send = lambda _: None  # type: ignore[method-assign, assignment] # a fork handles no messages
@@ -152,6 +153,10 @@ def main(descriptor: int) -> None:
 
 
 async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler, Any]:
+    """Sets the module path and calls ``before_import``, then imports the handler and enters the context.
+
+    Returns the handler and the context's value.
+    """
     sys.path[:] = setup.path
     if setup.before_import is not None:
         setup.before_import()
@@ -161,6 +166,7 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
 
 
 def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain
+    """Calls the handler, plain or async, with the messages of a run, and returns the result."""
     arguments: Any = handler, context, run, *rest
     ran = runner.run(run_async(*arguments)) if is_async(handler) else run_plain(*arguments)
     run.settled = True

@@ -118,7 +118,8 @@ def run_plain(
 ) -> RunResult:
     """Calls a plain function for one message after another. Blocks.
 
-    The run ends early when ``run.halt`` is set, or after ``seconds``.
+    The run ends early at the first error, which is the failure of its message, when ``run.halt`` is set, or after
+    ``seconds``.
     """
     place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
@@ -238,6 +239,7 @@ async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
 
 
 def _keep_result(run: MessageRun, result: object) -> None:
+    """Keeps a handler's result if the run keeps results; raises HandlerError if it is an unfinished call."""
     try:
         check_ran(result, "the handler")
     except NothingRan as error:
@@ -293,6 +295,7 @@ class ThreadExecutor(InThisProcess):
                 return  # the loop is closed, so nobody waits for the result
 
     def _settle(self, future: asyncio.Future[RunResult], ran: RunResult, run: MessageRun) -> None:
+        """Records the end of a run, in the loop. An abandoned run no longer counts as hanging."""
         self._busy -= 1
         if run.abandoned is not None:
             self._count_hanging(-1)

@@ -126,13 +126,13 @@ class ChildProcess:
         """
         ours, theirs = socket.socketpair()
         try:
-            await self._greet(ours, theirs)
+            await self._start_and_greet(ours, theirs)
         except BaseException:
             self._drop_line(ours)
             await self.kill()
             raise
 
-    async def _greet(self, ours: socket.socket, theirs: socket.socket) -> None:
+    async def _start_and_greet(self, ours: socket.socket, theirs: socket.socket) -> None:
         try:
             with theirs:
                 self._process = _spawn(theirs)
@@ -140,7 +140,7 @@ class ChildProcess:
             self._writer.write(frame(self._setup))
             if await self._reader.readexactly(1) == READY:
                 return
-            answer, _ = await self._frame(b"")
+            answer, _ = await self._finish_reading_frame(b"")
             reason = str(answer)
         except (asyncio.IncompleteReadError, ConnectionError):
             reason = f"a process for the handler {self._setup.handler} {await self._describe_end()} while it started"
@@ -149,7 +149,8 @@ class ChildProcess:
     async def run(self, messages: Sequence[Message], place: Delivery, run: MessageRun) -> RunResult:
         """Sends messages to the child and waits for the result.
 
-        If the child dies or has to be killed, the message that it was handling has failed.
+        If the child dies or has to be killed, the message that it was handling has failed. If the messages cannot be
+        pickled, only the first is sent; alone, such a message has failed.
         """
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
@@ -189,13 +190,13 @@ class ChildProcess:
             async with asyncio.timeout(self._find_limit(run)[0]):
                 while not received.startswith(HANDLED):
                     if received.startswith(ENDED):
-                        ran, _ = await self._frame(received[1:])
+                        ran, _ = await self._finish_reading_frame(received[1:])
                         return cast("RunResult", ran)
                     if received.startswith(STATE):
-                        state, received = await self._frame(received[1:])
+                        state, received = await self._finish_reading_frame(received[1:])
                         run.set_state(state)
                     elif received.startswith(RESULT):
-                        result, received = await self._frame(received[1:])
+                        result, received = await self._finish_reading_frame(received[1:])
                         run.keep_result(result)
                     elif not (received := await self._reader.read(4096)):
                         raise ConnectionResetError
@@ -214,6 +215,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
+        """Kills the child's group and waits for its end; returns the child's exit code."""
         self.kill_group()
         code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:
@@ -235,7 +237,7 @@ class ChildProcess:
                 pass  # The child has ended.
         await self.kill()
 
-    async def _frame(self, begun: bytes) -> tuple[Any, bytes]:
+    async def _finish_reading_frame(self, begun: bytes) -> tuple[Any, bytes]:
         """Reads a frame whose beginning was read before. Returns its value and the bytes after it."""
         size = LENGTH.size
         begun += await self._reader.readexactly(max(0, size - len(begun)))
@@ -282,7 +284,7 @@ class ProcessExecutor:
         self._given_up = False
 
     async def open(self) -> None:
-        begun = [asyncio.create_task(self._add()) for _ in range(self.slots)]
+        begun = [asyncio.create_task(self._add_child()) for _ in range(self.slots)]
         try:
             await asyncio.gather(*begun)
         except BaseException:
@@ -308,9 +310,13 @@ class ProcessExecutor:
         self._children.clear()
 
     async def _run(self, run: MessageRun, place: Delivery) -> RunResult:
+        """Runs messages in the first idle child that is alive, and replaces dead ones.
+
+        After :meth:`give_up` the failure of a killed child does not count.
+        """
         while (child := await self._idle.get()).gone:
             await child.kill()
-            self._drop(child, "a handler's process ended while it was idle")
+            self._drop_dead(child, "a handler's process ended while it was idle")
         run.begun = True
         if self._hooks.around:
             ran = await self._run_one_by_one(child, run, place)
@@ -319,16 +325,18 @@ class ProcessExecutor:
         if not child.dead:
             self._idle.put_nowait(child)
             return ran
-        self._drop(child, ran.failure.text if ran.failure else "a handler's process is gone")
+        self._drop_dead(child, ran.failure.text if ran.failure else "a handler's process is gone")
         return ran._replace(failure=None) if self._given_up else ran
 
-    def _drop(self, child: ChildProcess, why: str) -> None:
+    def _drop_dead(self, child: ChildProcess, why: str) -> None:
+        """Forgets a dead child, and starts to replace it unless the executor has given up."""
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)
             start(self._replace(), self._replacing)
 
     async def _run_one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
+        """Runs messages separately with their hooks, until one fails, the run is halted, or its time is over."""
         total = RunResult(0)
         until = perf_counter() + self._setup.seconds
         for message in run.messages:
@@ -346,7 +354,7 @@ class ProcessExecutor:
     async def _replace(self) -> None:
         for failures in count(1):
             try:
-                await self._add()
+                await self._add_child()
             except (HandlerError, OSError) as error:
                 pause = _PAUSES.pause(failures, 1.0)
                 logger.error("a handler's process could not be replaced, next attempt in %g s: %s", pause, error)  # noqa: TRY400 - the message is enough
@@ -361,7 +369,7 @@ class ProcessExecutor:
             return self._limit, "the handler"
         return min(self._limit, task.timeout + _CANCEL_SECONDS * task.is_async), task
 
-    async def _add(self) -> None:
+    async def _add_child(self) -> None:
         child = ChildProcess(self._setup, self._find_limit)
         await child.start()
         self._children.add(child)

@@ -118,12 +118,13 @@ class PendingAnswer:
         self._callbacks: list[Callable[[PendingAnswer], object]] = []
 
     def set(self, value: Any = None) -> None:  # noqa: ANN401 - depends on the request
-        self._finish(value, None)
+        self._set_once(value, None)
 
     def set_exception(self, exception: BaseException) -> None:
-        self._finish(None, exception)
+        self._set_once(None, exception)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, FBT001, FBT002 - kazoo's signature
+        """Returns the answer or raises its error. Never waits: raises KazooTimeoutError before the answer."""
         if not self._ready:
             raise KazooTimeoutError
         if self.exception is not None:
@@ -135,7 +136,7 @@ class PendingAnswer:
         if self._ready:
             self._call()
 
-    def _finish(self, value: Any, exception: BaseException | None) -> None:  # noqa: ANN401 - depends on the request
+    def _set_once(self, value: Any, exception: BaseException | None) -> None:  # noqa: ANN401 - depends on the request
         if self._ready:
             return
         self.value, self.exception = value, exception
@@ -184,6 +185,7 @@ class Wire:
         self.close = connection.close
 
     def send(self, data: bytes) -> int:
+        """Sends data as a socket does, and notes when the requests in it were sent."""
         instant = self._lease.now()
         count = self._connection.send(data)
         self._exchange.sent(data[:count], instant)
@@ -230,6 +232,7 @@ class Wire:
         return data
 
     def _update_lease(self, data: bytes) -> None:
+        """Renews the lease if the data completes an answer. The first answer grants it."""
         greeted = self.greeted()
         sent = self._exchange.received(data)
         if sent is None or not self._exchange.timeout:
@@ -297,11 +300,13 @@ class Handler:
         self._closing = None
 
     def stop(self) -> None:
+        """Limits the time for closing the session, from now on."""
         self.running = False
         self._closing = time.monotonic() + self._patience_at_end
 
     @property
     def patience(self) -> float:
+        """Timeout for a server's first answer: a ninth of the session timeout, but at least ``MIN_ANSWER_TIMEOUT``."""
         return min(max(self._lease.timeout / ANSWER_TIMEOUT_RATIO, MIN_ANSWER_TIMEOUT), self._lease.timeout)
 
     def create_connection(
@@ -311,6 +316,7 @@ class Handler:
         hostname: str | None = None,
         **_: Any,  # noqa: ANN401 - kazoo's TLS options
     ) -> Wire:
+        """Connects within ``patience``, through the helper process or with TLS. Fails after the end of the session."""
         if self.over:
             raise ConnectionRefusedError("the session has ended")
         try:
@@ -336,6 +342,10 @@ class Handler:
         _: Iterable[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Waits like :func:`select.select`, but raises TimeoutError as in :meth:`_check_timeouts`.
+
+        A wire is readable if it has data in memory. Before a server's first answer the wait is at most ``patience``.
+        """
         readers, writers = list(readers), list(writers)
         wire = next((r for r in (*readers, *writers) if isinstance(r, Wire)), None)
         if wire is not None and wire in readers and wire.pending():

@@ -55,17 +55,18 @@ class ZooKeeperLink(ClientLink):
         self._access = access
         self._vitals = Vitals.begin(outlast) if outlast else None
         self._lease = SessionLease(access.session_timeout, vitals=self._vitals)
-        self._handler = Handler(self._lease, context, keep=self._keep if outlast else None, hangs=self._hangs)
+        self._handler = Handler(self._lease, context, keep=self._start_relay if outlast else None, hangs=self._hangs)
         self._client = self._make_client()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def _keep(self, server: socket.socket, host: str) -> socket.socket:
+    def _start_relay(self, server: socket.socket, host: str) -> socket.socket:
         assert self._vitals is not None  # noqa: S101 - only used with vitals
         return relay.begin(self._vitals, server, host, self._access.tls, self._handler.patience)
 
     def _hangs(self) -> bool:
+        """Returns whether the event loop is blocked for longer than the helper process keeps the session alive."""
         vitals = self._vitals
         return vitals is not None and self.session != 0 and vitals.idle_seconds > max(vitals.limit, self._lease.timeout)
 
@@ -137,12 +138,12 @@ class ZooKeeperLink(ClientLink):
                 await self.wait()  # If the server refused the credentials, kazoo reports that a moment later.
 
     async def close(self) -> None:
-        self._finish(SessionLost("the session was ended"))
+        self._end_as_lost(SessionLost("the session was ended"))
         self._retire()
         await self._until_stopped()
 
     async def abandon(self) -> None:
-        self._finish(SessionLost("the session was ended"))
+        self._end_as_lost(SessionLost("the session was ended"))
         self._stop()
         await self._until_stopped()
 
@@ -152,7 +153,7 @@ class ZooKeeperLink(ClientLink):
 
     def end(self, why: CoordinationError) -> None:
         if self._state != "lost":
-            self._finish(why)
+            self._end_as_lost(why)
             self._retire()
             self.on_state("lost")
 
@@ -207,10 +208,10 @@ class ZooKeeperLink(ClientLink):
         wait = min(self._lease.timeout / LEASE_CHECKS, self._lease.remaining + 0.001)
         self._timer = self._loop.call_later(wait, self._refresh_state)
 
-    def _finish(self, why: CoordinationError) -> None:
+    def _end_as_lost(self, why: CoordinationError) -> None:
         if self._state == "lost":
             return
-        super()._finish(why)
+        super()._end_as_lost(why)
         if self._timer is not None:
             self._timer.cancel()
         if not self._begun.done():
@@ -218,6 +219,7 @@ class ZooKeeperLink(ClientLink):
             self._begun.exception()  # marks it as retrieved if nobody waits
 
     def _retire(self) -> None:
+        """Starts to stop the client, unless it is disconnected from a session that it can still end later."""
         if self._client.connected or self._handler.over or not self.session:
             self._stop()
 
@@ -302,16 +304,16 @@ class BorrowedLink(ClientLink):
         if self._error is not None:
             raise self._error
         if first and self._client.chroot:
-            await self._ask([partial(self._client.ensure_path_async, "/")])
+            await self._request_all([partial(self._client.ensure_path_async, "/")])
 
     async def close(self) -> None:
         if self._state != "lost":
-            self._finish(SessionLost("the link to the session was closed"))
+            self._end_as_lost(SessionLost("the link to the session was closed"))
         self._client.remove_listener(self._listen)
 
     def end(self, why: CoordinationError) -> None:
         if self._state != "lost":
-            self._finish(why)
+            self._end_as_lost(why)
             self._client.remove_listener(self._listen)
             self.on_state("lost")
 

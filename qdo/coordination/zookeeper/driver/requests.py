@@ -109,6 +109,7 @@ class ClientLink(Link):
         """Reads the client's state and reports a change."""
 
     def _become(self, state: State) -> None:
+        """Sets the state and reports a change. When suspended, fails all requests with CoordinationLost."""
         if state == "suspended":
             self._fail(CoordinationLost("the connection to ZooKeeper broke"))
             self._settled.clear()
@@ -118,54 +119,57 @@ class ClientLink(Link):
             self._state = state
             self.on_state(state)
 
-    def _finish(self, why: CoordinationError) -> None:
+    def _end_as_lost(self, why: CoordinationError) -> None:
+        """Makes the link lost without reporting it: fails all requests, and ``why`` is raised by later ones."""
         self._state = "lost"
         self._settled.set()
         self._error = why
         self._fail(why if isinstance(why, CoordinationRefused) else CoordinationLost("the session has ended"))
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        watcher = self._watched if watch else None
-        answers = await self._ask([partial(self._client.get_async, path, watch=watcher) for path in paths])
-        return [answer and NodeData(answer[0], *_facts(answer[1])) for answer in answers]
+        watcher = self._enqueue_watch_event if watch else None
+        answers = await self._request_all([partial(self._client.get_async, path, watch=watcher) for path in paths])
+        return [answer and NodeData(answer[0], *_read_stat(answer[1])) for answer in answers]
 
     async def stat(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        watcher = self._watched if watch else None
-        answers = await self._ask([partial(self._client.exists_async, path, watch=watcher) for path in paths])
-        return [answer and NodeData(b"", *_facts(answer)) for answer in answers]
+        watcher = self._enqueue_watch_event if watch else None
+        answers = await self._request_all([partial(self._client.exists_async, path, watch=watcher) for path in paths])
+        return [answer and NodeData(b"", *_read_stat(answer)) for answer in answers]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        watcher = self._watched if watch else None
-        return await self._ask([partial(self._client.get_children_async, path, watch=watcher) for path in paths])
+        watcher = self._enqueue_watch_event if watch else None
+        return await self._request_all(
+            [partial(self._client.get_children_async, path, watch=watcher) for path in paths]
+        )
 
     async def count(self, paths: Iterable[str]) -> list[int | None]:
-        answers = await self._ask([partial(self._client.exists_async, path) for path in paths])
+        answers = await self._request_all([partial(self._client.exists_async, path) for path in paths])
         return [answer and answer.numChildren for answer in answers]
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         every = list(changes)
-        answers = await self._ask([partial(send_transaction, self._client, change) for change in every])
+        answers = await self._request_all([partial(send_transaction, self._client, change) for change in every])
         return [_make_outcome(self._client, change, answer) for change, answer in zip(every, answers, strict=True)]
 
     async def sync(self, path: str) -> None:
-        await self._ask([partial(self._client.sync_async, path)])
+        await self._request_all([partial(self._client.sync_async, path)])
 
-    async def _ask(self, calls: Sequence[Call]) -> list[Any]:
+    async def _request_all(self, calls: Sequence[Call]) -> list[Any]:
         """Sends requests, at most ``MAX_IN_FLIGHT`` at once; returns all answers, None for missing nodes."""
-        self._require()
+        self._require_usable()
         if not calls:
             return []
         batch = RequestBatch(calls, self._loop.create_future())
         self._batches.add(batch)
         try:
             self._waiting.append(batch)
-            self._fill()
+            self._send_queued()
             await batch.future
         finally:
             self._batches.discard(batch)
         return _judge_all(batch.answers)
 
-    def _require(self) -> None:
+    def _require_usable(self) -> None:
         """Raises an error unless the link is connected, in the process that opened it."""
         if os.getpid() != self._process:
             raise CoordinationError("a connection cannot be used in a process forked after it was opened")
@@ -176,7 +180,7 @@ class ClientLink(Link):
         if state != "connected":
             raise CoordinationLost("ZooKeeper cannot be reached now")
 
-    def _fill(self) -> None:
+    def _send_queued(self) -> None:
         """Sends queued requests, one of each caller in turn, so that a commit does not wait for 1,000 claims."""
         while self._in_flight < MAX_IN_FLIGHT and self._waiting:
             batch = self._waiting.popleft()
@@ -198,18 +202,19 @@ class ClientLink(Link):
         if not batch.remaining and not batch.future.done():
             batch.future.set_result(None)
 
-    def _watched(self, event: WatchedEvent) -> None:
+    def _enqueue_watch_event(self, event: WatchedEvent) -> None:
         # Runs in kazoo's thread; the path is None if the connection broke.
         if event.path:
             self._inbox.put(partial(self._changed.append, event.path))
 
     def _handle(self, happened: list[Callable[[], None]]) -> None:
+        """Runs what has arrived, reports changed nodes unless the link is lost, and sends queued requests."""
         for handle in happened:
             handle()
         changed, self._changed[:] = list(self._changed), []
         if changed and self._state != "lost":
             self.on_watch(changed)
-        self._fill()
+        self._send_queued()
 
     def _fail(self, error: CoordinationError) -> None:
         self._waiting.clear()
@@ -218,17 +223,20 @@ class ClientLink(Link):
 
 
 def _judge_all(answers: Iterable[Any]) -> list[Any]:
+    """Returns the judged answers; raises one error for all if a request failed."""
     judged = [judge(answer) for answer in answers]
     if errors := [a for a in judged if isinstance(a, Exception)]:
         raise translate(errors, len(judged) - len(errors)) from errors[0]
     return judged
 
 
-def _facts(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
+def _read_stat(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
+    """Returns the version, the id of the last change, and the session that owns an ephemeral node."""
     return stat.version, stat.mzxid, stat.ephemeralOwner
 
 
 def _make_outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
+    """Returns a rejection as it is, or the nodes' versions (0 if there is none) and the paths of sequential nodes."""
     if isinstance(answer, Rejection):
         return answer
     versions = tuple([getattr(result, "version", 0) for result in answer])
@@ -296,7 +304,9 @@ def _find_refusal(errors: Sequence[object]) -> Rejection | Exception:
 
 
 def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
-    """Returns the error to raise for kazoo's errors.
+    """Returns the error to raise for kazoo's errors: CoordinationRefused if any is a refusal.
+
+    Else it is SessionLost if all requests failed because the session has ended, and CoordinationLost otherwise.
 
     Args:
         errors: At least one error.
