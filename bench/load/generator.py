@@ -205,7 +205,7 @@ def body_length(head: bytes) -> int:
 
 
 def main(carry_out: Callable[[Any], Mapping[str, object]]) -> None:
-    """Reads the plan from standard input and prints the result; after a bad answer, prints the error and exits with 1."""
+    """Reads the plan from standard input and prints the result; after a bad answer prints the error, exits with 1."""
     plan = json.load(sys.stdin)
     gc.disable()
     try:

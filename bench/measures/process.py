@@ -185,7 +185,9 @@ def _prepare_senders(
 
 
 @contextlib.contextmanager
-def _start_sender(side: str, place: str, sync: str, tree: Path = ROOT, server: Process | None = None) -> Iterator[Sender]:
+def _start_sender(
+    side: str, place: str, sync: str, tree: Path = ROOT, server: Process | None = None
+) -> Iterator[Sender]:
     command = [sys.executable, str(ROOT / "bench" / "send_side.py"), side, place, sync]
     environment = {**inherited(), "PYTHONPATH": str(tree), "QUEUEY_KEY": KEY}
     with subprocess.Popen(

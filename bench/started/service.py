@@ -51,7 +51,7 @@ def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: i
 
 
 def places(store: Store, queue: Queue, room: int) -> list[str]:
-    """Returns every ``room``-th message id of partition 1 in order, without those of the last page of 1,000 messages."""
+    """Returns every ``room``-th message id of partition 1 in order, without those of the last page of 1,000 ids."""
     message_ids: list[str] = []
     page = bridge.run(store.messages.read(queue, [Slice(1, limit=1000)]))[0]
     while page.more and page.next is not None:

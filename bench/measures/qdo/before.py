@@ -80,7 +80,9 @@ def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(served(bench, 4 * rounds))
         calls: Mapping[str, Callable[[], Turn]] = {
-            which: partial(_run_turn, [stack.enter_context(process(url, places[which], tree)) for _ in range(MEMBERS + 1)])
+            which: partial(
+                _run_turn, [stack.enter_context(process(url, places[which], tree)) for _ in range(MEMBERS + 1)]
+            )
             for which, tree in trees().items()
         }
         samples = bench.interleave(calls, rounds)

@@ -67,8 +67,8 @@ class CountedLink(TreeLink):
 
     Args:
         tree: The tree.
-        counted: Receives the counts: reads (one for each path), writes, refused writes, bytes of paths and data sent and
-            received, and fired watches.
+        counted: Receives the counts: reads (one for each path), writes, refused writes, bytes of paths and data sent
+            and received, and fired watches.
         rng: Draws the duration of each request.
     """
 
