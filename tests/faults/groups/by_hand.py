@@ -20,6 +20,7 @@ def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
 
 
 def offsets(line: Line) -> list[str | None]:
+    """Returns the recorded offsets in the order of partitions."""
     answer = ask(line, "GET", OFFSETS)
     assert answer.status == 200, answer
     return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]

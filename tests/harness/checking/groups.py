@@ -109,8 +109,9 @@ def alone(history: History, limits: Limits) -> Texts:
         since = min((call.end for call in later), default=NEVER)
         for handled in (handled for handled in stay_.handled if handled.at > since):
             is_stopped = _is_excused(history, stay_.worker, STOPS | {"kill"}, handled.at, limits.late)
-            is_unaware = _is_excused(history, stay_.worker, frozenset({"expire"}), handled.at, limits.unaware)
-            if not is_stopped and not is_unaware:
+            if not is_stopped and not _is_excused(
+                history, stay_.worker, frozenset({"expire"}), handled.at, limits.unaware
+            ):
                 yield f"{handled.at - since:.3f} s after another took it: {_describe(handled)}"
 
 

@@ -143,7 +143,7 @@ def truth(history: History, _: Limits) -> Texts:
 
 
 def g3(history: History, _: Limits) -> Texts:
-    """Ids follow ``X-After`` and ascend within a batch; those of one web process ascend for a client that saw an answer."""
+    """Ids follow ``X-After`` and ascend in a batch; those of one web process ascend for a client that saw an answer."""
     for post in history.posts:
         if post.after is not None and any(one <= _position(post.after) for one in _prompt_ids(post)):
             yield f"not above its X-After: {describe(post)}"

@@ -158,7 +158,10 @@ MESSAGES: Spoils = {
     "a page shows a message twice": ({"page"}, _change_shown(lambda shown: (shown, shown), *_STORED)),
     "a body is another": ({"truth"}, _change_shown(_replacer(body=lambda _: "other"), *_STORED)),
     "an id is another": ({"truth"}, _change_shown(_move_id, "acknowledged")),
-    "a partition is another": ({"truth"}, _change_shown(_replacer(partition=lambda shown: 3 - shown.partition), *_STORED)),
+    "a partition is another": (
+        {"truth"},
+        _change_shown(_replacer(partition=lambda shown: 3 - shown.partition), *_STORED),
+    ),
     "a message is at two ids": ({"truth"}, _change_shown(lambda shown: (shown, *_move_id(shown)), *_STORED)),
     "what is shown was never sent": ({"truth"}, _change_post("acknowledged", lambda _: ())),
     "what is shown was called none": ({"G2"}, _change_post("acknowledged", _make_refused)),
