@@ -264,7 +264,10 @@ class Webs:
         return Served(self._directory, options, port=port, variables=variables, program=program.words)
 
     def hit(self, step: Step) -> str:
-        """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it; returns its target."""
+        """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it.
+
+        Returns the target.
+        """
         name, _, worker = step.target.partition("/")
         victim: Any = self._processes.get(name) or self._store.nodes[name]
         faulty = [name] if name in self._store.nodes else []

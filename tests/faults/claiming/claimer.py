@@ -95,7 +95,7 @@ class Claimer:
         return delivery, receipt
 
     def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
-        """Acknowledges on time, after a renewal or too late; or releases or abandons. When calm, acknowledges at once."""
+        """Acknowledges on time, after a renewal or too late; or releases or abandons. When calm it acknowledges."""
         mood = 0.0 if self.calm() else self.rng.random()
         if mood < 0.6:
             stop.wait(0.0 if self.calm() else self.rng.uniform(0.0, 0.3))
