@@ -26,7 +26,10 @@ __all__ = ["main", "measures"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the measures that the command line names; returns 1 if one of them is void."""
+    """Runs the named measures; by default those of the page for users, with ``--peers`` those with other products.
+
+    Prints each report and writes them all to the file of ``--json``. Returns 1 if one of them is void.
+    """
     options = parse(arguments)
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     facts = {**machine(), "quick": options.quick, "seed": seed}
@@ -73,6 +76,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
+    """Returns the facts of this run: the commit, the date, the machine and the versions."""
     model = next(
         (line.partition(":")[2].strip() for line in open_lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )

@@ -32,7 +32,7 @@ def messages(store: Store, queue: Queue) -> Callable[[], int]:
 
 
 def generated_messages(count: int, *, seconds: int = 3600) -> list[Message]:
-    """Returns messages that are spread evenly over the last hour."""
+    """Returns messages whose ids are spread evenly over the last ``seconds``."""
     now, low_id_bits, texts = ids.now_ticks(), ids.random_low(), bodies(1000)
     step = seconds * ids.TICKS_PER_SECOND // count
     first_tick, expires_tick = now - count * step, now + service.THREE_DAYS * ids.TICKS_PER_SECOND

@@ -90,6 +90,7 @@ class Costs:
 
     @classmethod
     def measured(cls, taken: MeasuredReport) -> Costs:
+        """Reads the costs from the report's rows. A stream's message costs what exceeds a post, at least 0."""
         rows = {row.name: row for row in taken.report.rows}
 
         def cpu(name: str) -> tuple[float, float]:
@@ -152,6 +153,7 @@ def need(load: Load, cost: Costs, cluster: Cluster) -> Need:
 
 
 def model(cost: Costs, facts: Mapping[str, str]) -> str:
+    """Returns the tables and texts for :data:`MESSAGES_A_DAY`, with the defaults of :class:`Load` and the cluster."""
     load, cluster = Load(0), Cluster()
     needs = {count: need(Load(count), cost, cluster) for count in MESSAGES_A_DAY}
     rows = [
@@ -215,6 +217,7 @@ def size(count: float) -> str:
 
 
 def page(text: str, tables: str) -> str:
+    """Replaces the text between the two comments."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
 

@@ -76,6 +76,7 @@ def _time(cell: str) -> float | None:
 
 
 def jobs(page: str, step: str) -> list[Bar]:
+    """Returns the rates of a step from the section ``jobs``, highest first."""
     section = page.partition("### `jobs`")[2].partition("\n### ")[0]
     rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
     bars = [
@@ -175,11 +176,13 @@ CHARTS: dict[str, Callable[[str, str], str]] = {
 
 
 def draw(docs: Path = DOCS) -> None:
+    """Writes all charts into the directory."""
     for name, chart in drawn(docs).items():
         (docs / name).write_text(chart, "utf-8")
 
 
 def drawn(docs: Path = DOCS) -> dict[str, str]:
+    """Returns the text of each chart by file name."""
     page, systems = ((docs / name).read_text("utf-8") for name in (PAGE, "measurements/sqlite-systems.md"))
     return {name: chart(page, systems) for name, chart in CHARTS.items()}
 

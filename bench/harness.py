@@ -120,7 +120,8 @@ def run_measure(
     parent: Path | None = None,
     node: Node | None = None,
 ) -> Report:
-    """Runs one measure in its own workspace, which is removed afterwards.
+    """Runs one measure in its own workspace, which is removed afterwards. A :class:`Skip` becomes a skipped report.
+
 
     Raises:
         Void: The measure could not be completed.
@@ -137,6 +138,7 @@ def run_measure(
 
 @contextlib.contextmanager
 def workspace(parent: Path | None = None) -> Iterator[Path]:
+    """Creates a directory on a disk, or in ``parent``; removes it after the block."""
     directory = Path(tempfile.mkdtemp(prefix="queuey-bench-", dir=parent or disk_directory()))
     try:
         yield directory
@@ -145,7 +147,10 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
 
 
 def disk_directory() -> Path:
-    """Returns a directory for temporary data that is on a disk, not in memory, where an fsync would cost nothing.
+    """Returns the first writable one of the temporary directory, ``/var/tmp`` and the user's cache that is on a disk.
+
+    In memory an fsync would cost nothing.
+
 
     Raises:
         Void: This machine has no such directory.

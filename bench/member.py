@@ -73,8 +73,8 @@ class Polling:
             group=None if place else group,
             queues=queues,
             settings=ConsumerSettings(commit_every=COMMIT_SECONDS),
-            on_assign=self._assigned,
-            on_revoke=self._revoked,
+            on_assign=self._note_assigned,
+            on_revoke=self._drop_revoked,
         )
         self._changed = self._first = 0.0
         self._last: dict[Partition, float] = {}
@@ -86,6 +86,7 @@ class Polling:
         self._task = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
+        """Closes the consumer and the coordinator, and waits until polling has ended."""
         await self._consumer.close()
         if self._task is not None:
             await self._task
@@ -102,10 +103,10 @@ class Polling:
         waits = {str(p): max(wait, now - self._last[p]) for p, wait in self._waits.items()}
         return MemberState([str(p) for p in self._consumer.assignment], self._changed, waits, self._first)
 
-    def _assigned(self, _partitions: frozenset[Partition]) -> None:
+    def _note_assigned(self, _partitions: frozenset[Partition]) -> None:
         self._changed = time.monotonic()
 
-    def _revoked(self, partitions: frozenset[Partition]) -> None:
+    def _drop_revoked(self, partitions: frozenset[Partition]) -> None:
         for partition in partitions:
             self._drop_wait(partition)
 
@@ -121,7 +122,7 @@ class Polling:
             self._add_waits(await self._consumer.poll(-(-len(self._consumer.assignment) // POLLS_PER_INTERVAL) or 1, 0))
 
     def _add_waits(self, batches: list[Batch]) -> None:
-        """Records the longest wait of each partition between messages, until its last message."""
+        """Records the longest wait of each partition since the mark; its last message drops the record."""
         now = time.monotonic()
         if batches and not self._first:
             self._first = now

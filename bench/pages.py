@@ -67,7 +67,10 @@ class MeasuredReport(NamedTuple):
         return f"Commit `{self.facts['commit']}`, {day:%-d %B %Y}, {self.facts['processor']}."
 
     def section(self, kept: Sequence[str] = ()) -> str:
-        """Returns the section as Markdown; ``kept`` are the paragraphs to keep."""
+        """Returns the section as Markdown, with the tables for the page if there are such notes, or all tables.
+
+        ``kept`` are the paragraphs to keep.
+        """
         short = [note.removeprefix(FOR_THE_PAGE).strip() for note in self.report.notes if note.startswith(FOR_THE_PAGE)]
         tables = short or self.report.tables()
         parts = [f"### `{self.report.name}`: {self.report.title}", self.line, *kept, *tables]
@@ -86,6 +89,10 @@ def read(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
 
 
 def page(text: str, taken: Mapping[str, MeasuredReport]) -> str:
+    """Returns the page with the section of each measure replaced; its hand-written sentences stay.
+
+    Listed measures without a section get one before "What the figures say".
+    """
     text = BLOCK.sub(lambda block: "" if set(block[1].split()) <= taken.keys() else block[0], text)
     parts = re.split(r"(?m)^(?=##+ )", text)
     present = set()
@@ -109,6 +116,10 @@ def prose(section: str) -> list[str]:
 
 
 def for_users(text: str, taken: Mapping[str, MeasuredReport]) -> str:
+    """Returns the page for users with the rows of the taken measures filled.
+
+    The line of the measured contents changes only if all measures of the table have the same contents.
+    """
     sides = {name: iter(rows) for name, rows in SUMMARY.items()}
 
     summary_facts = [t.facts for name, t in taken.items() if name in SUMMARY]

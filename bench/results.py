@@ -115,7 +115,7 @@ class Report:
 
 
 def paired(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Returns the ratios of two sides round by round, so that slow and fast rounds cancel out."""
+    """Returns the ratios of two sides round by round, so that slow and fast rounds cancel out; infinite over 0."""
     return [a / b if b else math.inf for a, b in zip(over, under, strict=True)]
 
 

@@ -17,6 +17,7 @@ from queuey.storage import bridge
 
 BODY = "x" * 200
 Send = Callable[[], object]
+"""Sends one message. Each function that returns this prepares its side first."""
 
 
 def over_http(url: str, sync: str) -> Send:

@@ -58,7 +58,7 @@ class StoreLocation(Protocol):
         """Opens another Store object on the data."""
 
     def fresh(self) -> StoreLocation:
-        pass
+        """Returns a location without data: another one, or this one emptied."""
 
 
 UNSYNCED = ("PRAGMA synchronous = OFF",)
@@ -94,7 +94,7 @@ def _empty_store() -> bytes:
 
 
 def made_ready(directory: Path) -> SqliteLocation:
-    """Puts an empty store into a directory, as if a first process had opened one there."""
+    """Puts an empty store into a directory, as if a first process had opened one there; returns its location."""
     from queuey.storage.sqlite.connection import FILE  # noqa: PLC0415 - imported when used
 
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -120,7 +120,7 @@ class CassandraLocation:
     url: str
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the keyspace. A clock moved by hand may differ from the nodes' clocks by any amount."""
+        """Opens the keyspace, once it is ready. A clock moved by hand may differ from the nodes' by any amount."""
         from queuey.storage.cassandra import CassandraStore, open_store  # noqa: PLC0415 - imported when used
         from tests.servers.keyspaces import HandClock, HandedStore, LastingDriver  # noqa: PLC0415 - likewise
 
@@ -150,7 +150,7 @@ class SimulatedLocation:
         self._cluster = in_process.make()
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the keyspace with the options of a store on a real node."""
+        """Opens the keyspace with the options of a store on a real node, and waits until it is ready."""
         from tests.sim.cassandra.one_node.in_process import InProcessStore  # noqa: PLC0415 - imported when used
 
         store = InProcessStore(self._cluster, cassandra_options(by_hand=clock is not None), clock)
@@ -162,7 +162,7 @@ class SimulatedLocation:
 
 
 def cassandra_options(*, by_hand: bool) -> CassandraOptions:
-    """Returns the options of stores under test. A clock moved by hand may be wrong by any amount."""
+    """Returns the options of stores under test. With a clock moved by hand, which may be wrong, all levels are slow."""
     from queuey.storage.cassandra import CassandraOptions, Level  # noqa: PLC0415 - imported when used
     from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
 

@@ -46,6 +46,7 @@ class BlockingClaims:
         return self._claims.core.run(access.apply(lambda queue: self._claims.acknowledge(queue, receipts, results)))
 
     def job(self, access: QueueAccess, place: Location) -> JobInfo:
+        """Returns what is known of one job."""
         poll = JobPoll([place])
         answer = self._claims.core.run(access.apply(lambda queue: self._claims.jobs.show(queue, poll)))
         return answer.infos[0]

@@ -37,7 +37,7 @@ Run = Callable[..., Ended]
 
 
 def runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Returns a function that runs the command ``name`` with its arguments."""
+    """Returns a function that runs the command ``name`` in this process, and returns its exit code and output."""
 
     def run_command(*arguments: str, stdin: bytes = b"") -> Ended:
         out, err = io.BytesIO(), io.BytesIO()

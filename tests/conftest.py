@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def contract_keyspace(cassandra: Cassandra) -> Iterator[str]:
-    """The URL of a keyspace for the contract suite. It is emptied for each test."""
+    """The URL of a keyspace for the contract suite, which :func:`location` empties for each test."""
     from tests.servers import keyspaces  # noqa: PLC0415 - most tests do not need the driver
 
     yield keyspaces.make(cassandra)
@@ -91,7 +91,7 @@ def location(backend: Backend, request: pytest.FixtureRequest) -> StoreLocation:
 
 @pytest.fixture
 def clock(backend: Backend) -> Clock:
-    """A clock moved by hand. A test that requests it gets stores with this clock."""
+    """A clock moved by hand. A test that requests it gets stores with this clock; stores without a clock skip it."""
     if "clock" not in backend.capabilities:
         pytest.skip(f"{backend.name} has no clock")
     return Clock()
@@ -99,7 +99,7 @@ def clock(backend: Backend) -> Clock:
 
 @pytest.fixture
 def open_store(location: StoreLocation, request: pytest.FixtureRequest) -> Iterator[Callable[[], Store]]:
-    """Opens further Store objects on the test's data, and closes them after the test."""
+    """Returns a function that opens a Store object on the test's data, with its clock. All are closed afterwards."""
     clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
     with contextlib.ExitStack() as opened:
 
@@ -128,7 +128,7 @@ def other(open_store: Callable[[], Store], store: Store) -> Store:
 
 @pytest.fixture
 def open_with_clock(location: StoreLocation) -> Iterator[Callable[[Clock], Store]]:
-    """Opens Store objects with one application on the test's data, each with a clock of its own."""
+    """Returns a function that opens a Store object with one application on the test's data, with a clock of its own."""
     with contextlib.ExitStack() as opened:
 
         def open_one(clock: Clock) -> Store:

@@ -44,7 +44,10 @@ class InterposedStore:
         self._instead[method.__qualname__] = _as_coroutine_function(by) if inspect.iscoroutinefunction(method) else by
 
     def before(self, method: Callable[..., Any], first: Callable[[], object]) -> None:
-        """Calls ``first``, which may be a coroutine function, before each call of a method, in the same thread."""
+        """Calls ``first``, which may be a coroutine function, before each call of the method, in the same thread.
+
+        An earlier replacement of the method no longer counts.
+        """
         owner, _, name = method.__qualname__.partition(".")
         contract: Any = getattr(self._store, CONTRACTS[owner]) if owner in CONTRACTS else self._store
         real = getattr(contract, name)
@@ -61,6 +64,7 @@ class InterposedStore:
         self._instead[method.__qualname__] = both if inspect.iscoroutinefunction(method) else at_once
 
     def passing(self, method: Callable[..., Any]) -> None:
+        """Removes the replacement of a method."""
         del self._instead[method.__qualname__]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the store

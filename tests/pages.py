@@ -124,7 +124,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: str, *, below: str = "") -> list[Block]:
-    """Returns the fenced blocks of a page, or of one of its sections."""
+    """Returns the fenced blocks of a page, or only of its section ``below``. A block's default language is ``text``."""
     text = (ROOT / page).read_text()
     fenced = []
     for match in FENCE.finditer(text):
@@ -138,7 +138,7 @@ def blocks(page: str, *, below: str = "") -> list[Block]:
 
 
 def to_run(page: str, *, below: str = "", languages: Container[str] = PROGRAMS) -> list[Block]:
-    """Returns the programs, commands and files of a page, or of one of its sections, without a mark."""
+    """Returns the programs, commands and files without a mark, of a page or of one of its sections."""
     unmarked = (block for block in blocks(page, below=below) if not block.mark)
     return [block for block in unmarked if block.title or block.language in languages]
 
@@ -172,7 +172,7 @@ class Reader:
         )
 
     def run(self, page: str, block: Block) -> str:
-        """Runs a block, or writes its file. Returns the output of a command."""
+        """Runs a block, or writes its file. Returns the output of a command, which must succeed."""
         if block.title:
             block.save(self._directory)
             return ""

@@ -19,7 +19,8 @@ from typing import Any
 
 @contextmanager
 def replace(function: object, by: object) -> Iterator[None]:
-    """Replaces a part where it is defined, for all code that looks it up there.
+    """Replaces a part during the block where it is defined, for all code that looks it up there.
+
 
     Args:
         function: A function or class of a module, or a method, staticmethod, classmethod or property of a class.
@@ -28,7 +29,7 @@ def replace(function: object, by: object) -> Iterator[None]:
     Raises:
         TypeError: The part is not where its names say that it is defined.
     """
-    plain = _plain(function)
+    plain = _unwrap(function)
     module, path = getattr(plain, "__module__", None), getattr(plain, "__qualname__", None)
     if module is None or path is None or isinstance(plain, MethodType):
         raise TypeError(f"{function!r} does not say where it is defined: give the function itself, as Class.method")
@@ -37,15 +38,16 @@ def replace(function: object, by: object) -> Iterator[None]:
     for outer_name in outer:
         owner = None if owner is None else vars(owner).get(outer_name)
     present = None if owner is None else vars(owner).get(name)
-    if present is None or _plain(present) is not plain:
+    if present is None or _unwrap(present) is not plain:
         raise TypeError(f"{module}.{path} is {present!r}, not {function!r}")
-    with _put(owner, [name], _like(present, by)):
+    with _replace_names(owner, [name], _wrap_like(present, by)):
         yield
 
 
 @contextmanager
 def replace_in(owner: ModuleType | type, function: object, by: object) -> Iterator[None]:
-    """Replaces a part under every name that a module or class has for it.
+    """Replaces a part during the block, under every name that a module or class has for it.
+
 
     Raises:
         TypeError: The module or class has no name for it.
@@ -53,12 +55,12 @@ def replace_in(owner: ModuleType | type, function: object, by: object) -> Iterat
     names = [name for name, there in vars(owner).items() if there is function]
     if not names:
         raise TypeError(f"{owner.__name__} has no name for {function!r}")
-    with _put(owner, names, by):
+    with _replace_names(owner, names, by):
         yield
 
 
 @contextmanager
-def _put(owner: ModuleType | type, names: list[str], by: object) -> Iterator[None]:
+def _replace_names(owner: ModuleType | type, names: list[str], by: object) -> Iterator[None]:
     before = {name: vars(owner)[name] for name in names}
     try:
         for name in names:
@@ -69,7 +71,7 @@ def _put(owner: ModuleType | type, names: list[str], by: object) -> Iterator[Non
             setattr(owner, name, there)
 
 
-def _plain(part: Any) -> object:  # noqa: ANN401 - anything
+def _unwrap(part: Any) -> object:  # noqa: ANN401 - anything
     """Returns the function within a property, staticmethod, classmethod or bound class method."""
     if isinstance(part, property):
         return part.fget
@@ -82,7 +84,7 @@ def _plain(part: Any) -> object:  # noqa: ANN401 - anything
     return part
 
 
-def _like(there: object, by: Any) -> object:  # noqa: ANN401 - anything
+def _wrap_like(there: object, by: Any) -> object:  # noqa: ANN401 - anything
     """Wraps the replacement as the original is."""
     if isinstance(there, property | staticmethod | classmethod) and not isinstance(by, type(there)):
         return type(there)(by)

@@ -28,65 +28,69 @@ def named_by_string(source: str) -> Iterator[int]:
     if not any(word in source for word in (*SETTERS, "patch", "vars", "__dict__")):
         return  # saves parsing most files
     tree = ast.parse(source)
-    others = _of_others(tree)
+    others = _names_of_others(tree)
     for node in ast.walk(tree):
         target: ast.expr | None = None
         if isinstance(node, ast.Call) and node.args and _replaces(node.func):
             target = node.args[0]
         elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            target = _whose_names(node.value)
+            target = _owner_of_names(node.value)
         if target is not None and _is_product(target, others):
             yield target.lineno
 
 
-def _of_others(tree: ast.AST) -> set[str]:
+def _names_of_others(tree: ast.AST) -> set[str]:
     """Returns the names that do not stand for a part of the product."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Import):
-            names |= {one.asname or _top(one.name) for one in node.names if _top(one.name) not in PRODUCT}
-        elif isinstance(node, ast.ImportFrom) and _top(node.module or "") not in PRODUCT:
-            names |= {one.asname or one.name for one in node.names}
+            names |= {
+                alias.asname or _package(alias.name) for alias in node.names if _package(alias.name) not in PRODUCT
+            }
+        elif isinstance(node, ast.ImportFrom) and _package(node.module or "") not in PRODUCT:
+            names |= {alias.asname or alias.name for alias in node.names}
     return names
 
 
-def _top(module: str) -> str:
+def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
 def _replaces(function: ast.expr) -> bool:
     """Returns whether a call of this function replaces what its first argument names."""
-    name = _name(function)
+    name = _last_name(function)
     if isinstance(function, ast.Attribute) and function.attr in PATCHERS:
-        return _name(function.value) == "patch"
+        return _last_name(function.value) == "patch"
     if name == "patch":
         return ast.unparse(function) in {"patch", "mock.patch", "unittest.mock.patch"}
     return name in SETTERS
 
 
-def _name(node: ast.expr) -> str | None:
+def _last_name(node: ast.expr) -> str | None:
+    """Returns the last name of an expression: ``b`` of ``a.b``; None if it has none."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
-def _whose_names(node: ast.expr) -> ast.expr | None:
+def _owner_of_names(node: ast.expr) -> ast.expr | None:
     """Returns ``x`` of ``vars(x)`` and ``x.__dict__``."""
-    if isinstance(node, ast.Call) and node.args and _name(node.func) == "vars":
+    if isinstance(node, ast.Call) and node.args and _last_name(node.func) == "vars":
         return node.args[0]
     return node.value if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
 
 
 def _is_product(target: ast.expr, others: set[str]) -> bool:
+    """Returns whether an expression stands for a part of the product, by a text in it or by its first name."""
     texts = [one.value for one in ast.walk(target) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    if any(_top(text) in PRODUCT for text in texts):
+    if any(_package(text) in PRODUCT for text in texts):
         return True
     if isinstance(target, ast.Constant | ast.JoinedStr):
         return False
-    return _root(target) not in others
+    return _first_name(target) not in others
 
 
-def _root(node: ast.expr) -> str | None:
+def _first_name(node: ast.expr) -> str | None:
     """Returns the name at the start of an expression: ``a`` of ``a.b[c].d()``, and of ``type(a)``."""
     while True:
         if isinstance(node, ast.Attribute | ast.Subscript):
@@ -95,7 +99,7 @@ def _root(node: ast.expr) -> str | None:
             built_in = isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)
             node = node.args[0] if built_in and node.args else node.func
         else:
-            return _name(node)
+            return _last_name(node)
 
 
 @pytest.mark.parametrize(
@@ -173,15 +177,15 @@ def timed_at_import(source: str) -> Iterator[int]:
         return
     tree = ast.parse(source)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for node in _at_once(tree):
+    for node in _evaluated_with(tree):
         if isinstance(node, ast.Call):
-            called = functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
-            within = [] if called is None else [each for part in called.body for each in ast.walk(part)]
-            if any(isinstance(each, ast.Call) and _name(each.func) in CLOCKS for each in [node, *within]):
+            function = functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
+            within = [] if function is None else [inner for part in function.body for inner in ast.walk(part)]
+            if any(isinstance(inner, ast.Call) and _last_name(inner.func) in CLOCKS for inner in [node, *within]):
                 yield node.lineno
 
 
-def _at_once(node: ast.AST) -> Iterator[ast.AST]:
+def _evaluated_with(node: ast.AST) -> Iterator[ast.AST]:
     """Yields the nodes evaluated with a node: all but bodies of functions and of ``if __name__`` blocks."""
     if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
         return
@@ -189,7 +193,7 @@ def _at_once(node: ast.AST) -> Iterator[ast.AST]:
     later = node.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else []
     for child in ast.iter_child_nodes(node):
         if child is not later and child not in (later if isinstance(later, list) else []):
-            yield from _at_once(child)
+            yield from _evaluated_with(child)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @cache
 def anchors(page: str) -> frozenset[str]:
+    """Returns the link targets of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
     return frozenset(plain)
@@ -106,6 +107,7 @@ def with_parts(command: Any) -> list[Any]:  # noqa: ANN401 - a command of typer'
 
 @cache
 def options() -> frozenset[str]:
+    """Returns every option of our commands, and those of the fault runs."""
     commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
     everything = (options_of(below) for command in commands for below in with_parts(command))
     others = {"--install-completion", "--version", *fault_runs.parser()._option_string_actions}
@@ -160,7 +162,10 @@ def test_glossary() -> None:
 
 
 def command_of(line: str) -> tuple[Any, list[str]] | None:
-    """Returns the command of ours that a shell line calls, and its arguments."""
+    """Returns the command of ours that a shell line calls, and its arguments; None for another line.
+
+    Fails if the line calls one of our programs with an unknown command.
+    """
     typed = shlex.split(line, comments=True)
     tokens = [*dropwhile(lambda word: re.match(r"[A-Z_]+=", word), typed), ""]
     for index, (token, after) in enumerate(pairwise(tokens)):
@@ -206,7 +211,10 @@ def write(path: Path, text: str) -> Path:
 
 
 def mistake_in(block: pages.Block) -> str:
-    """Returns what is wrong with a block's language, mark or text, or an empty text."""
+    """Returns what is wrong with a block's language or mark, or an empty text.
+
+    Raises an error if its text cannot be parsed.
+    """
     marks = pages.TEXTS if block.language == "text" else pages.REASONS if block.language in pages.PROGRAMS else {"": ""}
     if block.language not in {"text"} | pages.PROGRAMS | pages.DATA:
         return f"has the language {block.language!r}, not one of tests/pages.py"
@@ -245,7 +253,7 @@ def test_blocks(page: str) -> None:
 
 
 def typed(program: str) -> None:
-    """Compiles a program as the interactive interpreter does, statement by statement."""
+    """Compiles a program as the interactive interpreter does, statement by statement; raises SyntaxError."""
     statement: list[str] = []
     for line in program.splitlines():
         statement.append(line)

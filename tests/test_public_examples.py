@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def client(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client of a service without queues. Local groups use a directory of the test."""
+    """A client of a service from which all queues are removed. Local groups use a directory of the test."""
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with Client() as client:

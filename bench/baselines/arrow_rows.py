@@ -31,6 +31,7 @@ FLYING = 8
 
 
 def reader(session: Session, fetch: int) -> Callable[[], int]:
+    """Returns a function that reads a partition into record batches and counts the rows."""
     session.client_protocol_handler = NumpyProtocolHandler
     session.cluster.profile_manager.profiles[EXEC_PROFILE_DEFAULT].row_factory = lambda _, rows: rows
     statement = session.prepare(SELECT)

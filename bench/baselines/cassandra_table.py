@@ -65,6 +65,7 @@ def connect(address: Address, keyspace: str | None = KEYSPACE) -> Session:
 
 
 def prepare(address: Address, copies: int = 1) -> None:
+    """Creates the keyspace and the table unless they exist, and empties the table."""
     session = connect(address, None)
     session.execute(CREATE_KEYSPACE % copies)
     session.execute(CREATE_TABLE)

@@ -115,7 +115,7 @@ def durable_streams(directory: Path, count: int) -> Iterator[Streams]:
     Raises:
         Skip: The server could not be installed.
     """
-    script, port = _reference_server(), free_port()
+    script, port = _install_reference_server(), free_port()
     command = ["node", str(script), str(port), str(directory / "streams")]
     with launched("durable-streams", command, port, directory) as process:
         process.wait_until_serving(START_SECONDS)
@@ -130,7 +130,8 @@ def durable_streams(directory: Path, count: int) -> Iterator[Streams]:
         )
 
 
-def _reference_server() -> Path:
+def _install_reference_server() -> Path:
+    """Installs the reference server with npm unless it is cached; returns its script."""
     npm = shutil.which("npm")
     if npm is None:
         raise Skip("needs npm, which is not installed")

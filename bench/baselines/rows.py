@@ -70,6 +70,7 @@ def insert_wide(connection: apsw.Connection) -> Callable[[int, list[str]], None]
 
 
 INSERTS = {"executemany": insert_many, "one-statement": insert_wide}
+"""Each returns a function that inserts texts with ascending ids from a tick on; the caller commits."""
 
 
 def insert_for(path: Path, variant: str, seconds: float) -> float:
@@ -130,10 +131,7 @@ READS = {"python": read_in_python, "sql": shown_in_sql, "halves": shown_with_hal
 
 
 def read_for(path: Path, variant: str, seconds: float) -> float:
-    """Reads slices of 100 from random positions and encodes each as JSON; returns rows per second.
-
-    ``path`` may be the service's own file, so that both sides read exactly the same rows.
-    """
+    """Reads slices of 100 in random order and encodes each as JSON; returns rows per second."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=20)
     connection.execute("PRAGMA cache_size = -16384")
     qp: int = connection.execute("SELECT queue_partition FROM messages LIMIT 1").fetchall()[0][0]  # type: ignore[assignment]

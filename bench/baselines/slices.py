@@ -82,6 +82,7 @@ def rows_there(session: Session) -> int:
 
 
 def fill(address: cassandra_table.Address, count: int) -> None:
+    """Writes ``count`` rows with ascending ids into a partition of their own, in batches of :data:`ROWS`."""
     session = cassandra_table.connect(address)
     statement, texts = session.prepare(cassandra_table.INSERT), bodies(1000)
     for start in range(0, count, ROWS):
@@ -94,7 +95,7 @@ def fill(address: cassandra_table.Address, count: int) -> None:
 
 
 def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seconds: float) -> tuple[float, float]:
-    """Runs the callers concurrently; returns rows per second and CPU microseconds per row."""
+    """Runs the callers concurrently after one uncounted call each; returns rows per second and CPU µs per row."""
     session = cassandra_table.connect(cassandra_table.Address.from_environment())
     calls = [work(session, number) for number in range(callers)]
     for call in calls:

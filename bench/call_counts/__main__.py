@@ -30,8 +30,8 @@ def main() -> int:
     ]
     print(table(["operation", "files", "calls", "recorded files", "recorded calls"], rows) + "\n")
     if options.by_file is not None:
-        print(_by_file(calls[options.by_file]) + "\n")
-    print(_lines())
+        print(_make_file_table(calls[options.by_file]) + "\n")
+    print(_make_lines_table())
     if options.lower:
         record.lower(measured)
     elif record.lowered(measured, recorded) != recorded:
@@ -41,11 +41,11 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _by_file(calls: Counter[str]) -> str:
+def _make_file_table(calls: Counter[str]) -> str:
     return table(["file", "calls"], [[path, str(count)] for path, count in calls.most_common()])
 
 
-def _lines() -> str:
+def _make_lines_table() -> str:
     lines = lines_by_package()
     total = sum(count for name, count in lines.items() if name.split("/")[0] in PRODUCT)
     rows = [[name, f"{count:,}"] for name, count in lines.items()]

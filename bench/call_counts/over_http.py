@@ -62,13 +62,14 @@ class ProfiledService:
             operation()
         runs = []
         for _ in range(RUNS):
-            self._order("end")  # Waits until the previous operation is over.
-            self._order("begin")
+            self._order_profiler("end")  # Waits until the previous operation is over.
+            self._order_profiler("begin")
             operation()
-            runs.append(self._order("end"))
+            runs.append(self._order_profiler("end"))
         return fewest(runs)
 
-    def _order(self, text: str) -> Counter[str]:
+    def _order_profiler(self, text: str) -> Counter[str]:
+        """Sends an order to the profiler in the service; returns its answer. Raises Void after :data:`SECONDS`."""
         self._orders.send(text)
         if not self._orders.poll(SECONDS):
             raise Void("the profiler in the service did not answer in time")
@@ -116,6 +117,7 @@ def count_page(served: ProfiledService) -> Counter[str]:
 
 
 def with_sqs(directory: Path) -> Path:
+    """Writes a settings file that enables SQS; returns its path."""
     settings = directory / "queuey.toml"
     settings.write_text(SQS_SETTINGS)
     return settings
@@ -132,6 +134,7 @@ def prepare(directory: Path) -> AccessKey:
 
 
 def _log_in(caller: Caller) -> str:
+    """Logs in to the console by its form; returns the session's Cookie header."""
     form, headers = caller.ask("GET /console/login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 200)
     token = TOKEN.search(form)
     if token is None:

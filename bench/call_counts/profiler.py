@@ -61,7 +61,7 @@ class Profiler:
         )
 
     def settle(self) -> None:
-        """Waits until no function is called, so that work after the answer is counted, too."""
+        """Waits until no function is called, within limits, so that work after the answer is counted, too."""
         deadline = time.monotonic() + MAX_SETTLE_SECONDS
         before = -1
         while before != len(self._entered) and time.monotonic() < deadline:

@@ -36,7 +36,7 @@ State = Callable[[], object]
 
 
 async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -> Counter[str]:
-    """Returns the calls from the fetch of a message to its commit, from the run with the fewest files."""
+    """Returns the calls from the fetch of a message to its commit, from the warm run with the fewest files."""
     caller = Caller(port)
     async with AsyncClient(f"http://127.0.0.1:{port}", key=traffic.KEY, application=service.APPLICATION) as client:
         coordinator: AnyCoordinator
@@ -47,13 +47,13 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
         else:
             tree = loop_tree()
             coordinator = Coordinator(GROUP, lambda _: TreeLink(tree, LoopHost(), SESSION_TIMEOUT), SESSION_TIMEOUT)
-            state = lambda: _commits(tree)  # noqa: E731 - as above
+            state = lambda: _count_commits(tree)  # noqa: E731 - as above
         await coordinator.open()
         consumer = AsyncConsumer(client, coordinator, queues=[queue])
         worker = Worker(awaited, consumer, settings=WorkerSettings(commit_messages=1))
         serving = asyncio.create_task(worker.serve())
         await _until_owned(consumer)
-        runs = [await _run(profiler, state, caller, queue) for _ in range(WARM_RUNS + RUNS)]
+        runs = [await _count_one(profiler, state, caller, queue) for _ in range(WARM_RUNS + RUNS)]
         worker.stop()
         await asyncio.wait_for(serving, SECONDS)
         await coordinator.close()
@@ -67,7 +67,7 @@ async def _until_owned(consumer: AsyncConsumer) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _run(profiler: Profiler, state: State, caller: Caller, queue: str) -> Counter[str]:
+async def _count_one(profiler: Profiler, state: State, caller: Caller, queue: str) -> Counter[str]:
     """Posts a message and waits until it is committed and the worker is idle; returns the calls."""
     await asyncio.to_thread(profiler.settle)
     before, deadline = await asyncio.to_thread(state), time.monotonic() + SECONDS
@@ -81,7 +81,7 @@ async def _run(profiler: Profiler, state: State, caller: Caller, queue: str) -> 
     return profiler.end()
 
 
-def _commits(tree: Tree) -> int:
+def _count_commits(tree: Tree) -> int:
     return sum(1 + node.version for path, node in tree.nodes.items() if path.startswith(f"{OFFSETS}/"))
 
 

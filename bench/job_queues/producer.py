@@ -61,6 +61,7 @@ class Done(TypedDict):
 
 
 def measure_sending(side: Side, plan: Plan) -> Sent:
+    """Measures sending one by one, and in bulk after a reset. No worker runs."""
     # No worker runs, so the port does not matter.
     single_rate = pace(lambda: side.send("counted", 1, 0), plan["seconds"])
     if not side.bulk:
@@ -87,6 +88,7 @@ def calls_in(call: Callable[[], object], seconds: float) -> int:
 
 
 def fill(side: Side, ear: Receiver, jobs: int) -> None:
+    """Empties the queue and sends the jobs in bulk calls."""
     side.reset()
     for start in range(0, jobs, BULK_SIZE):
         side.send_many("counted", (ear.port, jobs), min(BULK_SIZE, jobs - start))
@@ -120,6 +122,7 @@ def print_line(value: Sent | Done) -> None:
 
 
 def main(module: str, plan: Plan) -> None:
+    """Measures sending and fills the queue; after a worker has done the jobs, measures delays on each connection."""
     connect: Callable[[], Side] = importlib.import_module(module).side
     side = connect()
     side.reset()

@@ -86,6 +86,7 @@ class Cycles(Generator):
         self.signer = None if signed is None else Signer(signed["key"], signed["action"], signed["path"])
 
     def settle(self, receipts: list[bytes]) -> bytes:
+        """Returns the request that acknowledges these receipts; in the end, the one that claims no more."""
         dialect = self.dialect.get("last", self.dialect) if self.settled >= self.cycle["count"] else self.dialect
         parts = [dialect["each"] % (number, receipt.decode()) for number, receipt in enumerate(receipts)]
         body = dialect["before"] + ",".join(parts) + dialect["after"]
@@ -94,6 +95,10 @@ class Cycles(Generator):
         return f"{dialect['settle']}{len(body)}\r\n\r\n{body}".encode()
 
     def work(self) -> Result:
+        """Claims and acknowledges until all connections have acknowledged all that they claimed.
+
+        The time ends with the last counted acknowledgement. Raises BadAnswer if no message comes for too long.
+        """
         for _ in range(self.cycle["connections"]):
             connection = Connection(self.cycle["port"])
             self.connections[connection.sock.fileno()] = connection
@@ -120,7 +125,7 @@ class Cycles(Generator):
         return self.result(settled_at_end, settled_at_end, seconds)
 
     def next_request(self, connection: Connection) -> None:
-        """Sends the acknowledgement of the claimed messages, or the next claim if messages remain."""
+        """Sends the acknowledgement of the claimed messages, else the next claim unless enough are acknowledged."""
         receipts = self.receipts.get(connection)
         if not receipts and self.settled >= self.cycle["count"]:
             self.waiting -= 1
@@ -130,7 +135,10 @@ class Cycles(Generator):
         self.send(connection)
 
     def receive_answer(self, connection: Connection) -> bool:
-        """Receives data; returns whether a complete answer claimed or acknowledged messages."""
+        """Receives data and sends the next request after a complete answer.
+
+        Returns whether the answer claimed or acknowledged messages. A wrong status is counted as an error.
+        """
         data = connection.sock.recv(262144)
         self.bodies[connection].append(data)
         answer = b"".join(self.bodies[connection])

@@ -73,12 +73,14 @@ class FixedRateGenerator(Generator):
         return {"answers": sum(map(len, self.times.values())), "errors": 0, "seconds": seconds, "times": self.times}
 
     def open(self) -> None:
+        """Opens one more connection, which is free."""
         connection = Connection(self.plan["port"])
         self.connections[connection.sock.fileno()] = connection
         self.epoll.register(connection.sock.fileno(), select.EPOLLIN)
         self.free.append(connection)
 
     def send_due(self) -> None:
+        """Sends the due requests on free connections, or on new ones up to :data:`MAX_CONNECTIONS`."""
         while self.due:
             if not self.free:
                 if len(self.connections) >= MAX_CONNECTIONS:
@@ -97,7 +99,7 @@ class FixedRateGenerator(Generator):
             self.free.append(connection)
 
     def kind(self) -> str:
-        """Returns the status of the last answer, with its outcome if it has one."""
+        """Returns the status of the last answer, with its outcome if it has one, and forgets it."""
         if not self.error:
             return self.status.decode()
         text, self.error = self.error, ""

@@ -128,6 +128,7 @@ class Generator:
                 return answers
 
     def send(self, connection: Connection) -> None:
+        """Sends the next request, or as much as the socket takes; :meth:`flush` sends the rest."""
         request = self.requests[self.number % len(self.requests)]
         if self.plan["numbered"]:
             request = request.replace(COUNTER, b"%07d" % (self.number % self.plan["numbered"]))
@@ -147,7 +148,7 @@ class Generator:
             self.epoll.modify(connection.sock.fileno(), select.EPOLLIN)
 
     def receive(self, connection: Connection) -> bool:
-        """Receives data; returns whether the answer is complete."""
+        """Receives data; returns whether the answer is complete. Another status is counted as an error."""
         data = connection.sock.recv(262144)
         self.received += len(data)
         if connection.left:
@@ -188,7 +189,8 @@ class Generator:
 
 
 def body_length(head: bytes) -> int:
-    """Returns the Content-Length of a response head.
+    """Returns the Content-Length of a response head; 0 for 204 without one.
+
 
     Raises:
         BadAnswer: The head has no Content-Length.
@@ -203,6 +205,7 @@ def body_length(head: bytes) -> int:
 
 
 def main(carry_out: Callable[[Any], Mapping[str, object]]) -> None:
+    """Reads the plan from standard input and prints the result; after a bad answer prints the error, exits with 1."""
     plan = json.load(sys.stdin)
     gc.disable()
     try:

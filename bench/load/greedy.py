@@ -109,6 +109,7 @@ UNCHECKED = ssl._create_unverified_context()
 
 
 async def use(port: int, kind: Kind, number: int) -> None:
+    """Opens one connection after another and exhausts each; the first one begins after a share of the pause."""
     await asyncio.sleep((kind.pause or SPREAD) * number / kind.connections)
     context = UNCHECKED if kind.scheme == "https" else None
     while True:
@@ -122,6 +123,10 @@ async def use(port: int, kind: Kind, number: int) -> None:
 
 
 async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Kind) -> None:
+    """Sends the request over and over, at the kind's pace, until the connection or a body ends.
+
+    A kind without a request only holds the connection; one that does not read never goes on after its request.
+    """
     ask = kind.ask.encode("latin-1")
     if not ask:
         await (asyncio.sleep(kind.pause) if kind.pause else reader.read())

@@ -62,6 +62,7 @@ class Listener(asyncio.Protocol):
         transport.write(self._ask)  # type: ignore[attr-defined] # it is a socket's transport
 
     def data_received(self, data: bytes) -> None:
+        """Records the delay of each message and, with ``each``, the first arrival of each id."""
         self.begun.set()
         now = time.time()
         self._heard += [now - float(match[1]) for match in self._times.finditer(data)]
@@ -73,7 +74,10 @@ class Listener(asyncio.Protocol):
 
 
 async def listen(plan: ListenPlan) -> ReceivedMessages:
-    """Listens until standard input has a line or ends."""
+    """Opens all streams and prints ``open``; listens until standard input has a line or ends.
+
+    Arrivals while streams are opened do not count. Exits with an error if a stream has ended.
+    """
     loop = asyncio.get_running_loop()
     heard: list[float] = []
     listeners: list[Listener] = []
@@ -103,5 +107,5 @@ async def listen(plan: ListenPlan) -> ReceivedMessages:
 
 
 if __name__ == "__main__":
-    given: ListenPlan = json.loads(sys.stdin.readline())
-    print(json.dumps(asyncio.run(listen(given))))
+    listen_plan: ListenPlan = json.loads(sys.stdin.readline())
+    print(json.dumps(asyncio.run(listen(listen_plan))))

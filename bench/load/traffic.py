@@ -60,7 +60,7 @@ def bodies(count: int, *, size: int = BODY_BYTES, seed: int = 1) -> list[str]:
 
 
 def request(method: str, path: str, body: str = "", headers: Mapping[str, str] | None = None) -> str:
-    """Returns a whole HTTP/1.1 request for the generator."""
+    """Returns a whole HTTP/1.1 request for the generator, with the key; only POST and PUT have a length."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Application {KEY}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     if method in {"POST", "PUT"}:
@@ -186,6 +186,7 @@ def sample(result: load.Result, spent: Sequence[float], each: int, messages: int
 
 
 def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
+    """Returns a row of the rates, with the medians of p50, p99 and CPU that were measured."""
     medians = {
         "p50 ms": statistics.median(sample.p50 for sample in samples),
         "p99 ms": statistics.median(sample.p99 for sample in samples),

@@ -70,7 +70,7 @@ class Waiting:
 
 @contextlib.contextmanager
 def waiting(server: Process, requests: Sequence[str]) -> Iterator[Waiting]:
-    """Holds long polls during the block, which begins once the server has accepted all of them."""
+    """Holds long polls during the block, which begins once the server counts all; waits until it counts none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < len(requests) + SPARE_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(len(requests) + SPARE_FILES, hard), hard))
@@ -113,6 +113,7 @@ def metric(server: Process, name: str) -> float:
 
 
 def get(server: Process, path: str) -> str:
+    """Returns the text of a resource that needs the application's key; raises Void unless the status is 200."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
         connection.request("GET", path, headers={"Authorization": f"Application {traffic.KEY}"})
         answer = connection.getresponse()

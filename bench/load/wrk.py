@@ -69,7 +69,7 @@ _MAX_EMPTY_SHARE = 0.01
 
 
 def script(job: Job) -> str:
-    return _SCRIPT.format(",".join(_quoted(text) for text in job.requests))
+    return _SCRIPT.format(",".join(_quote(text) for text in job.requests))
 
 
 def script_of_cycles(dialect: Dialect) -> str:
@@ -78,11 +78,11 @@ def script_of_cycles(dialect: Dialect) -> str:
     A connection may acknowledge what another one has claimed, because wrk does not tell its script which connection
     asks.
     """
-    fields = {name: _quoted(text) for name, text in dialect.items() if isinstance(text, str)}
+    fields = {name: _quote(text) for name, text in dialect.items() if isinstance(text, str)}
     return _CYCLES.format(**fields, joined=int("last" in dialect))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\r\n", "\\r\\n") + '"'
 
 
@@ -93,7 +93,7 @@ def run(server: Process, job: Job, *, seconds: float, connections: int = 64, bac
         Void: An answer was not a success, or a connection failed.
     """
     before = 0.0 if backend is None else backend.cpu_seconds()
-    sample = read(*_run(server, script(job), seconds, connections), job)
+    sample = read(*_run_script(server, script(job), seconds, connections), job)
     if backend is None:
         return sample
     return replace(sample, backend=(backend.cpu_seconds() - before) * 1e6 / (sample.answers * job.messages))
@@ -105,10 +105,10 @@ def run_cycles(server: Process, dialect: Dialect, *, seconds: float, connections
     Raises:
         Void: An answer was not a success, a connection failed, or the queue had too few messages.
     """
-    return read_cycles(*_run(server, script_of_cycles(dialect), seconds, connections), connections)
+    return read_cycles(*_run_script(server, script_of_cycles(dialect), seconds, connections), connections)
 
 
-def _run(server: Process, program: str, seconds: float, connections: int) -> tuple[str, float, str]:
+def _run_script(server: Process, program: str, seconds: float, connections: int) -> tuple[str, float, str]:
     """Runs wrk; returns its output, the CPU seconds of the server, and the error text for a bad result."""
     before = server.cpu_seconds()
     with tempfile.TemporaryDirectory() as directory:
@@ -151,7 +151,8 @@ def read_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sa
 
 
 def read(output: str, cpu: float, complaint: str, job: Job) -> Sample:
-    """Parses the output of wrk.
+    """Parses the output of wrk; raises Void with ``complaint`` for a bad one.
+
 
     Raises:
         Void: The output reports errors, or is not the output of wrk.

@@ -107,7 +107,7 @@ def before(bench: Bench) -> Report:
 
 @measure("tls-before", "The same behind TLS, without claims")
 def before_with_tls(bench: Bench) -> Report:
-    """Connections stay open, so no handshake is measured."""
+    """Needs wrk. Connections stay open, so no handshake is measured."""
     if wrk.PATH is None:
         raise Skip("wrk is not installed: the bench's own generators do not speak TLS")
     return _compare_on_sqlite(bench, "https")
@@ -172,7 +172,7 @@ class Side:
         self._seconds = bench.duration(4, 0.3)
         self._singles, self._hundreds = bench.count(4_000, 300), bench.count(40_000, 2_000)
         self.rounds = bench.count(9, 1)
-        with self._client() as client:
+        with self._open_client() as client:
             client.create_queue("bench")
             client.create_queue(READ)
             for queue in (JOBS, BACKLOG):
@@ -186,6 +186,7 @@ class Side:
             self._fill(BACKLOG, self._hundreds * (self.rounds + 2))
 
     def jobs(self) -> dict[str, Callable[[], Sample]]:
+        """Returns the runs by name. With TLS there are only posts and reads; SQS needs a key."""
         requests: dict[str, Job] = {
             "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
             "GET of 1": traffic.gets([f"{service.BASE}/{READ}?limit=1&since={place}" for place in self._places]),
@@ -212,13 +213,13 @@ class Side:
         calls["POST of 1 with a key, 64 connection(s)"] = lambda: self._send_numbered(keyed())
         if (side := self._sqs) is not None:
             calls["SQS send of 1, 64 connection(s)"] = lambda: sqs.send(side, self._seconds, 64, many=False)
-        return calls | self._claim_runs()
+        return calls | self._make_claim_runs()
 
     def _send_numbered(self, job: Job) -> Sample:
         """Sends numbered requests, which wrk cannot."""
         return traffic.run(self._server, job, seconds=self._seconds, backend=self._backend)
 
-    def _claim_runs(self) -> dict[str, Callable[[], Sample]]:
+    def _make_claim_runs(self) -> dict[str, Callable[[], Sample]]:
         cycles = partial(claims.run, self._server, backend=self._backend)
         single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
         many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)
@@ -233,13 +234,13 @@ class Side:
             calls[f"claims of {BATCH} of a backlog"] = partial(many, queue=BACKLOG)
         return calls
 
-    def _client(self) -> Client:
+    def _open_client(self) -> Client:
         url = f"{self._server.scheme}://127.0.0.1:{self._server.port}"
         return Client(url, key=traffic.KEY, application=service.APPLICATION, verify=self._server.scheme == "http")
 
     def _fill(self, queue: str, count: int) -> list[str]:
         texts = traffic.bodies(1000)
-        with self._client() as client:
+        with self._open_client() as client:
             return [stored.id for stored in client.send_many(queue, [texts[n % len(texts)] for n in range(count)])]
 
     def _acknowledge_claimed(self) -> Sample:
@@ -247,7 +248,7 @@ class Side:
         count = self._singles + CLIENTS  # Each connection may send one request after the last counted answer.
         self._fill(JOBS, count)
         receipts: list[str] = []
-        with self._client() as client:
+        with self._open_client() as client:
             while len(receipts) < count:
                 jobs = client.job_queue(JOBS).receive(min(1000, count - len(receipts)), ttl=CLAIMED_FOR, wait=10)
                 if not jobs:
@@ -268,7 +269,10 @@ class Side:
 
 
 def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
-    """Compares job by job. An earlier commit may fail where this one must not: such a round has the rate 0."""
+    """Compares rate, p99 and CPU job by job, each after an uncounted round.
+
+    An earlier commit may fail where this one must not: such a round has the rate 0.
+    """
     jobs = {name: side.jobs() for name, side in sides.items()}
     time.sleep(HORIZON)
     rows: list[Row] = []

@@ -59,6 +59,7 @@ def run(
     backend: Metered | None = None,
     joined: bool = False,
 ) -> Sample:
+    """Claims and acknowledges ``count`` messages, ``limit`` at a time, in a child process."""
     return cycle(server, dialect(limit, queue, joined=joined), count, connections, backend)
 
 
@@ -167,7 +168,10 @@ def one_over_two(samples: Mapping[str, list[Sample]]) -> Verdict:
 def ways(
     bench: Bench, server: processes.Process, queue: str = QUEUE, backend: Metered | None = None
 ) -> dict[str, tuple[int, Callable[[], Sample]]]:
-    """Returns the ways to claim single messages: the number of messages that each needs, and the call."""
+    """Returns the ways to claim single messages: the number of messages that each needs, and the call.
+
+    If wrk is installed, also by wrk, for a time.
+    """
     ways_by_form: dict[str, tuple[int, Callable[[], Sample]]] = {}
     for form in (TWO, ONE):
         joined, count = form == ONE, bench.count(4_000, 200)
@@ -192,7 +196,7 @@ class Supply:
         self._left = 0
 
     def claimed_by(self, cycles: Callable[[], Sample], count: int) -> Sample:
-        """Adds messages until the queue has ``count``, then runs ``cycles``."""
+        """Adds messages until the queue has ``count``, rests after that for :data:`REST`, and runs ``cycles``."""
         if self._left < count:
             self._fill(count - self._left)
             self._left = count

@@ -92,6 +92,7 @@ def microseconds(way: Callable[[bytes], int], texts: Sequence[bytes], count: int
 
 
 def as_wsgi(app: Callable[..., Any], body: bytes) -> int:
+    """Calls a WSGI application with a POST of the body, reads its whole answer, and returns the status."""
     status = 0
 
     def start_response(line: str, headers: object, error: object = None) -> None:

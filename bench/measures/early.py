@@ -47,30 +47,30 @@ def cassandra_early(bench: Bench) -> Report:
         }
         directory = bench.new_directory("one")
         with on_cassandra.serve(cassandra, directory, environment=ROOM) as server:
-            rows.append(Row("idle, no streams", [_query_rate(server, seconds)], "queries/s"))
+            rows.append(Row("idle, no streams", [_measure_query_rate(server, seconds)], "queries/s"))
             for kind, stream_paths in paths.items():
                 with listening(server, stream_paths, each=True) as heard:
                     time.sleep(settled)
-                    rows.append(Row(f"idle, {kind} streams", [_query_rate(server, seconds)], "queries/s"))
+                    rows.append(Row(f"idle, {kind} streams", [_measure_query_rate(server, seconds)], "queries/s"))
                     # The plain streams come first and warm up the processes.
-                    acknowledged = _post(queues, seconds, _store_poster(store))
+                    acknowledged = _post_for(queues, seconds, _make_store_poster(store))
                     time.sleep(settled)
-            _add_results("another service", _delays(heard[0], acknowledged), rows, verdicts)
+            _add_delays("another service", _find_delays(heard[0], acknowledged), rows, verdicts)
         with on_cassandra.serve(cassandra, bench.new_directory("two"), workers=2, environment=ROOM) as server:
             with listening(server, paths["early"], each=True) as heard, _connect(server) as (connection, own):
                 time.sleep(settled)
                 workers = _pids_by_port(server)
-                acknowledged = _post(queues, seconds, _http_poster(connection))
+                acknowledged = _post_for(queues, seconds, _make_http_poster(connection))
                 time.sleep(settled)
             others = {port for port, worker in workers.items() if worker != workers[own]}
-            delays = _delays(heard[0], acknowledged, others)
-            _add_results("another worker of the service", delays, rows, verdicts)
+            delays = _find_delays(heard[0], acknowledged, others)
+            _add_delays("another worker of the service", delays, rows, verdicts)
     load = os.getloadavg()[0]
     notes = [f"One node, {A_SECOND} messages a second to {INBOXES} inboxes; load of the machine at the end {load:.1f}."]
     return Report("", "", rows, verdicts, notes)
 
 
-def _add_results(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict]) -> None:
+def _add_delays(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict]) -> None:
     """Adds the delays to rows and verdicts. Raises Void with fewer than two."""
     if len(took) < 2:
         raise Void(f"too few messages arrived from {who}")
@@ -81,7 +81,7 @@ def _add_results(who: str, took: list[float], rows: list[Row], verdicts: list[Ve
     verdicts.append(Verdict(f"{who}, p99", [p99], unit="ms", goal=400, better="lower"))
 
 
-def _delays(heard: ReceivedMessages, acknowledged: Posted, ports: set[int] | None = None) -> list[float]:
+def _find_delays(heard: ReceivedMessages, acknowledged: Posted, ports: set[int] | None = None) -> list[float]:
     """Returns the seconds from acknowledgement to first event, of connections from these ports (None for all)."""
     return [
         arrived_at - acknowledged[identifier]
@@ -91,13 +91,15 @@ def _delays(heard: ReceivedMessages, acknowledged: Posted, ports: set[int] | Non
     ]
 
 
-def _query_rate(server: Process, seconds: float) -> float:
+def _measure_query_rate(server: Process, seconds: float) -> float:
+    """Returns the store's requests per second while this process waits for ``seconds``."""
     queries_before, began = store_requests(server), time.monotonic()
     time.sleep(seconds)
     return (store_requests(server) - queries_before) / (time.monotonic() - began)
 
 
-def _post(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], None]) -> Posted:
+def _post_for(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], None]) -> Posted:
+    """Posts to random queues, :data:`A_SECOND` times a second at random moments, and waits for another second."""
     rng, acknowledged = random.Random(1), Posted()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -107,7 +109,7 @@ def _post(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], N
     return acknowledged
 
 
-def _store_poster(store: Store) -> Callable[[Queue, Posted], None]:
+def _make_store_poster(store: Store) -> Callable[[Queue, Posted], None]:
     def post(queue: Queue, acknowledged: Posted) -> None:
         [position] = bridge.run(store.messages.append(queue, [NewMessage("x", 1, service.THREE_DAYS)]))
         acknowledged[ids.to_hex(position)] = time.time()
@@ -115,7 +117,7 @@ def _store_poster(store: Store) -> Callable[[Queue, Posted], None]:
     return post
 
 
-def _http_poster(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted], None]:
+def _make_http_poster(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted], None]:
     headers = {"Authorization": f"Application {traffic.KEY}", "Content-Type": "text/plain"}
 
     def post(queue: Queue, acknowledged: Posted) -> None:

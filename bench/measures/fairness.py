@@ -43,6 +43,7 @@ Sample = dict[str, Times]
 
 @contextlib.contextmanager
 def greedy(server: Process, kind: str) -> Iterator[None]:
+    """Runs the greedy processes of this kind during the block: none, two that only compute, or a load generator."""
     commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "bench.load.greedy", str(server.port), kind]])
     children = [subprocess.Popen([sys.executable, *command]) for command in commands]
     try:
@@ -117,6 +118,7 @@ def tls_strangers(bench: Bench) -> Report:
 
 
 def beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
+    """Measures the modest caller beside each kind of greed and beside none, in a new order each round."""
     directory = bench.new_directory("queuey")
     prepare(directory)
     samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}

@@ -140,6 +140,7 @@ def ours_embedded(bench: Bench) -> Contender:
 
 
 def with_worker(contender: Contender, name: str) -> Contender:
+    """Lets ``qdo work`` run the handler ``name`` of the contender's module, on the service of its environment."""
     url, app, key = contender.environment.values()
     handler = f"{SIDES}{contender.module}:{name}"
     options = ["--url", url, "--app", app, "--key", key, "--log-level", "warning"]
@@ -148,6 +149,11 @@ def with_worker(contender: Contender, name: str) -> Contender:
 
 
 Found = tuple[dict[str, Contender], str]
+"""Contenders by name, and the versions of their programs.
+
+Each function that returns this starts the system's server, if it has one, until ``stack`` closes. It raises
+:class:`Skip` if a program is not installed.
+"""
 
 
 def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
@@ -279,7 +285,8 @@ def of_slowest(groups: Sequence[Sequence[float]]) -> float:
 
 @contextlib.contextmanager
 def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Runs the producer; yields a function that reads its next line.
+    """Runs the producer until the block ends; yields a function that reads its next line.
+
 
     Raises:
         Void: The producer ended without a line.
@@ -338,7 +345,10 @@ def rows(samples: Mapping[str, Sequence[RoundResult]]) -> list[Row]:
 
 
 def verdicts(samples: Mapping[str, Sequence[RoundResult]]) -> list[Verdict]:
-    """Compares with the goals; of Celery's pools, the fastest counts."""
+    """Compares :data:`OURS` in jobs/s with procrastinate and with the fastest of Celery's pools.
+
+    The times from send to start are compared with a goal of 15 ms, with two processes on the slowest connections.
+    """
     goals = {name: 2.0 for name in samples if name == PROCRASTINATE}
     if celery := [name for name in samples if name.startswith(CELERY)]:
         goals[max(celery, key=lambda name: statistics.median(t.done for t in samples[name]))] = 1.0

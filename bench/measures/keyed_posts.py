@@ -56,6 +56,7 @@ def named_on_cassandra(bench: Bench) -> Report:
 
 
 def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
+    """Compares puts of new names, and puts of 100 names again and again, with posts. On Cassandra warms up its JVM."""
     texts, seconds = traffic.bodies(BATCH), bench.duration(2.5, 0.3)
 
     def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
@@ -78,6 +79,7 @@ def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None 
 
 
 def named_puts(texts: Sequence[str], prefix: str, number: int) -> Job:
+    """Returns puts whose names are the prefix and the request's number modulo ``number``."""
     path = f"{QUEUE}/named/{prefix}-{COUNTER.decode()}"
     puts = [traffic.request("PUT", path, text, {"Content-Type": "text/plain"}) for text in texts]
     return Job(puts, 200, numbered=number)

@@ -114,6 +114,7 @@ def original(bench: Bench) -> Report:
 
 
 def fastest(samples: dict[str, list[Sample]]) -> str:
+    """Returns the name of the side with the highest median rate."""
     return max(samples, key=lambda name: traffic.row(name, samples[name]).median)
 
 
@@ -139,7 +140,8 @@ def run_baseline(action: str, variant: str, path: Path, seconds: float) -> Sampl
 
 
 def check_slice(server: processes.Process, request: str) -> None:
-    """Checks that the service's answer has the contents that the baseline encodes.
+    """Checks the number of messages, and that they have the fields that the baseline encodes.
+
 
     Raises:
         Void: The answer differs.

@@ -55,7 +55,7 @@ def peer(bench: Bench) -> Report:
     "peers", "Messages and jobs beside other logs and queues, each with its messages on the disk first", peers=True
 )
 def others(bench: Bench) -> Report:
-    """All servers run concurrently and are measured in turn. A system that is not installed is skipped with a note."""
+    """Runs all servers concurrently and measures them in turn. A system not installed is skipped with a note."""
     notes, peers = list(NOTES), {}
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(Ours.serving(bench))
@@ -154,6 +154,8 @@ def reads(callers: int) -> Work:
 
 
 def jobs(callers: int) -> Work:
+    """Returns the work of claiming and acknowledging single messages, of which there are enough before each run."""
+
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
         count = bench.count(JOBS, 500)
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
@@ -244,6 +246,7 @@ def beside(bench: Bench, other: Process, ours: Process, asked: Goals) -> Report:
 
 
 def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
+    """Compares the rate of the service with that of ElasticMQ's faster protocol."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
     ours = next(name for name in samples if name.startswith("queuey"))
     ratios = paired(traffic.rates(samples[ours]), traffic.rates(samples[best]))

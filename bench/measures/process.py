@@ -56,6 +56,7 @@ def memory(bench: Bench) -> Report:
 
 
 def touch(server: Process, job: Job) -> traffic.Sample:
+    """Sends one request for each number."""
     return traffic.run(server, job, seconds=200, warm=0, count=job.numbered)
 
 
@@ -133,7 +134,7 @@ def embedded(bench: Bench) -> Report:
     verdicts: list[Verdict] = []
     for sync in ("normal", "full"):
         with contextlib.ExitStack() as stack:
-            senders = {name: stack.enter_context(side) for name, side in _senders(bench, stack, sync).items()}
+            senders = {name: stack.enter_context(side) for name, side in _prepare_senders(bench, stack, sync).items()}
             calls = {name: partial(sender.sends, bench.count(500, 20)) for name, sender in senders.items()}
             for call in calls.values():
                 call()
@@ -165,9 +166,10 @@ def embedded(bench: Bench) -> Report:
     return Report("", "", rows, verdicts, ["CPU: of the process that sends, and of the service where that is another."])
 
 
-def _senders(
+def _prepare_senders(
     bench: Bench, stack: contextlib.ExitStack, sync: str
 ) -> Mapping[str, contextlib.AbstractContextManager[Sender]]:
+    """Returns the sides by name; HTTP also with the other checkout, if there is one. Their services run already."""
     trees = {HTTP: ROOT}
     with contextlib.suppress(Skip):
         trees[HTTP_BEFORE] = before.trees()["before"]
@@ -175,15 +177,17 @@ def _senders(
     for name, tree in trees.items():
         directory = before.prepared(bench, tree, "http")
         server = stack.enter_context(service.serve(directory, sync=sync, environment={"PYTHONPATH": str(tree)}))
-        senders[name] = _sender("over_http", f"http://127.0.0.1:{server.port}", sync, tree, server)
-    senders[EMBEDDED] = _sender("embedded", str(bench.new_directory("embedded") / "jobs.db"), sync)
-    senders[STORE] = _sender("store", str(bench.new_directory("store")), sync)
-    senders[INSERT] = _sender("insert", str(bench.new_directory("insert") / "rows.db"), sync)
+        senders[name] = _start_sender("over_http", f"http://127.0.0.1:{server.port}", sync, tree, server)
+    senders[EMBEDDED] = _start_sender("embedded", str(bench.new_directory("embedded") / "jobs.db"), sync)
+    senders[STORE] = _start_sender("store", str(bench.new_directory("store")), sync)
+    senders[INSERT] = _start_sender("insert", str(bench.new_directory("insert") / "rows.db"), sync)
     return senders
 
 
 @contextlib.contextmanager
-def _sender(side: str, place: str, sync: str, tree: Path = ROOT, server: Process | None = None) -> Iterator[Sender]:
+def _start_sender(
+    side: str, place: str, sync: str, tree: Path = ROOT, server: Process | None = None
+) -> Iterator[Sender]:
     command = [sys.executable, str(ROOT / "bench" / "send_side.py"), side, place, sync]
     environment = {**inherited(), "PYTHONPATH": str(tree), "QUEUEY_KEY": KEY}
     with subprocess.Popen(

@@ -123,6 +123,7 @@ ACTIONS: dict[str, Callable[[int, random.Random], Job]] = {
     "listing 100 queues": listings,
     "reading an idle queue": idle_reads,
 }
+"""Functions that return requests for random queues; ``size`` is the number of existing queues."""
 
 
 @measure("deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue")

@@ -160,7 +160,7 @@ def cassandra_streams(bench: Bench) -> Report:
                 (server.cpu_seconds() - cpu_before) / passed * 100,
                 (store_requests(server) - queried) / passed,
             )
-            posted = _post(store, queues, seconds)
+            posted = _post_steadily(store, queues, seconds)
             time.sleep(store.read_delay(queues[0]) + 10)
         [result] = heard
         if result["messages"] != posted:
@@ -272,7 +272,12 @@ def store_requests(server: Process) -> float:
     return metric(server, "queuey_store_requests_total")
 
 
-def _post(store: Store, queues: list[Queue], seconds: float) -> int:
+def _post_steadily(store: Store, queues: list[Queue], seconds: float) -> int:
+    """Appends :data:`A_SECOND` messages per second to random queues; returns the number stored.
+
+    Raises:
+        Void: A message could not be stored.
+    """
     rng, text, begun = random.Random(1), traffic.bodies(1)[0], 0
 
     async def post() -> int:

@@ -127,7 +127,7 @@ def on_cassandra_nodes(bench: Bench) -> Report:
 
 
 def newest(server: Process) -> str:
-    """Returns the horizon of the queue with waiters; it has no message above this id."""
+    """Waits until nobody waits; returns the horizon of that queue, above which it has no message."""
     wait_until_idle(server, 0)
     return get(server, f"{service.BASE}/waits?limit=1").partition('"horizon":"')[2][:32]
 

@@ -17,7 +17,8 @@ BUILD_SECONDS = 900.0
 
 
 def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
-    """Builds a program from the Go files of a directory, unless the cache has it.
+    """Builds a program from the Go files of a directory, unless the cache has it; returns its path.
+
 
     Args:
         name: Name of the program.
@@ -29,7 +30,7 @@ def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
     """
     texts = {path.name: path.read_bytes() for path in sorted(source.glob("*.go"))}
     digest = sha256(repr((texts, dict(modules))).encode()).hexdigest()[:16]
-    program = _cache(name, digest) / name
+    program = _cache_directory(name, digest) / name
     if program.exists():
         return program
     shutil.rmtree(program.parent, ignore_errors=True)
@@ -38,28 +39,30 @@ def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
         (program.parent / file).write_bytes(text)
     requirements = [f"{module}@v{version}" for module, version in modules.items()]
     steps = (["mod", "init", name], ["get", *requirements], ["mod", "tidy"], ["build", "-o", name, "."])
-    _run(name, program.parent, steps)
+    _run_go(name, program.parent, steps)
     return program
 
 
 def installed(name: str, module: str, version: str) -> Path:
-    """Installs a program that is its own Go module, such as a server.
+    """Installs a program that is its own Go module, such as a server, unless the cache has it; returns its path.
+
 
     Raises:
         Skip: The program could not be built.
     """
-    directory = _cache(name, version)
+    directory = _cache_directory(name, version)
     if not (directory / name).exists():
         directory.mkdir(parents=True, exist_ok=True)
-        _run(name, directory, [["install", f"{module}@v{version}"]])
+        _run_go(name, directory, [["install", f"{module}@v{version}"]])
     return directory / name
 
 
-def _cache(name: str, version: str) -> Path:
+def _cache_directory(name: str, version: str) -> Path:
     return platformdirs.user_cache_path("queuey-bench") / f"{name}-{version}"
 
 
-def _run(name: str, directory: Path, steps: Iterable[Sequence[str]]) -> None:
+def _run_go(name: str, directory: Path, steps: Iterable[Sequence[str]]) -> None:
+    """Runs ``go`` for each step; raises Skip if it is not installed or a step fails."""
     go = shutil.which("go")
     if go is None:
         raise Skip("needs Go, which is not installed")

@@ -30,7 +30,7 @@ class Nodes:
         self._keyspaces: set[str] = set()
 
     def url(self, keyspace: str) -> str:
-        """Returns the ``store`` setting for a keyspace."""
+        """Returns the ``store`` setting for a keyspace, which :meth:`drop_keyspaces` will drop."""
         self._keyspaces.add(keyspace)
         return f"cassandra://{self.address.text}/{keyspace}"
 
@@ -43,6 +43,7 @@ class Nodes:
         return total / TICKS
 
     def drop_keyspaces(self) -> None:
+        """Drops the keyspaces of all URLs that were handed out."""
         session = connect(self.address, None)
         for keyspace in self._keyspaces:
             session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}", timeout=START_SECONDS)
@@ -55,9 +56,10 @@ class Nodes:
 
 @contextlib.contextmanager
 def cassandra(bench: Bench, count: int = 1, sync: Sync = "periodic") -> Iterator[Nodes]:
-    """Runs nodes with their data next to that of the other sides, or yields the shared node of a quick run.
+    """Runs nodes with their data next to that of the other sides; they are stopped after the block.
 
-    Nodes started here are stopped after the block.
+    A quick run of one node with the default ``sync`` uses the shared node, whose new keyspaces are dropped afterwards.
+
 
     Args:
         bench: Environment of the measure.

@@ -30,7 +30,8 @@ VERSIONS = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.versio
 
 
 def interpreter() -> Path:
-    """Returns the interpreter; creates its environment if necessary.
+    """Returns ``BENCH_JOBS_PYTHON``, or an interpreter whose cached environment it creates if necessary.
+
 
     Raises:
         Skip: The environment could not be created.

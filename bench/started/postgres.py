@@ -48,16 +48,17 @@ class Postgres:
             Void: A transaction failed.
         """
         options = ["-n", "-M", "prepared", "-c", str(CONNECTIONS), "-T", str(max(1, round(seconds)))]
-        output = self._run("pgbench", *options, "-f", str(self._script), "postgres")
+        output = self._run_program("pgbench", *options, "-f", str(self._script), "postgres")
         rate = re.search(r"tps = ([\d.]+)", output)
         if rate is None or "failed transactions: 0 " not in output:
             raise Void(output)
         return Sample(rate=float(rate[1]))
 
     def make_table(self) -> None:
-        self._run("psql", "-v", "ON_ERROR_STOP=1", "-c", TABLE, "postgres")
+        self._run_program("psql", "-v", "ON_ERROR_STOP=1", "-c", TABLE, "postgres")
 
-    def _run(self, program: str, *arguments: str) -> str:
+    def _run_program(self, program: str, *arguments: str) -> str:
+        """Runs one of Postgres' programs on this server; returns its output. Raises Void if it failed."""
         command = [str(self._programs / program), "-h", "127.0.0.1", "-p", str(self._port), "-U", USER, *arguments]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode:

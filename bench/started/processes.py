@@ -117,14 +117,14 @@ class Process:
 
 
 def commit(tree: Path = ROOT) -> str:
-    """Returns the commit of a checkout, marked if it has uncommitted changes."""
+    """Returns the short commit of a checkout, marked if it has uncommitted changes; ``no commit`` without Git."""
     command = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, with changes"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     return process.stdout.strip() or "no commit"
 
 
 def contents(tree: Path = ROOT) -> str:
-    """Returns a hash of the product's files, independent of commit and version: 12 hex digits."""
+    """Returns a hash of the product's files and their constraints, without the version: 12 hex digits."""
     files = [path for top in ("queuey", "qdo", "cql") for path in (tree / top).rglob("*") if path.is_file()]
     digest = sha256()
     for path in sorted([*files, tree / "constraints.txt"]):
@@ -140,11 +140,13 @@ def package(tree: Path) -> str:
 
 
 def inherited() -> dict[str, str]:
+    """Returns the environment without the settings of Queuey."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
 
 
 def output(module: str, *arguments: object, seconds: float, environment: Mapping[str, str] | None = None) -> str:
-    """Runs a module of the bench in a child process; returns its standard output.
+    """Runs a module of the bench in a child process for at most ``seconds``; returns its standard output.
+
 
     Raises:
         Void: The process failed.

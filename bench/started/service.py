@@ -36,6 +36,7 @@ def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool
 
 
 def furnish(store: Store, queues: Iterable[str]) -> None:
+    """Creates the application, the generator's key, and queues of one partition."""
     bridge.run(store.applications.create_application(APPLICATION))
     bridge.run(store.applications.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest()))
     for name in queues:
@@ -50,7 +51,7 @@ def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: i
 
 
 def places(store: Store, queue: Queue, room: int) -> list[str]:
-    """Returns every ``room``-th message id of partition 1 in order, without those of the last page."""
+    """Returns every ``room``-th message id of partition 1 in order, without those of the last page of 1,000 ids."""
     message_ids: list[str] = []
     page = bridge.run(store.messages.read(queue, [Slice(1, limit=1000)]))[0]
     while page.more and page.next is not None:
@@ -60,6 +61,7 @@ def places(store: Store, queue: Queue, room: int) -> list[str]:
 
 
 def expired_left(directory: Path) -> int:
+    """Counts the expired messages that are still in the file."""
     connection = apsw.Connection(str(directory / FILE), flags=apsw.SQLITE_OPEN_READONLY)
     sql = "SELECT count(*) FROM messages WHERE expires <= ?"
     count: int = connection.execute(sql, (ids.now_ticks(),)).fetchall()[0][0]  # type: ignore[assignment]

@@ -137,16 +137,17 @@ def handle(
 
 
 def counts(running: Sequence[Process]) -> list[int]:
-    return [_count(w) for w in running]
+    return [_read_count(w) for w in running]
 
 
-def _count(one: Process) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=30)
+def _read_count(worker: Process) -> int:
+    """Returns the handled messages from a worker's metrics; 0 before the first worker."""
+    connection = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=30)
     try:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
     except OSError as error:
-        raise Void(f"{one.name} does not serve its metrics: {error}\n{one.log_tail()}") from error
+        raise Void(f"{worker.name} does not serve its metrics: {error}\n{worker.log_tail()}") from error
     finally:
         connection.close()
     match = HANDLED.search(text)

@@ -55,14 +55,14 @@ def start_centres(each: int) -> Iterator[Centres]:
     """
     with contextlib.ExitStack() as opened:
         try:
-            centres = opened.enter_context(_start_centres(each))
+            centres = opened.enter_context(_start_nodes_and_link(each))
         except StartFailed:  # nodes started at the same time sometimes do not find each other
-            centres = opened.enter_context(_start_centres(each))
+            centres = opened.enter_context(_start_nodes_and_link(each))
         yield centres
 
 
 @contextmanager
-def _start_centres(each: int) -> Iterator[Centres]:
+def _start_nodes_and_link(each: int) -> Iterator[Centres]:
     nodes = 2 * each
     behind = [(nodes + index, STORAGE_PORT) for index in range(nodes)]
     block = claim([*ports(nodes), *behind])

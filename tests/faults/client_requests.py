@@ -55,6 +55,7 @@ class ClientRequests:
                 self._during_faults += (self._total - before) * (faulty and is_faulty())
 
     def _refresh(self, driver: Driver, node: str) -> None:
+        """Updates the counts of a node's connections; a node that does not answer keeps the old ones."""
         with contextlib.suppress(StoreUnavailable):
             for name, *connection, count in driver.run(CLIENTS, consistency="ONE", host=node):
                 if name == LOOP_CLIENT:

@@ -71,7 +71,8 @@ def store_on(
     row_age: float,
     proxies: Mapping[str, Proxy] = {},
 ) -> Store:
-    """Returns the store of a run on an emptied keyspace with a copy on each node.
+    """Returns the store of a run on a keyspace with a copy on each node, which is emptied and gets the timing.
+
 
     Args:
         cluster: Three nodes.
@@ -88,7 +89,7 @@ def store_on(
     return Store(
         span,
         options=("--store", url),
-        account=_account(url),
+        account=_create_account(url),
         nodes={**nodes, **proxies},
         settled=cluster.wait_until_settled,
         converged=lambda: converge(url),
@@ -116,7 +117,7 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
     return Store(
         span,
         options,
-        _account(url, QUEUEY_CASSANDRA_LOCAL_DC=CENTRES[0]),
+        _create_account(url, QUEUEY_CASSANDRA_LOCAL_DC=CENTRES[0]),
         {"link": centres.link},
         centres.cluster.wait_until_settled,
         lambda: converge(url, CENTRES[0]),
@@ -125,8 +126,8 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
     )
 
 
-def _account(url: str, **variables: str) -> Account:
-    """Creates an application and its key, as an operator does. If the application exists, adds a key."""
+def _create_account(url: str, **variables: str) -> Account:
+    """Creates an application and its key, or only a key if the application exists; returns the account."""
     for action in ("create", "key-add"):
         command = [sys.executable, "-m", "queuey", "app", action, APPLICATION, "--store", url, "--json"]
         completed = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def nodes_keyspace(cassandra_cluster: Cassandra) -> str:
-    """The URL of a keyspace with a copy of everything on each of three nodes. It is emptied for each test."""
+    """The URL of a keyspace with a copy of everything on each of three nodes. :func:`three_nodes` empties it."""
     from tests.servers import keyspaces  # noqa: PLC0415 - most tests here do not need the driver
 
     return keyspaces.make(cassandra_cluster, 3)
@@ -51,7 +51,7 @@ def centres_keyspace(package_centres: Centres) -> str:
 
 @pytest.fixture
 def centres(package_centres: Centres) -> Iterator[Centres]:
-    """The two data centres, for a test that cuts their link. It is healed afterwards."""
+    """The two data centres, for a test that cuts their link. Link and nodes are restored afterwards."""
     yield package_centres
     package_centres.link.heal()
     package_centres.cluster.restore()
@@ -59,7 +59,7 @@ def centres(package_centres: Centres) -> Iterator[Centres]:
 
 @pytest.fixture
 def three_nodes(cassandra_nodes: CassandraCluster, nodes_keyspace: str) -> MakeStore:
-    """Makes the store of a run on three nodes."""
+    """Returns a function that empties the keyspace and makes the store of a run on three nodes."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - most tests here do not need the driver
 
     return partial(store_on, cassandra_nodes, nodes_keyspace)
@@ -94,7 +94,7 @@ def proxied_nodes(package_proxied_nodes: ProxiedNodes) -> Iterator[ProxiedNodes]
 
 @pytest.fixture
 def three_proxied_nodes(proxied_nodes: ProxiedNodes, proxied_keyspace: str) -> MakeStore:
-    """Makes the store of a run on three nodes behind proxies."""
+    """Returns a function that empties the keyspace and makes the store of a run on three nodes behind proxies."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - most tests here do not need the driver
 
     return partial(store_on, proxied_nodes.cluster, proxied_keyspace, proxies=proxied_nodes.proxies)
@@ -102,7 +102,7 @@ def three_proxied_nodes(proxied_nodes: ProxiedNodes, proxied_keyspace: str) -> M
 
 @pytest.fixture(scope="package")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The service of the last release, from its commit, with the packages of this environment."""
+    """The service of the last release, from its commit, with the packages of this environment and all schema files."""
     from tests.releases import recording  # noqa: PLC0415 - it imports both products
 
     newest = max(recording.COMMITS, key=Version)

@@ -79,7 +79,7 @@ class MessageRun:
         self._seed = plan.seed
         waves = self._processes.waves(plan, self._written, rest)
         with self._processes.serving():
-            for queue, style in self._styles().items():
+            for queue, style in self._styles_by_queue().items():
                 fields = {"queue_name": queue, "partitions": len(style.partitions)}
                 make_queue(self._processes.addresses[0], self._processes.account, **fields)
             with self._run_traffic() as readers:
@@ -96,13 +96,13 @@ class MessageRun:
                 if reader.queue in QUEUES:
                     reader.read_beyond(marks[reader.queue])
             self._read_all(marks)
-        history = self._history()
+        history = self._read_history()
         limits = limits._replace(apart=bool(self._store.centres), deadline=self._store.span.deadline)
         counts = count(history, limits) | self._processes.request_counts
         violations, applied = check(history, MESSAGES, limits), checked(counts, MESSAGES)
         return Result(violations, counts, applied, history.faults, self._processes.output[-6000:], history)
 
-    def _history(self) -> History:
+    def _read_history(self) -> History:
         return History(self._records.all())
 
     def _await_calm(self, limits: Limits) -> None:
@@ -111,31 +111,36 @@ class MessageRun:
         self._await_success(limits)
 
     def _await_success(self, limits: Limits) -> None:
+        """Waits until requests succeed again, at most for :data:`CALM_SECONDS`; the verdict reports a failure."""
         with suppress(AssertionError):  # the verdict reports it
-            until(lambda: not [*available(self._history(), limits)], CALM_SECONDS, every=0.5)
+            until(lambda: not [*available(self._read_history(), limits)], CALM_SECONDS, every=0.5)
 
     def _post_marks(self) -> dict[str, dict[int, str]]:
+        """Posts a last message into each partition of each queue; returns their ids."""
         webs = self._processes.addresses
         return {
             queue: self._writer(f"marks-{queue}", webs, [queue], style).mark()[queue]
-            for queue, style in self._styles().items()
+            for queue, style in self._styles_by_queue().items()
         }
 
-    def _styles(self) -> dict[str, Style]:
-        """Returns the queues, and how to write to all their partitions."""
+    def _styles_by_queue(self) -> dict[str, Style]:
+        """Returns the queues and how to write to all their partitions; several data centres have one queue more."""
         usual = dict.fromkeys(QUEUES, SINGLE)
         return usual | (
             {SELDOM: SINGLE._replace(partitions=range(1, SELDOM_PARTITIONS + 1))} if self._store.centres else {}
         )
 
     def _read_all(self, marks: Mapping[str, dict[int, str]]) -> None:
-        """Reads everything several times, in each data centre if there are several."""
+        """Reads everything :data:`FULL_READS` times, in each data centre if there are several.
+
+        The copies are made to agree after the first read, or before it with several data centres.
+        """
         webs = self._processes.addresses
         groups = [[web] for web in webs] if self._store.centres else [webs]
         if self._store.centres:
             self._store.converged()
         for final in range(1, FULL_READS * len(groups) + 1):
-            for queue, style in self._styles().items():
+            for queue, style in self._styles_by_queue().items():
                 habit = Habit(tuple(style.partitions), limit=500, patience=PATIENCE)
                 self._reader(f"full-{final}.{queue}", queue, habit, groups[final % len(groups)], final).read_beyond(
                     marks[queue]
@@ -152,6 +157,7 @@ class MessageRun:
 
     @contextmanager
     def _run_traffic(self) -> Iterator[list[Reader]]:
+        """Runs all writers and readers during the block, and records stalls; yields the readers."""
         readers = self._make_readers()
         stalls = partial(record_stalls, add=self._journal.add, target="", longest=STILL)
         with running([*(writer.run for writer in self._make_writers()), *(reader.run for reader in readers), stalls]):
@@ -174,6 +180,7 @@ class MessageRun:
         return Writer(name, webs, self._processes.account, queues, style, self._journal, self._seed)
 
     def _make_readers(self) -> list[Reader]:
+        """Returns readers of all habits. With several data centres, each reader stays in one of them."""
         first, second = QUEUES
         webs = self._processes.addresses
         kinds: dict[str, tuple[str, Habit]] = {"both": (first, Habit()), "merged": (second, Habit(merge=True))}

@@ -43,7 +43,7 @@ class PostedRun:
     def _post(
         self, queues: Sequence[str], style: Style, posters: int, plan: Plan, *, rest: float, calm_seconds: float
     ) -> None:
-        """Posts, with some time without faults before and after all faults."""
+        """Posts, with some time without faults before and after all faults, and performs the plan's faults."""
         webs, account = self._processes.addresses, self._processes.account
         writers = [
             Writer(f"poster-{number}", webs, account, queues, style, self._journal, plan.seed)
@@ -60,6 +60,7 @@ class PostedRun:
         return History(self._records.all())
 
     def _result(self, history: object, rules: Rules, counts: Mapping[str, int]) -> Result:
+        """Checks the history against the rules; returns the result, with the counts of the nodes' requests."""
         counts = {**counts, **self._processes.request_counts}
         faults, output = self._posted().faults, self._processes.output[-6000:]
         return Result(check(history, rules), counts, checked(counts, rules), faults, output, history)

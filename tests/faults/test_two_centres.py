@@ -146,7 +146,7 @@ class Party:
     position: Position = ids.FIRST
 
     def looks_too_early(self) -> None:
-        """Reads in one data centre a message that only the other one has."""
+        """Waits until the near data centre could show the message, which only the far one has, and reads nothing."""
         until(lambda: self.near._clock.now() > self.position[0] + (D + 0.5) * TICKS_PER_SECOND)
         assert shown(self.near, self.queue) == []
 

@@ -41,7 +41,7 @@ def opened(centre_stores: CentreStores) -> list[CassandraStore]:
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """Repeats a call until it succeeds."""
+    """Repeats a call until the store is available and its key is not in use; fails after a limit."""
     limit = time.monotonic() + 2 * PATIENCE
     while True:
         try:
@@ -52,7 +52,7 @@ def patiently(call: Callable[[], T]) -> T:
 
 
 def shown(store: Store, queue: Queue) -> list[str]:
-    """Returns the bodies that a reader by time is shown."""
+    """Returns the sorted bodies that a reader by time is shown."""
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return sorted(str(message.body) for message in page.messages)
 
@@ -169,7 +169,7 @@ def enter(store: Store, queue: Queue) -> Way:
 
 
 def body_of(way: Way) -> str | None:
-    """Returns the body of the name's message."""
+    """Returns the body of the message with the name, or None."""
     service, access = way
     message = BlockingNames(service).fetch(access, "n")
     return None if message is None else str(message.body)

@@ -37,7 +37,7 @@ class Span(NamedTuple):
     delay: float
 
     def timing(self, difference: float, row_age: float) -> Timing:
-        """Returns the timing of a keyspace with S and C in seconds. The rest of D is for undo writes."""
+        """Returns the timing of a keyspace with S and C in seconds. What remains of D, if any, is for undo writes."""
         level = LevelTiming(self.deadline, max(0.0, self.delay - self.deadline - difference), self.delay)
         return Timing(difference, row_age, {"strong": level, "very_strong": level})
 
@@ -133,7 +133,7 @@ class WebProcess:
         self.served.kill()
 
     def start(self) -> None:
-        """Restarts it and waits until it serves."""
+        """Starts it again on its port and waits until it serves; keeps its earlier output."""
         self.earlier = self.output
         self.served = self._serve(self.served.port)
         self.wait_until_serving()
@@ -165,9 +165,9 @@ class OneWorker:
         """Waits until the service has replaced it. Fails at once if the service has ended."""
         process = self._service.served.process
         deadline = time.monotonic() + START_SECONDS
-        while len(found := self._workers()) < len(self._pids) or found == self._pids:
+        while len(pids := self._find_workers()) < len(self._pids) or pids == self._pids:
             assert process.poll() is None, f"the service ended with {process.returncode}:\n{self._service.output}"
-            assert time.monotonic() < deadline, f"no worker was replaced: {found}\n{self._service.output}"
+            assert time.monotonic() < deadline, f"no worker was replaced: {pids}\n{self._service.output}"
             time.sleep(0.05)
 
     def pause(self) -> None:
@@ -177,10 +177,11 @@ class OneWorker:
         os.kill(self._pids[self._number - 1], signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        self._pids = self._workers()
+        self._pids = self._find_workers()
         os.kill(self._pids[self._number - 1], number)
 
-    def _workers(self) -> list[int]:
+    def _find_workers(self) -> list[int]:
+        """Returns the sorted process ids of the service's workers; none after its end."""
         pid = self._service.served.process.pid
         try:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -254,6 +255,7 @@ class Webs:
             (self._directory / "output.txt").write_text(self.output)
 
     def _serve(self, name: str, port: int | None) -> Served:
+        """Starts a service, with the options, the clock and the program that the store has for it."""
         options = [*self._store.options, *self._store.centres.get(name, ()), "--workers", str(self._workers)]
         ahead = self._store.clocks.get(name, 0.0)
         clock = {"PYTHONPATH": str(WITH_WRONG_CLOCKS), "WALL_CLOCK_AHEAD": str(ahead)} if ahead else {}
@@ -262,7 +264,10 @@ class Webs:
         return Served(self._directory, options, port=port, variables=variables, program=program.words)
 
     def hit(self, step: Step) -> str:
-        """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it."""
+        """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it.
+
+        Returns the target.
+        """
         name, _, worker = step.target.partition("/")
         victim: Any = self._processes.get(name) or self._store.nodes[name]
         faulty = [name] if name in self._store.nodes else []
@@ -275,6 +280,7 @@ class Webs:
         return step.target
 
     def waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:
+        """Returns the written schedule that the plan names, or else drawn waves."""
         if plan.faults in written:
             return written[plan.faults]
         workers = [f"{name}/{number}" for name in self._names for number in range(1, self._workers + 1)]

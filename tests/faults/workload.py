@@ -96,15 +96,18 @@ class Writer:
         self._close()
 
     def mark(self) -> dict[str, dict[int, str]]:
-        """Posts to every partition of every queue until each has accepted one message. Returns their ids."""
+        """Posts to every partition of every queue until each has accepted one message. Returns their ids.
+
+        Fails if a partition accepts none for :data:`CATCH_UP_SECONDS`.
+        """
         marks: dict[str, dict[int, str]] = {}
         until = now() + CATCH_UP_SECONDS
         for queue, partition in itertools.product(self.queues, self.style.partitions):
             lines = itertools.cycle(self._lines)
-            post = self._post(next(lines), queue, (Sent(self._body(0), partition),))
+            post = self._post(next(lines), queue, (Sent(self._make_body(0), partition),))
             while not post.ids and now() < until:
                 threading.Event().wait(0.2)
-                post = self._post(next(lines), queue, (Sent(self._body(0), partition),))
+                post = self._post(next(lines), queue, (Sent(self._make_body(0), partition),))
             assert post.ids, f"nothing is taken any more: {post}"
             marks.setdefault(queue, {})[partition] = post.ids[0]
         self._close()
@@ -114,15 +117,15 @@ class Writer:
         for line in self._lines:
             line.close()
 
-    def _body(self, n: int) -> str:
+    def _make_body(self, n: int) -> str:
         return f"{self.name}.{self._number}.{n}"
 
     def _draw(self) -> tuple[Sent, ...]:
-        """Draws the messages of a post. A writer that writes each partition once takes the next unused one."""
+        """Draws the messages of a post, some with a delay. With ``once``, each takes the next unused partition."""
         rng, style = self._rng, self.style
         return tuple(
             Sent(
-                self._body(n),
+                self._make_body(n),
                 self._unused.pop() if style.once else rng.choice(style.partitions),
                 round(rng.uniform(0.05, LONGEST_DELAY), 2) if rng.random() < style.delayed else 0.0,
             )
@@ -130,9 +133,9 @@ class Writer:
         )
 
     def _post(self, line: Line, queue: str, sent: tuple[Sent, ...]) -> Post:
-        """Sends one post and records it. Raises NotSent if no connection could be made."""
+        """Sends one post, some with a short timeout, and records it. Raises NotSent if the connection was refused."""
         self._number += 1
-        body, headers = _request(sent, self._last)
+        body, headers = _make_request(sent, self._last)
         timeout = self._rng.uniform(*HASTE) if self._rng.random() < self.style.hasty else PATIENCE
         start = now()
         try:
@@ -147,7 +150,7 @@ class Writer:
             queue=queue,
             sent=sent,
             status=answer.status,
-            outcomes=_outcomes(answer, len(sent)),
+            outcomes=_find_outcomes(answer, len(sent)),
             ids=tuple(one["key"] for one in answer.content["messages"]) if answer.status == 201 else (),
             after=self._last,
             retry_after=answer.retry_after,
@@ -157,7 +160,7 @@ class Writer:
         return post
 
 
-def _request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dict[str, str]]:
+def _make_request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dict[str, str]]:
     """Returns the body and headers of a post: JSON for several messages, plain text for one."""
     headers = {"X-After": after} if after else {}
     if len(sent) > 1:
@@ -170,13 +173,13 @@ def _request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dict[str
     return one.body.encode(), headers
 
 
-def _outcomes(answer: Answer, size: int) -> tuple[Outcome, ...]:
-    """Returns the outcome of each message; unknown where the answer has none."""
+def _find_outcomes(answer: Answer, size: int) -> tuple[Outcome, ...]:
+    """Returns the outcome of each message, from the status and the answer: acknowledged, none, or else unknown."""
     outcomes = answer.content.get("outcomes", [answer.content.get("outcome")] * size)
-    return tuple(_outcome(answer, outcomes[n]) for n in range(size))
+    return tuple(_find_outcome(answer, outcomes[n]) for n in range(size))
 
 
-def _outcome(answer: Answer, told: object) -> Outcome:
+def _find_outcome(answer: Answer, told: object) -> Outcome:
     if answer.status == 201:
         return "acknowledged"
     return "none" if told == "none" else "unknown"
@@ -237,16 +240,17 @@ class Reader:
         self._pages = 0
 
     def run(self, stop: threading.Event) -> None:
+        """Reads page after page until stopped; rests if there is nothing more."""
         while not stop.is_set():
-            if not self._step(self.habit.wait):
+            if not self._read_page(self.habit.wait):
                 stop.wait(self._rng.expovariate(1 / self.habit.pause))
         self._close()
 
     def read_beyond(self, marks: dict[int, str]) -> None:
-        """Reads on until everything up to these ids, one per partition, was shown, or for too long."""
+        """Reads on until the cursor is above these ids, one per partition, at most for :data:`CATCH_UP_SECONDS`."""
         until = now() + CATCH_UP_SECONDS
         while not self._is_beyond(marks) and now() < until:
-            if not self._step(0):
+            if not self._read_page(0):
                 threading.Event().wait(0.1)
         self._close()
 
@@ -256,51 +260,54 @@ class Reader:
 
     def _is_beyond(self, marks: dict[int, str]) -> bool:
         """Returns whether the cursor is above these ids in all partitions."""
-        cursors = _cursors(self._cursor)
+        cursors = _parse_cursors(self._cursor)
         return bool(cursors) and all(
             ids.parse_position(cursor) > ids.parse_position(marks[number]) for number, cursor in cursors.items()
         )
 
-    def _step(self, wait: int) -> bool:
-        """Reads a page. Returns whether there is more at once."""
+    def _read_page(self, wait: int) -> bool:
+        """Reads a page and records it. Returns whether there is more at once.
+
+        Avoids a web process that does not answer; a read that was not sent is not recorded.
+        """
         if self.habit.anew:
             self._cursor = ""
             self._pages += 1
         line = self._choose_line()
         start = now()
         try:
-            answer = line.ask("GET", self._path(wait), timeout=wait + self.habit.patience)
+            answer = line.ask("GET", self._make_path(wait), timeout=wait + self.habit.patience)
         except NotSent:
             self._avoid(line)
             return False
         except Unanswered as error:
             self._avoid(line)
             answer = Answer(ONLY_SENT, retry_after=False, content={}, text=str(error))
-        self.journal.add(self._record(line.web, start, answer))
+        self.journal.add(self._make_record(line.web, start, answer))
         if answer.status != 200:
             return False
         self._cursor = answer.content["cursor"]
         return bool(answer.content["more"])
 
     def _choose_line(self) -> Line:
-        """Returns the connection for the next page: another random one, unless it has just switched away from one."""
+        """Returns a random connection for the next page; the same one for :data:`STAY` pages after a switch."""
         self._staying -= 1
         if self._staying < 0:
             self._line = self._rng.choice(self._lines)
         return self._line
 
     def _avoid(self, line: Line) -> None:
-        """Switches to another web process for some time."""
+        """Switches to another web process for the next :data:`STAY` pages."""
         self._line = self._rng.choice([other for other in self._lines if other is not line] or self._lines)
         self._staying = STAY
 
-    def _path(self, wait: int) -> str:
+    def _make_path(self, wait: int) -> str:
         habit = self.habit
         path = f"/{self.queue}?partitions={','.join(map(str, habit.partitions))}&limit={habit.limit}"
         path += f"&since={self._cursor}" if self._cursor else ""
         return path + ("&merge=true" if habit.merge else "") + (f"&wait={wait}" if wait else "")
 
-    def _record(self, web: Web, start: float, answer: Answer) -> Read:
+    def _make_record(self, web: Web, start: float, answer: Answer) -> Read:
         """Returns the record of a page. A refused read has no messages and no cursors."""
         good = answer.status == 200
         content = answer.content
@@ -312,7 +319,7 @@ class Reader:
             queue=self.queue,
             partitions=self.habit.partitions,
             status=answer.status,
-            since=_cursors(self._cursor),
+            since=_parse_cursors(self._cursor),
             merge=self.habit.merge,
             horizon=content["horizon"] if good else "",
             shown=tuple(Shown(one["partition"], one["message_id"], one["body"]) for one in content["messages"])
@@ -325,6 +332,6 @@ class Reader:
         )
 
 
-def _cursors(text: str) -> dict[int, str]:
+def _parse_cursors(text: str) -> dict[int, str]:
     """Parses a cursor such as ``1:<id>,2:<id>``."""
     return {int(number): name for number, _, name in (part.partition(":") for part in text.split(",") if part)}

@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Repeats the run with its test, or writes and prints the table of all reports; returns the exit code."""
     options = parser().parse_args(arguments)
     if options.run == "report":
         reports.PAGE.write_text(reports.rewrite(reports.PAGE.read_text(), reports.read()))

@@ -44,6 +44,7 @@ Wave = tuple[Step, ...]
 
 
 def inflict(kind: str, victims: Collection[Any], seconds: float) -> None:
+    """Does a fault to all victims, and undoes it after ``seconds``."""
     do, undo = FAULT_ACTIONS[kind]
     for victim in victims:
         do(victim)
@@ -55,7 +56,8 @@ def inflict(kind: str, victims: Collection[Any], seconds: float) -> None:
 def perform_waves(
     waves: Iterable[Wave], do: Callable[[Step], str], add: Callable[[Fault], None], *, rest: float = 0.0
 ) -> None:
-    """Performs waves one after another. Raises the first error.
+    """Performs waves one after another, the faults of a wave each at its time. Raises the first error.
+
 
     Args:
         waves: The faults to perform.

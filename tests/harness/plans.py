@@ -106,7 +106,7 @@ def plans(run: str, *usual: Plan) -> pytest.MarkDecorator:
 
 
 def verify(plan: Plan, run: Callable[[], Result], record: Record) -> Result:
-    """Carries out a run and writes its report. Fails if a rule is broken or too little happened."""
+    """Carries out a run, and writes its report even if it fails. Fails if a rule is broken or too little happened."""
     print(f"To repeat this run: {plan.line}")  # pytest shows this line when the test fails
     start = now()
     report = reports.Report(plan.run, plan.seed, plan.line)
@@ -133,9 +133,9 @@ def fault_minutes() -> float:
 
 
 def long_plan(seed: int, faults: str, least: Mapping[str, int], minute: float = 60.0) -> Plan:
-    """Returns the plan of a long run, with ``minute`` seconds of faults a minute.
+    """Returns the plan of a long run, with ``minute`` seconds of faults for each of :func:`fault_minutes`.
 
-    ``least`` is for :data:`DEFAULT_FAULT_MINUTES`.
+    ``least`` is for :data:`DEFAULT_FAULT_MINUTES`, and scaled.
     """
     minutes = fault_minutes()
     return Plan(

@@ -44,7 +44,7 @@ class Proxy:
 
     @classmethod
     def to(cls, connect_string: str) -> Self:
-        """Returns a proxy on a free port for the server ``address:port``, the first of a comma-separated list."""
+        """Returns a proxy on a free port for ``address:port``; of a comma-separated list, for the first one."""
         host, _, port = connect_string.partition(",")[0].rpartition(":")
         return cls({("127.0.0.1", free_port()): (host, int(port))})
 
@@ -61,12 +61,12 @@ class Proxy:
         self._run(self._listen())
 
     def silence(self) -> None:
-        """Keeps connections open and accepts new ones, but forwards nothing."""
+        """Keeps connections open and accepts new ones, but forwards nothing until :meth:`resume`."""
         self._loop.call_soon_threadsafe(self._sending.clear)
         self.mute()
 
     def mute(self) -> None:
-        """Forwards what clients send, but not the server's answers."""
+        """Forwards what clients send, but not the server's answers, until :meth:`resume`."""
         self._loop.call_soon_threadsafe(self._answering.clear)
 
     def resume(self) -> None:
@@ -79,6 +79,7 @@ class Proxy:
         return len(self._writers) // 2
 
     def close(self) -> None:
+        """Cuts everything, and ends the thread."""
         self.cut()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(READY_SECONDS)
@@ -105,6 +106,7 @@ class Proxy:
             writer.transport.abort()
 
     async def _serve(self, far: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forwards a connection in both directions until one of them ends; then resets both sides."""
         opened = [writer]
         self._writers.add(writer)
         try:
@@ -112,7 +114,7 @@ class Proxy:
             opened.append(onward)
             self._writers.add(onward)
             directions = (reader, onward, self._sending), (answers, writer, self._answering)
-            passing = {asyncio.create_task(self._pass(*direction)) for direction in directions}
+            passing = {asyncio.create_task(self._forward(*direction)) for direction in directions}
             await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
             pass
@@ -122,7 +124,7 @@ class Proxy:
                 self._writers.discard(stream)
 
     @staticmethod
-    async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: asyncio.Event) -> None:
+    async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: asyncio.Event) -> None:
         """Forwards bytes while allowed. A connection that ends while silenced stays open until it is allowed again."""
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):

@@ -72,10 +72,11 @@ def read() -> list[Report]:
 
 
 def table(reports: Iterable[Report]) -> str:
-    return "\n".join([HEAD, *map(_row, reports)])
+    return "\n".join([HEAD, *map(_make_row, reports)])
 
 
-def _row(report: Report) -> str:
+def _make_row(report: Report) -> str:
+    """Returns the line of a report in the table, with the options of its command."""
     options = report.repeat.partition(f"{report.run} ")[2]
     cells = (
         f"{report.run} `{options}`",

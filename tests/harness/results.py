@@ -44,7 +44,10 @@ class Result(NamedTuple):
         return count_kinds(self.faults)
 
     def explain(self) -> str:
-        """Renders the violations (the first of each rule ahead of the others), counts, faults and notes."""
+        """Renders the violations (the first of each rule ahead of the others), counts, faults and notes.
+
+        Shows only some violations, and only the last faults.
+        """
         first = {violation.rule: violation for violation in reversed(self.violations)}.values()
         shown = [*first, *(violation for violation in self.violations if violation not in first)][:MAX_VIOLATIONS_SHOWN]
         faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.target}" for one in self.faults[-MAX_FAULTS_SHOWN:]]

@@ -24,6 +24,7 @@ PATIENCE = 30_000
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
+    """Runs Chromium without a sandbox during the block; expectations wait for :data:`PATIENCE`."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -37,7 +38,7 @@ def chromium() -> Iterator[Browser]:
 
 @cache
 def axe_core() -> str:
-    """Returns the source of axe-core, downloaded once."""
+    """Returns the source of axe-core, downloaded once. Skips the test if that is not possible."""
     if NPM is None:
         pytest.skip("needs npm, which is not installed")
     directory = platformdirs.user_cache_path("queuey-tests") / f"axe-core-{AXE}"

@@ -66,6 +66,7 @@ class JavaProgram:
         self.process.stdin.flush()
 
     def next(self) -> str:
+        """Returns the next answer, or ``ready``; skips other lines. Fails if the program has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line == "ready\n" or self._says(line):

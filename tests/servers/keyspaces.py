@@ -50,6 +50,7 @@ class LastingDriver(Driver):
     """A driver that passes its connection on to the next one: connecting takes as long as a test."""
 
     def _open(self) -> None:
+        """Takes the connection to this keyspace with these options; opens it if there has been none."""
         options = self._options
         key = self.target, self._keyspace, options.local_dc, options.speculative, options.timeout
         with _opening:
@@ -99,12 +100,12 @@ def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | No
 
 
 def empty(url: str) -> None:
-    """Removes all applications, keys, queues and records. Data of queues becomes unreachable."""
+    """Removes all applications, keys, queues, groups and records. Data of queues becomes unreachable."""
     if url not in _drivers:
         _drivers[url] = Driver(parse_url(url), OPTIONS)
     driver = _drivers[url]
     assert driver.ready(60), driver.problem()
-    for statement, values in _removals(driver):
+    for statement, values in _find_removals(driver):
         driver.run(statement, values, serial="SERIAL")
     for application, shard in driver.run(Statement("SELECT DISTINCT application, shard FROM queue_index")):
         driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
@@ -118,6 +119,7 @@ def go_by(url: str, timing: Timing, local_dc: str | None = None) -> None:
 
 
 def close() -> None:
+    """Closes all kept drivers and connections."""
     while _drivers:
         _drivers.popitem()[1].close()
     while _connections:
@@ -125,7 +127,8 @@ def close() -> None:
         cluster.shutdown()
 
 
-def _removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
+def _find_removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
+    """Yields a conditional deletion of each row of the catalogue, and of each group's head."""
     for table, key in CATALOGUE.items():
         where = " AND ".join(f"{column} = ?" for column in key)
         remove = Statement(f"DELETE FROM {table} WHERE {where} IF EXISTS", idempotent=False)

@@ -129,7 +129,7 @@ class CassandraAddresses:
 
     @classmethod
     def parse(cls, text: str) -> CassandraAddresses:
-        """Parses ``host1,host2[:port]``. The last port named is used for all hosts."""
+        """Parses ``host1,host2[:port]``. The last port named is used for all hosts, else the default one."""
         hosts, port = [], NATIVE_PORT
         for part in text.split(","):
             host, _, number = part.strip().partition(":")
@@ -154,9 +154,8 @@ class Way(enum.Enum):
 
 
 def choose(variable: str, environment: Mapping[str, str], nodes: int, docker: Callable[[], bool]) -> Way:
-    """Returns the source of servers.
+    """Returns the source of servers: running ones if the variable names any, else Docker for one, else processes.
 
-    Three nodes are there to be broken and reached one by one, so they must be processes of this machine.
 
     Args:
         variable: The environment variable that names running servers.
@@ -196,7 +195,10 @@ def names_of(item: pytest.Item) -> set[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Downloads the servers' jars before the first test, so that no test's time includes it."""
+    """Downloads the jars of the servers that collected tests need, so that no test's time includes it.
+
+    A test's fixture reports the error if that failed.
+    """
     config = session.config
     if config.getoption("--without-servers") or config.getoption("--collect-only"):
         return
@@ -223,6 +225,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
+    """Starts one node in a container if Docker offers it, else as a process; ``opened`` ends it."""
     if choose(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE)) is Way.DOCKER:
         host, port = opened.enter_context(containers.cassandra(CASSANDRA_IMAGE))
         return SharedServer(f"{host}:{port}")
@@ -232,6 +235,7 @@ def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
 
 
 def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
+    """Starts one server in a container if Docker offers it, else as a process; ``opened`` ends it."""
     if choose(ZOOKEEPER_VARIABLE, os.environ, 1, lambda: containers.offers(ZOOKEEPER_IMAGE)) is Way.DOCKER:
         host, port = opened.enter_context(containers.zookeeper(ZOOKEEPER_IMAGE))
         return SharedServer(f"{host}:{port}")
@@ -240,6 +244,7 @@ def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
 
 
 def _get_shared(config: pytest.Config, name: str) -> SharedServer:
+    """Returns a shared server, which the controlling process starts at the first request."""
     servers = config.stash[FOUND]
     if name not in servers:
         worker = getattr(config, "workerinput", None)
@@ -299,7 +304,7 @@ def cassandra_cluster(servers: contextlib.ExitStack) -> Cassandra:
 
 @pytest.fixture
 def cassandra_nodes(cassandra_cluster: Cassandra) -> Iterator[CassandraCluster]:
-    """The three nodes, for a test that breaks them. They are restored afterwards."""
+    """The three nodes, restored after the test, which breaks them. Skips the test if they are not ours."""
     if not isinstance(cassandra_cluster, CassandraCluster):
         pytest.skip(f"breaks servers, and those of {CASSANDRA_VARIABLE} are not ours")
     yield cassandra_cluster
@@ -323,7 +328,7 @@ def zookeeper_ensemble(servers: contextlib.ExitStack) -> ZooKeeper:
 
 @pytest.fixture
 def zookeeper_nodes(zookeeper_ensemble: ZooKeeper) -> Iterator[ZooKeeperEnsemble]:
-    """The three servers, for a test that breaks them. They are restored afterwards."""
+    """The three servers, restored after the test, which breaks them. Skips the test if they are not ours."""
     if not isinstance(zookeeper_ensemble, ZooKeeperEnsemble):
         pytest.skip(f"breaks servers, and those of {ZOOKEEPER_VARIABLE} are not ours")
     yield zookeeper_ensemble

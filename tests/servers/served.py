@@ -35,17 +35,17 @@ _TRIED = itertools.count(os.getpid() * 61)
 
 
 @functools.cache
-def _claims() -> int:
+def _open_claims_file() -> int:
     """Returns a file in which processes lock a byte for each of their ports. The locks end with the process."""
     return os.open(Path(tempfile.gettempdir()) / f"queuey-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def free_port() -> int:
-    """Returns a free port. No other process is given it while this one lives, even if nothing listens there."""
+    """Returns a free port below the ephemeral ones. No other process is given it while this one lives."""
     for number in itertools.islice(_TRIED, len(PORTS)):
         port = PORTS[number % len(PORTS)]
         try:
-            fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            fcntl.lockf(_open_claims_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
         except OSError:
             continue
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class Served:
             env=environment(**(variables or {})),
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._collect_lines, daemon=True)
         self._reader.start()
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class Served:
         return read_profile(self.profile_path)
 
     def client(self, *, timeout: float = 30.0, rounds: int = 5) -> Client:
-        """Returns a client of the service. With one round it tries everything once."""
+        """Returns a client of the service, with its profile's credentials. With one round it tries everything once."""
         profile = self.profile
         retry = RetryPolicy(rounds=rounds)
         return Client(profile.url, key=profile.key, application=profile.application, timeout=timeout, retry=retry)
@@ -143,7 +143,7 @@ class Served:
             yield process
 
     def wait_for(self, text: str) -> str:
-        """Waits until a line with this text is printed, and returns the line."""
+        """Waits until a line with this text is printed, and returns the line. Each line is looked at once."""
         while True:
             line = self._seen.get(timeout=START_SECONDS)
             if line is None:
@@ -160,12 +160,14 @@ class Served:
         return code
 
     def kill(self) -> None:
+        """Kills all processes of its group, and waits for the end of the main process."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(END_SECONDS)
         self._reader.join(END_SECONDS)
 
-    def _read(self) -> None:
+    def _collect_lines(self) -> None:
+        """Collects the printed lines until the output ends; :meth:`wait_for` then fails."""
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:

@@ -35,7 +35,7 @@ class SharedServer:
         return self.log.stat().st_size if self.log and self.log.exists() else 0
 
     def log_tail(self, *, since: int) -> str:
-        """Returns the last lines logged after ``since`` bytes."""
+        """Returns the last :data:`LINES` lines logged after ``since`` bytes; empty without a log."""
         text = self.log.read_bytes()[since:].decode("utf-8", "replace") if self.log and self.log.exists() else ""
         return "\n".join(text.splitlines()[-LINES:])
 
@@ -63,7 +63,7 @@ class SharedServers:
         return _raise_or_return(self._start_once(name))
 
     def listen(self) -> str:
-        """Returns the path of the socket for :func:`ask`."""
+        """Returns the path of the socket for :func:`ask`, which it serves from the first call on."""
         if self._listener is None:
             directory = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="queuey-shared-"))
             self._listener = Listener(str(Path(directory) / "servers.sock"), "AF_UNIX")
@@ -84,9 +84,9 @@ class SharedServers:
                 connection = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._tell, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._answer_request, args=(connection,), daemon=True).start()
 
-    def _tell(self, connection: Connection) -> None:
+    def _answer_request(self, connection: Connection) -> None:
         with connection:
             connection.send(self._start_once(connection.recv()))
 

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Starts the landscape, runs for the given minutes, and writes and prints the report; returns 1 with violations."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Runs everything at once, with kills.")
     parser.add_argument("--minutes", type=float, default=10, help="how long messages are written; default: 10")
     parser.add_argument("--nodes", type=int, default=3, help="number of Cassandra nodes; default: 3")

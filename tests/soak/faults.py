@@ -40,7 +40,7 @@ class Faults(threading.Thread):
             self.failures.append(f"faults ended: {error!r}")
 
     def end(self) -> None:
-        """Waits until the present fault is over."""
+        """Tells it to end, and waits until the present fault is over."""
         self._ended.set()
         self.join(ABSENCE[1] + 200.0)  # includes the restart of a killed process
 
@@ -56,6 +56,8 @@ class Faults(threading.Thread):
         yield "Cassandra node paused", self._make_absence(node.pause, node.resume)
 
     def _make_absence(self, begin: Callable[[], None], end: Callable[[], None]) -> Callable[[], None]:
+        """Returns a function that begins an absence and ends it after a while, or as soon as faults end."""
+
         def perform() -> None:
             begin()
             self._ended.wait(self._rng.uniform(*ABSENCE))

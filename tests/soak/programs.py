@@ -37,26 +37,28 @@ class Program(ABC):
         return self._process.pid if self._running else None
 
     @abstractmethod
-    def _begin(self) -> subprocess.Popen[bytes] | subprocess.Popen[str]:
-        """Starts a life, and returns when it serves."""
+    def _start_process(self) -> subprocess.Popen[bytes] | subprocess.Popen[str]:
+        """Starts a life; a service then serves already."""
 
     def start(self) -> None:
-        self._process = self._begin()
+        self._process = self._start_process()
         self._running = True
 
     def kill(self) -> None:
+        """Kills the process and its children with SIGKILL; it has no life until the next start."""
         self._running = False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(END_SECONDS)
 
     def stop(self) -> int:
+        """Ends it with SIGTERM; returns the exit code."""
         self._running = False
         self._process.terminate()
         return self._process.wait(END_SECONDS)
 
     def problem(self) -> str | None:
-        """Returns a text if it has ended by itself."""
+        """Returns a text if its present life has ended by itself, or None."""
         code = self._process.poll() if self._running else None
         # `_running` is checked again, as it may have been killed in between.
         return f"{self.name} ended by itself with code {code}" if code is not None and self._running else None
@@ -73,14 +75,14 @@ class Service(Program):
         self._directory = directory
         self._options = [*options, "--workers", "2", "--log-level", "warning"]
 
-    def _begin(self) -> subprocess.Popen[str]:
+    def _start_process(self) -> subprocess.Popen[str]:
         served = Served(self._directory, self._options, port=self.port)
         self.lives.append(served)
         served.wait_for("Queuey serves at")
         return served.process
 
     def kill_worker(self) -> None:
-        """Kills one of its worker processes with SIGKILL. The service replaces it."""
+        """Kills one of its worker processes, if any, with SIGKILL. The service replaces it."""
         workers = [pid for pid in descendants(self._process.pid)[1:] if b"spawn_main" in _command(pid)]
         if workers:
             os.kill(workers[0], signal.SIGKILL)
@@ -101,7 +103,8 @@ class GroupWorker(Program):
         self._log = directory / f"{name}.log"
         self._options = [text for pair in options.items() for text in pair]
 
-    def _begin(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
+        """Starts ``qdo work`` in a process group of its own; does not wait until it serves."""
         module = "tests.soak.handler"
         command = [sys.executable, "-m", "qdo", "work", f"{module}:handle", "--context", f"{module}:record", "--mirror"]
         with self._log.open("ab") as log:

@@ -52,7 +52,7 @@ class Run:
         self._faults.start()
         self._watch_until(seconds)
         self._faults.end()
-        self._seconds = self._passed()
+        self._seconds = self._elapsed()
         for traffic in self._landscape.traffic:
             traffic.end_writers()
         self._drain()
@@ -63,33 +63,36 @@ class Run:
                 self._problems[f"{program.name}: SIGTERM ended it with code {code}"] = None
 
     def _watch_until(self, seconds: float) -> None:
+        """Takes samples and prints the status until ``seconds`` have passed or the run is stopped."""
         pause, shown = max(SAMPLE_SECONDS, seconds / SAMPLES), 0.0
-        while (passed := self._passed()) < seconds and not self._stop.wait(min(pause, seconds - passed)):
+        while (passed := self._elapsed()) < seconds and not self._stop.wait(min(pause, seconds - passed)):
             self._take_sample(passed)
             if passed >= shown + STATUS_SECONDS:
                 shown += STATUS_SECONDS
-                print(self._status(passed), flush=True)
+                print(self._make_status(passed), flush=True)
 
     def _take_sample(self, passed: float) -> None:
+        """Records the usage of each process, the longest lag of each consumer, problems of programs, and the load."""
         for process in self._landscape.watched:
             if process.pid is not None and (sample := usage(process.pid)):
                 self._series[process.name].append(Sample(passed, sample))
-        for name, lag in self._lags():
+        for name, lag in self._iterate_lags():
             self._longest[name] = max(lag, self._longest.get(name, lag), key=lambda each: each.seconds)
         for program in self._landscape.programs:
             if problem := program.problem():
                 self._problems[problem] = None
         self._load.append(os.getloadavg()[0])
 
-    def _lags(self) -> Iterator[tuple[str, Lag]]:
+    def _iterate_lags(self) -> Iterator[tuple[str, Lag]]:
         for traffic in self._landscape.traffic:
             for name, lag in traffic.ledger.lags().items():
                 yield f"{traffic.store}, {name}", lag
 
-    def _status(self, passed: float) -> str:
+    def _make_status(self, passed: float) -> str:
+        """Returns a line of the messages, the faults, the longest lag and the total usage so far."""
         stored = " + ".join(f"{traffic.ledger.acknowledged:,}" for traffic in self._landscape.traffic)
         latest = {name: series[-1].usage for name, series in self._series.items()}
-        name, lag = max(self._lags(), key=lambda pair: pair[1].seconds)
+        name, lag = max(self._iterate_lags(), key=lambda pair: pair[1].seconds)
         total = [sum(values) for values in zip(*latest.values(), strict=True)]
         return (
             f"{passed:5.0f} s: {stored} acknowledged, {self._faults.counts.total()} faults, "
@@ -99,27 +102,28 @@ class Run:
 
     def _drain(self) -> None:
         """Waits until nothing remains, or no progress was made for a while. What then remains is a problem."""
-        began = progress = self._passed()
+        began = progress = self._elapsed()
         least = float("inf")
-        while (remaining := sum(self._left().values())) and self._passed() < progress + DRAIN_SECONDS:  # bounded: both
+        while (remaining := sum(self._left().values())) and self._elapsed() < progress + DRAIN_SECONDS:  # bounded: both
             if remaining < least:
-                least, progress = remaining, self._passed()
+                least, progress = remaining, self._elapsed()
             time.sleep(0.2)
-        self._drained_after = self._passed() - began
+        self._drained_after = self._elapsed() - began
         self._problems |= {f"{name}: {count:,} messages were left": None for name, count in self._left().items()}
 
     def _left(self) -> dict[str, int]:
-        """Returns the remaining messages by our own count, or if there are none, by the services' count."""
-        remaining = {name: lag.messages for name, lag in self._lags()}
+        """Returns the remaining messages by our own count; if none remain, by the services' count."""
+        remaining = {name: lag.messages for name, lag in self._iterate_lags()}
         if not any(remaining.values()):
             for traffic in self._landscape.traffic:
                 remaining |= {f"{traffic.store}, {name}": count for name, count in traffic.left().items()}
         return {name: count for name, count in remaining.items() if count}
 
-    def _passed(self) -> float:
+    def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
     def trends(self) -> dict[str, Trend]:
+        """Returns the trend of each process with enough samples, after the warm-up."""
         warm = min(WARM_SHARE * self._seconds, WARM_SECONDS)
         trends_ = {name: trend(series, warm) for name, series in self._series.items()}
         return {name: each for name, each in trends_.items() if each is not None}

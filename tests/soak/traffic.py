@@ -65,17 +65,19 @@ class Traffic:
             thread.start()
 
     def end_writers(self) -> None:
+        """Tells writers to end, and waits for them."""
         self._writing_ended.set()
         for thread in self._writers:
             thread.join(END_SECONDS)
 
     def end(self) -> None:
+        """Tells consumers to end, and waits for them."""
         self._ended.set()
         for thread in self._consumers:
             thread.join(END_SECONDS)
 
     def left(self) -> dict[str, int]:
-        """Returns the numbers of messages that are unacknowledged and uncommitted, as the service reports them."""
+        """Returns the numbers of messages to be acknowledged and to be committed, as the service reports them."""
         with self.client() as client:
             size, lag = client.job_queue(QUEUE).size().size, client.offsets(QUEUE, GROUP).lag
         return {f"{CLAIMERS} to be acknowledged": size, f"{WORKERS} to be committed": lag}

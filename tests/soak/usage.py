@@ -37,9 +37,10 @@ JAVA_ALLOWANCES: Allowances = {"handles": Allowance(0.5, 200), "threads": Allowa
 
 
 def descendants(pid: int) -> list[int]:
+    """Returns a process and all its descendants."""
     pids = [pid]
-    for each in pids:
-        for task in Path(f"/proc/{each}/task").glob("*/children"):
+    for parent in pids:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 pids += map(int, task.read_text("ascii").split())
     return pids
@@ -77,7 +78,7 @@ class Trend(NamedTuple):
 
 
 def trend(samples: Sequence[Sample], warm: float) -> Trend | None:
-    """Returns the trend of samples, or None if there are too few."""
+    """Returns the trend of the samples after ``warm`` seconds, or None if these are fewer than three."""
     steady = [sample for sample in samples if sample.at >= warm]
     if len(steady) < 3:
         return None
@@ -86,10 +87,11 @@ def trend(samples: Sequence[Sample], warm: float) -> Trend | None:
     first = [sample.usage for sample in steady if sample.at <= begin + third]
     last = [sample.usage for sample in steady if sample.at >= end - third]
     usages = [sample.usage for sample in steady]
-    return Trend(_each(first, statistics.median), _each(last, statistics.median), _each(usages, max))
+    return Trend(_combine(first, statistics.median), _combine(last, statistics.median), _combine(usages, max))
 
 
-def _each(usages: Iterable[Usage], function: Callable[[Sequence[int]], float]) -> Usage:
+def _combine(usages: Iterable[Usage], function: Callable[[Sequence[int]], float]) -> Usage:
+    """Applies a function to each kind of usage."""
     return Usage(*(int(function(values)) for values in zip(*usages, strict=True)))
 
 

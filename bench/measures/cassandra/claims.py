@@ -162,6 +162,7 @@ def fill(store: Store, queue: Queue, count: int) -> None:
 def against_last(
     samples: Mapping[str, list[Sample]], goal: float | None = None, aim: float | None = None
 ) -> list[Verdict]:
+    """Compares the rate of each side with that of the last one."""
     *ours, theirs = samples
     return [
         Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=goal, aim=aim)

@@ -117,6 +117,7 @@ def posts(names: Sequence[str]) -> Job:
 
 
 def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
+    """Fills the queue for claims, then claims its messages one by one; each claim acknowledges the previous one."""
     count, texts = bench.count(4_000, 200), traffic.bodies(1000)
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
         client.send_many(QUEUE, [texts[number % 1000] for number in range(count + CLIENTS)])
@@ -124,7 +125,7 @@ def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
 
 
 def usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
-    """Returns the usage of the idle service and nodes."""
+    """Waits for background work to end; returns the usage of the idle service and nodes."""
     time.sleep(bench.duration(IDLE, 1))  # Waits for the end of background work.
     began, service_before, nodes_before = time.monotonic(), server.cpu_seconds(), cassandra.cpu_seconds()
     time.sleep(bench.duration(3 * IDLE, 1))

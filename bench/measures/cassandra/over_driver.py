@@ -75,6 +75,7 @@ def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
 def compare(
     samples: dict[str, list[Sample]], asked: dict[str, tuple[float | None, float | None]], count: int
 ) -> Report:
+    """Reports all sides. Those with a goal and an aim are compared with the fastest side of the driver."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
     under = traffic.rates(samples[best])
     rows = [

@@ -40,6 +40,7 @@ EQUAL_MEANS = (Means(1, service.THREADS), Means(1, CONNECTIONS), Means(2, CONNEC
 
 
 def warm(bench: Bench, server: processes.Process, job: Job, connections: int = CONNECTIONS) -> None:
+    """Runs the job for :data:`WARM_SECONDS`, without a sample."""
     traffic.run(server, job, seconds=bench.duration(WARM_SECONDS, 0.3), connections=connections)
 
 
@@ -57,7 +58,10 @@ def post1_fsync(bench: Bench) -> Report:
 
 
 def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> Report:
-    """Compares at equal workers and threads. The view gets JSON; the service gets plain text, and once that JSON."""
+    """Compares at equal workers and threads, also by wrk if it is installed.
+
+    The view gets JSON. The service gets plain text; at its default threads also that JSON.
+    """
     texts = traffic.bodies(64)
     plain, as_json = traffic.posts_of_one(QUEUE, texts), traffic.posts_of_many(QUEUE, texts, 1)
     cassandra_table.prepare(cassandra.address)
@@ -146,6 +150,11 @@ def get100(bench: Bench) -> Report:
 
 
 def reads(bench: Bench, cassandra: Nodes, count: int, *, patient: bool = False) -> Job:
+    """Fills the queue of a new store; returns GETs of :data:`BATCH` messages from every batch, in random order.
+
+    Raises:
+        Void: Not all messages can be read.
+    """
     store = on_cassandra.prepare(cassandra, patient=patient)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)

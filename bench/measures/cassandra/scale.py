@@ -67,7 +67,10 @@ def queues(bench: Bench) -> Report:
 
 
 def create_all(server: Process, size: int, part: int) -> dict[str, Sample]:
-    """Creates queues over many connections; returns samples of the first and of the last ones."""
+    """Creates queues over many connections.
+
+    Returns a sample of the first ``part`` queues; if there are more, also of the last ones and of those between.
+    """
     ranges = {"the first": range(part)}
     if size > part:
         ranges |= {"those between": range(part, size - part), "the last": range(size - part, size)}
@@ -95,7 +98,7 @@ def creations(numbers: range) -> Job:
     "cassandra-deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue on Cassandra"
 )
 def deep(bench: Bench) -> Report:
-    """The messages' ids are at most three days old, so they are in many buckets."""
+    """Reads the messages of three days, which are in many buckets, and counts the requests of an idle queue's read."""
     count = bench.count(5_000_000, 10_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra)
@@ -166,6 +169,7 @@ def deletes(bench: Bench) -> Report:
 
 
 def many(store: Store, name: str, count: int, ttl: int = service.THREE_DAYS) -> list[Position]:
+    """Appends at least ``count`` messages, in batches of 1,000, to an existing queue; returns their positions."""
     queue, texts = bridge.run(store.catalogue.queue(service.APPLICATION, name)), traffic.bodies(THOUSAND)
     positions: list[Position] = []
     for _ in range(0, count, THOUSAND):

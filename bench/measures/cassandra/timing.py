@@ -60,6 +60,7 @@ SOON = Times("W 0.4 s", timing.SOON, 0.1)
 
 
 def put_in_force(url: str, times: Times) -> None:
+    """Stores the timing in the keyspace, without the waits that a change in use needs."""
     options = CassandraOptions()
     with connected(parse_url(url), options, 60) as driver:
         stored_timing.change(driver, options, times.timing, lambda _: None, wait=lambda _: None)
@@ -80,6 +81,7 @@ class Scenario(NamedTuple):
 
 
 def kill_for_a_while(node: CassandraNode, seconds: float) -> None:
+    """Kills the node after an eighth of the time and launches it a quarter later, without waiting until it serves."""
     time.sleep(seconds / 8)
     node.kill()
     time.sleep(seconds / 4)
@@ -87,6 +89,7 @@ def kill_for_a_while(node: CassandraNode, seconds: float) -> None:
 
 
 def pause_for_a_while(pause: float, node: CassandraNode, seconds: float) -> None:
+    """Pauses the node for ``pause`` seconds, after a third of the remaining time."""
     time.sleep((seconds - pause) / 3)
     node.pause()
     time.sleep(pause)
@@ -94,6 +97,7 @@ def pause_for_a_while(pause: float, node: CassandraNode, seconds: float) -> None
 
 
 def compact_until_end(node: CassandraNode, seconds: float) -> None:
+    """Runs major compactions one after another; the last one may end later."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         node.nodetool("compact")
@@ -163,7 +167,7 @@ def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
 
 
 def turn(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterator[CassandraNode]) -> Turn:
-    """Runs a scenario once; each run has the next node as its victim."""
+    """Runs a scenario once. Its fault, if any, hits the next node; then it waits until all nodes see each other."""
     plan: EnduringPlan = {
         "port": server.port,
         "connections": CONNECTIONS,
@@ -232,6 +236,7 @@ def row(name: str, turns: Sequence[Turn]) -> Row:
 
 
 def verdicts(wanted: Sequence[Scenario], turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[Verdict]:
+    """Compares both timings in each scenario: the rates, with a goal only for unlimited load, and the refused posts."""
     all_verdicts = []
     for name, rate, *_ in wanted:
         soon, patient = turns[name, SOON], turns[name, PATIENT]

@@ -44,7 +44,7 @@ def emodb(bench: Bench) -> Report:
             name: partial(claims.filled, store, partial(claims.cycle, server, spoken, count, CONNECTIONS), count)
             for name, spoken in {
                 "poll and acknowledge, native": claims.dialect(10, QUEUE),
-                "poll and acknowledge, EmoDB": _dialect(10),
+                "poll and acknowledge, EmoDB": _make_dialect(10),
             }.items()
         }
         samples |= bench.interleave(cycles, bench.count(7, 1))
@@ -71,7 +71,8 @@ def _send(
     return traffic.run(server, job, seconds=bench.duration(2.5, 0.3), connections=CONNECTIONS)
 
 
-def _dialect(limit: int) -> Dialect:
+def _make_dialect(limit: int) -> Dialect:
+    """Returns the dialect that polls and acknowledges in EmoDB's protocol."""
     path, length = f"/queue/1/{QUEUE}", "Content-Length: "
     settle = traffic.request("POST", f"{path}/ack", "", OWN)
     return {

@@ -43,12 +43,12 @@ def mq_rqms(bench: Bench) -> Report:
         count = bench.count(2000, 200)
         calls: dict[str, Callable[[], Sample]] = {
             "post, native": partial(_send, bench, server, lambda: traffic.posts_of_one(NATIVE, texts)),
-            "post, MQ": partial(_send, bench, server, lambda: _posts(f"/mq/{QUEUE}/messages", texts)),
-            "fetch 1, native": partial(_fetch, store, server, _native(1), count),
+            "post, MQ": partial(_send, bench, server, lambda: _make_posts(f"/mq/{QUEUE}/messages", texts)),
+            "fetch 1, native": partial(_fetch, store, server, _make_native_claim(1), count),
             "fetch 1, MQ": partial(_fetch, store, server, lambda queue: ("GET", f"/mq/{queue}/messages"), count),
-            "post with an id, native": partial(_send, bench, server, lambda: _named_posts("native", texts)),
-            "post with an id, RQMS": partial(_send, bench, server, lambda: _named_posts("rqms", texts)),
-            "fetch 10, native": partial(_fetch, store, server, _native(10, "&wait=0.25"), count // 4, 10),
+            "post with an id, native": partial(_send, bench, server, lambda: _make_named_posts("native", texts)),
+            "post with an id, RQMS": partial(_send, bench, server, lambda: _make_named_posts("rqms", texts)),
+            "fetch 10, native": partial(_fetch, store, server, _make_native_claim(10, "&wait=0.25"), count // 4, 10),
             "fetch 10, RQMS": partial(
                 _fetch, store, server, lambda queue: ("GET", f"/rqms/{queue}?count=10&time=3600"), count // 4, 10
             ),
@@ -73,7 +73,7 @@ def mq_rqms(bench: Bench) -> Report:
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
 
 
-def _native(limit: int, more: str = "") -> Callable[[str], tuple[str, str]]:
+def _make_native_claim(limit: int, more: str = "") -> Callable[[str], tuple[str, str]]:
     return lambda queue: ("POST", f"{service.BASE}/{queue}/claims?limit={limit}&ttl=3600{more}")
 
 
@@ -81,11 +81,12 @@ def _send(bench: Bench, server: processes.Process, job: Callable[[], Job]) -> Sa
     return traffic.run(server, job(), seconds=bench.duration(2.5, 0.3), connections=CONNECTIONS)
 
 
-def _posts(path: str, texts: Sequence[str]) -> Job:
+def _make_posts(path: str, texts: Sequence[str]) -> Job:
     return Job([traffic.request("POST", path, text) for text in texts], 201)
 
 
-def _named_posts(which: str, texts: Sequence[str]) -> Job:
+def _make_named_posts(which: str, texts: Sequence[str]) -> Job:
+    """Returns posts with ids that no other run uses: to RQMS, or to the native resource of names."""
     name = f"{secrets.token_hex(12)}-{COUNTER.decode()}"
     path = f"/rqms/{QUEUE}?id={name}" if which == "rqms" else f"{NATIVE}/named/{name}"
     headers = {"X-Encoding": "json"} if which == "native" else None
@@ -113,12 +114,13 @@ def _acknowledge(store: Store, server: processes.Process, side: str, count: int)
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
         jobs = client.job_queue(queue)
         while received := jobs.receive(1000, ttl=3600):
-            requests += (_acknowledgement(side, queue, m.message.id, m.receipt) for m in received)
+            requests += (_make_acknowledgement(side, queue, m.message.id, m.receipt) for m in received)
     job = Job(requests, 202 if side == "MQ" else 200)
     return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
 
 
-def _acknowledgement(side: str, queue: str, message: str, receipt: str) -> str:
+def _make_acknowledgement(side: str, queue: str, message: str, receipt: str) -> str:
+    """Returns the request that acknowledges one message: native, of MQ, or of RQMS."""
     if side == "native":
         kind = {"Content-Type": "application/json"}
         body = json.dumps({"receipts": [receipt]})

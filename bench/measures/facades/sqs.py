@@ -70,6 +70,7 @@ class Side:
     in_memory: bool = False
 
     def requests(self, action: str, asked: Sequence[Mapping[str, object]]) -> list[str]:
+        """Returns a signed request for each of the JSON objects."""
         signer = Signer(self.key, action, self.path)
         return [signer.request(json.dumps(fields)) for fields in asked]
 
@@ -146,6 +147,7 @@ def theirs(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
 
 
 def furnished(side: Side) -> Side:
+    """Creates both queues by SQS; returns the side."""
     for name in (QUEUE, SENT):
         side.call("CreateQueue", {"QueueName": name})
     return side
@@ -164,7 +166,7 @@ def warm(bench: Bench, side: Side) -> None:
 
 
 def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, name: str) -> Sample:
-    """Makes one kind of call on one side and returns the sample: sends for a time, or takes a number of messages."""
+    """Makes one kind of call on one side: sends for a time, or takes a number of messages, fewer of few connections."""
     seconds = bench.duration(2, 0.3)
     many = call in {SEND_MANY, TAKE_MANY}
     sends = call in {SEND, SEND_MANY}
@@ -275,6 +277,7 @@ def verdicts(taken: Taken) -> list[Verdict]:
 
 
 def rates_table(taken: Taken) -> str:
+    """Returns the median rates of all sides by call and connections, with the ratios to ElasticMQ and the goals."""
     sides = (OURS, OURS_TWO, MEMORY, DISK)
     lines = []
     for call, goal in GOALS.items():
@@ -289,6 +292,7 @@ def rates_table(taken: Taken) -> str:
 
 
 def cpu_table(taken: Taken) -> str:
+    """Returns server CPU per message of the facade, the native calls and ElasticMQ in memory, with the goal."""
     lines = []
     for call in GOALS:
         costs = [statistics.median(run.cpu for run in taken[call, COMPARED, name]) for name in (OURS, NATIVE, MEMORY)]

@@ -73,6 +73,7 @@ def rows(samples: Mapping[str, list[Outcome]]) -> list[Row]:
 
 
 def verdicts(samples: Mapping[str, list[Outcome]]) -> list[Verdict]:
+    """Compares the times with a goal and with the round-robin side, and the moves with that side's."""
     all_verdicts = []
     for name in dict.fromkeys(name.rpartition(", ")[0] for name in samples):
         own, other = samples[f"{name}, ours"], samples[f"{name}, round"]

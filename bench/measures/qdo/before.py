@@ -58,7 +58,7 @@ class Turn(NamedTuple):
     Attributes:
         joined: From the call to join until all partitions were owned, when one more member came.
         left: From the call to leave until all partitions were owned, when that member left.
-        longest: Longest time between two messages of a partition that stayed with its member.
+        longest: Longest time between two messages of a partition that stayed with its member; mean of both changes.
     """
 
     joined: float
@@ -75,11 +75,14 @@ def rebalance(bench: Bench) -> Report:
 
 
 def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
+    """Runs the groups in turn, one member of each checkout's group joining and leaving; compares all three times."""
     rounds = bench.count(4, 1)
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(served(bench, 4 * rounds))
         calls: Mapping[str, Callable[[], Turn]] = {
-            which: partial(_turn, [stack.enter_context(process(url, places[which], tree)) for _ in range(MEMBERS + 1)])
+            which: partial(
+                _run_turn, [stack.enter_context(process(url, places[which], tree)) for _ in range(MEMBERS + 1)]
+            )
             for which, tree in trees().items()
         }
         samples = bench.interleave(calls, rounds)
@@ -93,7 +96,8 @@ def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
     return Report("", "", rows, verdicts)
 
 
-def _turn(members: Sequence[Member]) -> Turn:
+def _run_turn(members: Sequence[Member]) -> Turn:
+    """Lets all members but the last join, then the last join and leave; in the end all have left."""
     *others, last = members
     for member in others:
         member.do("join")

@@ -67,7 +67,8 @@ class CountedLink(TreeLink):
 
     Args:
         tree: The tree.
-        counted: Receives the counts by kind: requests, bytes of paths and data sent and received, and fired watches.
+        counted: Receives the counts: reads (one for each path), writes, refused writes, bytes of paths and data sent
+            and received, and fired watches.
         rng: Draws the duration of each request.
     """
 
@@ -183,7 +184,8 @@ class CountedGroup:
         await self.members.pop(name).stop()
 
     async def step(self, *calls: Awaitable[None]) -> Counter[str]:
-        """Awaits the calls concurrently; returns the requests to the tree until the group is stable.
+        """Awaits the calls concurrently; returns the requests to the tree from then until :data:`PAUSE` seconds later.
+
 
         Raises:
             Void: The partitions are not evenly assigned afterwards.
@@ -198,7 +200,10 @@ class CountedGroup:
         return counted
 
     async def restart(self, count: int) -> Counter[str]:
-        """Restarts ``count`` members one by one; returns the mean number of requests per member."""
+        """Restarts random members one by one, at most ``count``; returns the mean number of requests per member.
+
+        Unless members keep their names, each returns under a new one. Changes of the leader are counted, too.
+        """
         total: Counter[str] = Counter()
         names = self._rng.sample(sorted(self.members), min(count, len(self.members)))
         for name in names:
@@ -226,6 +231,7 @@ async def counted_steps(members: int, queues: int) -> Steps:
 
 
 async def counted_named_steps(members: int, queues: int) -> Steps:
+    """Returns the requests of a rolling restart in a group whose members keep their names."""
     group = CountedGroup(queues, named=True)
     await group.step(*(group.join(f"worker-{number:04}") for number in range(members)))
     steps = {NAMED_RESTART: await group.restart(RESTARTS)}

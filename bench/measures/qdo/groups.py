@@ -41,7 +41,7 @@ def rate(bench: Bench) -> Report:
     count = bench.count(1_000_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
-        places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
+        places = dict(zip(SIDES, ("", _start_zookeeper(bench, stack)), strict=True))
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in NUMBERS:
             server = stack.enter_context(filled(bench, partitions, count))
@@ -54,7 +54,7 @@ def rate(bench: Bench) -> Report:
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
 
-def _zookeeper(bench: Bench, stack: contextlib.ExitStack) -> str:
+def _start_zookeeper(bench: Bench, stack: contextlib.ExitStack) -> str:
     return f"zookeeper://{stack.enter_context(keepers.zookeeper(bench, 1)).connect_string}/bench"
 
 
@@ -76,10 +76,10 @@ class Joins(NamedTuple):
 
 @measure("qdo-groups-rebalance", f"{PARTITIONS:,} partitions over {MEMBERS} members when one joins")
 def rebalance(bench: Bench) -> Report:
-    """Runs a group of the service and one of ZooKeeper, one after the other, with messages of one service."""
+    """Runs a group of the service and one of ZooKeeper in turn. Only joins after a rest have a goal."""
     rounds, joins = bench.count(2, 1), bench.count(5, 1)
     with contextlib.ExitStack() as stack:
-        places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
+        places = dict(zip(SIDES, ("", _start_zookeeper(bench, stack)), strict=True))
         url = stack.enter_context(served(bench, rounds * joins * ROUND // ROUND_SECONDS))
         calls: dict[str, Callable[[], list[Joins]]] = {
             side: partial(_measure_joins, [stack.enter_context(process(url, place)) for _ in range(MEMBERS + 1)], joins)
@@ -102,6 +102,10 @@ def rebalance(bench: Bench) -> Report:
 
 
 def _measure_joins(members: Sequence[Member], joins: int) -> list[Joins]:
+    """Lets the last member join twice per turn, after a rest and soon after, and leave in between.
+
+    All other members join first, and leave in the end.
+    """
     *others, last = members
     for member in others:
         member.do("join")
@@ -109,22 +113,23 @@ def _measure_joins(members: Sequence[Member], joins: int) -> list[Joins]:
     samples = []
     for _ in range(joins):
         time.sleep(REST)
-        rested = _first_message(last, members)
-        _leave(last, others)
-        samples.append(Joins(rested, _first_message(last, members)))
-        _leave(last, others)
+        rested = _time_first_message(last, members)
+        _leave_and_settle(last, others)
+        samples.append(Joins(rested, _time_first_message(last, members)))
+        _leave_and_settle(last, others)
     for member in others:
         member.do("leave")
     return samples
 
 
-def _leave(last: Member, others: Sequence[Member]) -> None:
+def _leave_and_settle(last: Member, others: Sequence[Member]) -> None:
     last.do("leave")
     settle(others)
 
 
-def _first_message(last: Member, members: Sequence[Member]) -> float:
-    """Returns the seconds from a member's join to its first message.
+def _time_first_message(last: Member, members: Sequence[Member]) -> float:
+    """Lets a member join; returns the seconds until its first message, once all members have equal shares.
+
 
     Raises:
         Void: The member received no message in time.

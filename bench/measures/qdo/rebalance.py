@@ -116,6 +116,7 @@ def measured(bench: Bench, servers: int) -> Report:
 
 
 def report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequence[float]) -> Report:
+    """Reports all times in milliseconds. The verdicts are on pauses: longest waits beyond the poll interval."""
     moved = f"{statistics.median(change.moved for change in joins):.0f}"
     times = {
         f"one joins: until all is owned, {moved} partitions moved": [change.seconds for change in joins],
@@ -227,13 +228,13 @@ def undisturbed(members: Sequence[Member]) -> float:
     return longest(states)
 
 
-def longest(found: Sequence[MemberState]) -> float:
+def longest(states: Sequence[MemberState]) -> float:
     """Returns the longest time between two messages of a partition that its member owned all the time.
 
     Raises:
         Void: No partition received two messages.
     """
-    if not (waits := [wait for state in found for wait in state.waits.values()]):
+    if not (waits := [wait for state in states for wait in state.waits.values()]):
         raise Void("no partition stayed with a member that was given two of its messages")
     return max(waits)
 

@@ -82,6 +82,7 @@ def four_on_cassandra(bench: Bench) -> Report:
 
 
 def several(bench: Bench, server: Process, messages: int) -> Report:
+    """Compares four workers with one."""
     calls = {f"{count} worker(s)": partial(handle, bench, server, messages, "plain", count=count) for count in WORKERS}
     samples = bench.interleave(calls, bench.count(5, 1))
     single, several_rates = (rates(samples[side]) for side in calls)

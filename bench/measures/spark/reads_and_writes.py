@@ -110,6 +110,7 @@ def write(bench: Bench) -> Report:
 def _start_side(
     stack: contextlib.ExitStack, bench: Bench, name: str, kind: str, cassandra: Nodes, options: dict[str, Any]
 ) -> Side:
+    """Starts a session, for the connector with its jars; ``stack`` stops it. It counts Cassandra's CPU as behind it."""
     host, port = cassandra.address.hosts[0], str(cassandra.address.port)
     conf = {"spark.driver.memory": "2g"}
     if "connector" in kind:
@@ -178,6 +179,7 @@ def _write_options(cassandra: Nodes) -> dict[str, str]:
 
 
 def _create_baseline_table(cassandra: Nodes) -> None:
+    """Creates the connector's table anew, with the columns and key of Queuey's message tables."""
     cassandra_table.prepare(cassandra.address)
     session = cassandra_table.connect(cassandra.address)
     session.execute(f"DROP TABLE IF EXISTS {cassandra_table.KEYSPACE}.{WRITTEN}", timeout=60)
@@ -190,6 +192,7 @@ def _create_baseline_table(cassandra: Nodes) -> None:
 
 
 def _write_parquet(path: Path, count: int) -> Path:
+    """Writes rows for both sides into four files of a new directory, in ascending order of their ids."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
 
@@ -215,7 +218,8 @@ def _write_parquet(path: Path, count: int) -> Path:
 
 
 def _require_all_rows(store: Store, count: int) -> None:
-    """Checks that queuey wrote all rows.
+    """Checks for a minute that queuey's rows become readable.
+
 
     Raises:
         Void: Rows are missing.

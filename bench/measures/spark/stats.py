@@ -50,7 +50,7 @@ def on_cluster(bench: Bench) -> Report:
             keyspace = f"stats_{size}"
             store = on_cassandra.prepare(cassandra, keyspace, ())
             stack.callback(store.close)
-            _create(store, size)
+            _create_queues(store, size)
             options[size] = {"store": cassandra.url(keyspace)}
             bench.print_progress(f"{size:,} queues are there")
         on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, "q0000000")))
@@ -60,6 +60,7 @@ def on_cluster(bench: Bench) -> Report:
 def _compare(
     bench: Bench, stack: contextlib.ExitStack, options: Mapping[int, Mapping[str, str]], rounds: int
 ) -> Report:
+    """Compares costs per queue: the most queues with each other number, and the naive side with the fewest."""
     fewest = min(options)
     sides = {f"{size:,} queues": (_start_side(stack, bench, "stats-queuey", options[size]), size) for size in options}
     sides[f"{fewest:,} queues, bodies read"] = _start_side(stack, bench, "stats-naive", options[fewest]), fewest
@@ -88,6 +89,7 @@ def _compare(
 
 
 def _start_side(stack: contextlib.ExitStack, bench: Bench, kind: str, options: Mapping[str, str]) -> Side:
+    """Starts a session, which ``stack`` stops, with a log of its own."""
     number = len(list(bench.directory.glob("*.log")))
     side = Side(f"{kind}-{number}", kind, bench.directory, {"spark.driver.memory": "1g"}, options)
     stack.callback(side.stop)
@@ -121,7 +123,8 @@ def _fill(directory: Path, count: int) -> None:
     connection.close()
 
 
-def _create(store: Store, count: int) -> None:
+def _create_queues(store: Store, count: int) -> None:
+    """Creates queues named ``q0000000`` and so on, each with one message, from many threads."""
     now = ids.now_ticks()
 
     def create(number: int) -> None:

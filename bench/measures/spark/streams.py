@@ -58,7 +58,7 @@ class Followed:
         self.reader.latestOffset(self.end, self.reader.getDefaultReadLimit())
 
     def batches(self) -> float:
-        """Runs micro-batches (the first ones of a backlog); returns their median time in milliseconds."""
+        """Runs :data:`BATCHES` micro-batches (the first ones of a backlog); returns the median milliseconds."""
         if self.backlog:
             self.end = self.reader.initialOffset()
         return statistics.median(self.batch() for _ in range(BATCHES))
@@ -89,7 +89,7 @@ def send(store: Store, queue: Queue) -> None:
 
 
 def compare_sizes(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]], rounds: int) -> Report:
-    """Measures each call in turn. Compares the largest size of each kind with the smallest."""
+    """Measures the calls in turn after a warm-up. Compares the largest size of each kind with the smallest."""
     for call, _ in itertools.product(calls.values(), range(bench.count(WARM, 1))):
         call()
     names = {f"{kind}, {size:,} there": call for (kind, size), call in calls.items()}
@@ -176,7 +176,10 @@ class Spark:
         self._spark: SparkSession | None = None
 
     def follow(self, store: Store, options: Mapping[str, str]) -> Callable[[], float]:
-        """Starts following a queue; returns a function that sends messages and returns the time of their batch."""
+        """Consumes a queue to its end.
+
+        Returns a function that sends messages and returns the milliseconds of their batch.
+        """
         frame = self._session().readStream.format("queuey").options(**options, subscribe="bench").load()
         checkpoint = tempfile.mkdtemp(dir=self._directory)
         # One run per batch: a continuous query would poll all the time and disturb the other sides.

@@ -66,7 +66,10 @@ class Claimer:
             line.close()
 
     def _claim(self) -> list[Job]:
-        """Claims once and records the deliveries. Records for how long claims have been empty."""
+        """Claims once, records the deliveries and returns them with their receipts.
+
+        Also records for how long claims have been empty; a claim that failed ends such a time.
+        """
         ttl, limit = self.rng.choice(TTLS), self.rng.choice((1, 5, 20))
         asked = now()
         answer = self._ask("", query=f"?limit={limit}&ttl={ttl}&wait={self.rng.choice((0, 0, 1))}")
@@ -85,17 +88,14 @@ class Claimer:
         """Records a delivery; returns it with its receipt."""
         receipt: str = message["receipt"]
         number = int(receipt.split("-")[2])
-        lives = _lives(message["expires"], ttl, asked, answered)
+        lives = _known_life(message["expires"], ttl, asked, answered)
         delivery = Delivery(ids.parse_position(message["message_id"]), number, asked, answered, lives)
         with self.lock:
             self.history.deliveries.append(delivery)
         return delivery, receipt
 
     def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
-        """Acknowledges on time, after a renewal or too late; or releases or abandons.
-
-        When calm it only acknowledges.
-        """
+        """Acknowledges on time, after a renewal or too late; or releases or abandons. When calm it acknowledges."""
         mood = 0.0 if self.calm() else self.rng.random()
         if mood < 0.6:
             stop.wait(0.0 if self.calm() else self.rng.uniform(0.0, 0.3))
@@ -120,16 +120,17 @@ class Claimer:
             self.history.acknowledgings += sent
             for delivery, _ in jobs:
                 delivery.dropped = min(asked, delivery.dropped or asked)
-        outcomes = self._settle("/ack", jobs)
+        outcomes = self._send_receipts("/ack", jobs)
         with self.lock:
-            for one, outcome in zip(sent, outcomes, strict=True):
-                one.answered, one.outcome = now(), outcome
+            for acknowledgement, outcome in zip(sent, outcomes, strict=True):
+                acknowledgement.answered, acknowledgement.outcome = now(), outcome
 
     def _release(self, jobs: list[Job]) -> None:
+        """Releases messages once. The claims count as ended from the request on, whatever the answer."""
         with self.lock:
             for delivery, _ in jobs:
                 delivery.dropped = now()
-        self._settle("/release", jobs, delay=self.rng.choice((0.0, 1.0)))
+        self._send_receipts("/release", jobs, delay=self.rng.choice((0.0, 1.0)))
 
     def _renew(self, jobs: list[Job]) -> None:
         """Renews claims. Records the longer time only of those that were renewed."""
@@ -141,9 +142,9 @@ class Claimer:
         with self.lock:
             for (delivery, _), result in zip(jobs, answer.content["results"], strict=True):
                 if result["status"] == "ok" and "expires" in result:
-                    delivery.lives += _lives(result["expires"], ttl, asked, answered)
+                    delivery.lives += _known_life(result["expires"], ttl, asked, answered)
 
-    def _settle(self, what: str, jobs: list[Job], **fields: float) -> list[Outcome]:
+    def _send_receipts(self, what: str, jobs: list[Job], **fields: float) -> list[Outcome]:
         """Sends a request about jobs and returns their outcomes, which are empty without an answer."""
         answer = self._ask(what, self._receipts(jobs) | fields)
         if answer is None:
@@ -158,7 +159,10 @@ class Claimer:
         return {"receipts": [receipt for _, receipt in jobs]}
 
     def _ask(self, what: str, body: Mapping[str, Any] | None = None, query: str = "") -> Answer | None:
-        """Sends a request to any web process that listens. Returns None if no answer came."""
+        """Sends a request to a random web process that listens. Returns None if no answer came.
+
+        Some requests are given up early, unless the faults are over.
+        """
         timeout = self.rng.uniform(*HASTE) if self.rng.random() < HASTY and not self.calm() else PATIENCE
         path, data = f"/{self.queue}/claims{what}{query}", None if body is None else json.dumps(body).encode()
         for line in self.rng.sample(self._lines, len(self._lines)):
@@ -171,16 +175,16 @@ class Claimer:
         return None
 
 
-def _lives(expires: float, ttl: float, asked: float, answered: float) -> list[tuple[float, float]]:
+def _known_life(expires: float, ttl: float, asked: float, answered: float) -> list[tuple[float, float]]:
     """Returns the time for which a client knows that it has a claim.
 
     A process may be stopped between reading its clock and the answer. So a client counts from its request: once ``ttl``
     has passed since then, it knows nothing. ``expires`` of a renewal may be later, as a renewal never shortens a claim.
     """
-    end = expires - _ahead()
+    end = expires - _wall_clock_lead()
     return [] if end <= answered >= asked + ttl else [(answered, end)]
 
 
-def _ahead() -> float:
+def _wall_clock_lead() -> float:
     """Returns by how many seconds the wall clock, shared by all processes here, is ahead of the histories' clock."""
     return time.time() - now()

@@ -61,7 +61,7 @@ class ClaimRun(PostedRun):
         with self._processes.serving():
             webs = self._processes.addresses
             make_queue(webs[0], self._processes.account, **self._queue)
-            with self._claiming(plan.seed) as claimers:
+            with self._run_claimers(plan.seed) as claimers:
                 self._post([QUEUE], POSTED, POSTERS, plan, rest=rest, calm_seconds=CALM_SECONDS)
                 self._history.calm = now()
                 self._calm.set()
@@ -72,7 +72,8 @@ class ClaimRun(PostedRun):
         return self._result(self._history, CLAIMS, count_claims(self._history, posts) | {"forwarded": forwarded})
 
     @contextmanager
-    def _claiming(self, seed: int) -> Iterator[list[Claimer]]:
+    def _run_claimers(self, seed: int) -> Iterator[list[Claimer]]:
+        """Runs the claimers during the block; yields them."""
         claimers = [
             Claimer(
                 self._processes.addresses * self._workers,

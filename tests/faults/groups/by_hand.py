@@ -20,6 +20,7 @@ def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
 
 
 def offsets(line: Line) -> list[str | None]:
+    """Returns the recorded offsets in the order of partitions."""
     answer = ask(line, "GET", OFFSETS)
     assert answer.status == 200, answer
     return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]
@@ -30,12 +31,12 @@ class Member:
 
     Attributes:
         owned: The epoch of each owned partition.
-        told: By partition, the last offset that it was told, and how the partition came.
+        taken_offsets: By partition, the last offset that it was told, and how the partition came.
     """
 
     def __init__(self, line: Line, session: float) -> None:
         self.owned: dict[str, int] = {}
-        self.end_requested: dict[str, tuple[str | None, str]] = {}
+        self.taken_offsets: dict[str, tuple[str | None, str]] = {}
         self._line = line
         joined = ask(line, "POST", MEMBERS, {"queues": [QUEUE], "session": session})
         assert joined.status == 201, joined
@@ -46,7 +47,7 @@ class Member:
         answer = ask(line or self._line, "POST", f"{MEMBERS}/{self._id}", {"owned": {QUEUE: self.owned}})
         for number, each in answer.content.get("take", {}).get(QUEUE, {}).items():
             self.owned[number] = each["epoch"]
-            self.end_requested[number] = each["offset"], each["from"]
+            self.taken_offsets[number] = each["offset"], each["from"]
         return answer
 
     def owns(self, count: int) -> bool:

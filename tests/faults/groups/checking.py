@@ -83,6 +83,7 @@ class GroupHistory:
     calls: int = 0
 
     def by_place(self) -> Mapping[Place, list[Stay]]:
+        """Returns the stays by place, in the order of their epochs."""
         stays: dict[Place, list[Stay]] = defaultdict(list)
         for stay in sorted(self.stays, key=lambda stay: (stay.epoch, stay.start)):
             stays[stay.place].append(stay)
@@ -93,10 +94,11 @@ class GroupHistory:
 
 
 Texts = Iterator[str]
+"""A rule yields a text for each violation of its docstring."""
 
 
 def lost(history: GroupHistory, _: Limits) -> Texts:
-    """Every acknowledged message exists in the end, and every existing one was handled."""
+    """Every acknowledged message exists in the end, and every existing one was handled. The end was read at all."""
     for place, positions in history.messages.items():
         for position in history.acknowledged.get(place, set()) - set(positions):
             yield f"{place} {position} was acknowledged and is not there"
@@ -108,7 +110,9 @@ def lost(history: GroupHistory, _: Limits) -> Texts:
 
 def order(history: GroupHistory, _: Limits) -> Texts:
     """A member handles the messages of a partition in order and without a gap, from the offset that it was told."""
-    numbers = {place: {position: n for n, position in enumerate(found)} for place, found in history.messages.items()}
+    numbers = {
+        place: {position: n for n, position in enumerate(positions)} for place, positions in history.messages.items()
+    }
     for stay in history.stays:
         numbers_by_position = numbers.get(stay.place, {})
         before = -1 if stay.offset is None else numbers_by_position.get(stay.offset, -1)
@@ -120,13 +124,16 @@ def order(history: GroupHistory, _: Limits) -> Texts:
 
 
 def alone(history: GroupHistory, _: Limits) -> Texts:
-    """A partition is with one member at a time, where each stay lasts as long as the member may work on it (O1)."""
+    """A partition is with one member at a time, where each stay lasts as long as the member may work on it (O1).
+
+    Stays of one life, and those of one static instance, may overlap.
+    """
     for stays in history.by_place().values():
         by_time = sorted(stays, key=lambda stay: stay.start)
-        for one, after in pairwise(by_time):
-            replaced = one.instance and one.instance == after.instance
-            if after.start < one.end and one.life != after.life and not replaced:
-                yield f"{_describe(one)} until {one.end:.3f} ({one.how}); {_describe(after)}"
+        for stay, next_stay in pairwise(by_time):
+            replaced = stay.instance and stay.instance == next_stay.instance
+            if next_stay.start < stay.end and stay.life != next_stay.life and not replaced:
+                yield f"{_describe(stay)} until {stay.end:.3f} ({stay.how}); {_describe(next_stay)}"
 
 
 def fenced(history: GroupHistory, _: Limits) -> Texts:
@@ -137,25 +144,27 @@ def fenced(history: GroupHistory, _: Limits) -> Texts:
             later += [stay for stay in stays if stay.epoch == commit.epoch and stay.released < commit.asked]
             if commit.outcome == "done" and later:
                 yield f"a commit of {commit.life} under {commit.epoch} at {commit.asked:.3f}; {_describe(later[0])}"
-        for one, after in pairwise(stays):
-            if one.epoch == after.epoch and one.life != after.life:
-                yield f"one epoch for two: {_describe(one)}; {_describe(after)}"
+        for stay_before, next_stay in pairwise(stays):
+            if stay_before.epoch == next_stay.epoch and stay_before.life != next_stay.life:
+                yield f"one epoch for two: {_describe(stay_before)}; {_describe(next_stay)}"
 
 
 def back(history: GroupHistory, _: Limits) -> Texts:
-    """Offsets never go back: a new owner goes on at the last recorded commit (O3, O4)."""
+    """Offsets never go back: a new owner goes on at the last recorded commit (O3, O4). Observers see none go back."""
     for place, stays in history.by_place().items():
         commits = history.commits_of(place)
         for stay in stays:
             before = [commit for commit in commits if commit.epoch < stay.epoch]
             own = [commit for commit in commits if commit.epoch == stay.epoch and commit.asked < stay.start]
-            yield from _between(stay.offset, [*before, *own], _describe(stay))
-        yield from _between(history.recorded.get(place), commits, f"the recorded offset of {place}")
+            yield from _check_offset(stay.offset, [*before, *own], _describe(stay))
+        yield from _check_offset(history.recorded.get(place), commits, f"the recorded offset of {place}")
     for place, seen in history.observed.items():
-        yield from (f"{place} was seen at {one}, then at {after}" for one, after in pairwise(seen) if after < one)
+        yield from (
+            f"{place} was seen at {earlier}, then at {later}" for earlier, later in pairwise(seen) if later < earlier
+        )
 
 
-def _between(offset: Position | None, commits: Sequence[Commit], what: str) -> Texts:
+def _check_offset(offset: Position | None, commits: Sequence[Commit], what: str) -> Texts:
     """Checks that an offset is at or above each recorded commit, and at one that was sent."""
     done = max((commit.position for commit in commits if commit.outcome == "done"), default=None)
     if done is not None and (offset is None or offset < done):
@@ -167,12 +176,15 @@ def _between(offset: Position | None, commits: Sequence[Commit], what: str) -> T
 def word(history: GroupHistory, _: Limits) -> Texts:
     """A partition comes as given back only if its former owner gave it back or left (O4)."""
     for stays in history.by_place().values():
-        for one, after in pairwise(stays):
-            if after.came == "given back" and one.epoch < after.epoch and one.how not in OWN_WORD:
+        for former, later in pairwise(stays):
+            if later.came == "given back" and former.epoch < later.epoch and former.how not in OWN_WORD:
                 # The answer that assigned it to a member that has left since may have been lost.
-                left = [stay for stay in history.stays if stay.how == "left" and one.start < stay.end <= after.start]
+                left = [stay for stay in history.stays if stay.how == "left" and former.start < stay.end <= later.start]
                 if not left:
-                    yield f"{_describe(one)} ended as {one.how!r} at {one.end:.3f}; {_describe(after)} as given back"
+                    yield (
+                        f"{_describe(former)} ended as {former.how!r} at {former.end:.3f}; "
+                        f"{_describe(later)} as given back"
+                    )
 
 
 def _describe(stay: Stay) -> str:

@@ -66,8 +66,8 @@ class Member:
         self._lines = [Line(web, self.account) for web in self.webs]
         self._lives = 0
         self._id = ""
-        self._over = 0.0
-        self._wait = 0.0
+        self._session_end = 0.0
+        self._max_wait = 0.0
         self._stays: dict[Place, Stay] = {}
         self._cursors: dict[Place, Position | None] = {}
         self._committed: dict[Place, tuple[int, Position]] = {}
@@ -85,15 +85,18 @@ class Member:
             line.close()
 
     def _live(self, stop: threading.Event) -> None:
-        """Joins, sends heartbeats and works until the life ends. Partitions to give back come before work."""
+        """Joins, sends heartbeats and works until the life ends. Partitions to give back come before work.
+
+        Between pages it sometimes stands still or commits nothing, unless the faults are over.
+        """
         self._join(stop)
         ends = now() + (1e9 if self.calm() else self.rng.uniform(3.0, 15.0))
         while not stop.is_set():
             if now() > ends and not self.calm():
-                self._end(stop)
+                self._end_life(stop)
                 return
-            answer = self._beat()
-            if asked := _epochs(answer["give_back"]):
+            answer = self._send_heartbeat()
+            if asked := _parse_epochs(answer["give_back"]):
                 # One heartbeat gives the partitions back; the next one asks for new ones.
                 self._give_back(asked)
                 continue
@@ -104,13 +107,13 @@ class Member:
                 if self.calm() or self.rng.random() < 0.7:
                     self._commit(stay)
 
-    def _end(self, stop: threading.Event) -> None:
-        """Ends a life: the member leaves, is killed, or stands still for longer than its session."""
+    def _end_life(self, stop: threading.Event) -> None:
+        """Ends a life: the member leaves, is killed, or stands still and then commits, perhaps after its session."""
         mood = 0.0 if self.orderly else self.rng.random()
         if mood < 0.3:
             self._leave()
         elif mood < 0.6:
-            self._drop("killed")
+            self._end_all_stays("killed")
         else:
             for stay in list(self._stays.values()):
                 self._work(stay)
@@ -118,12 +121,12 @@ class Member:
             stop.wait(self.session * self.rng.uniform(0.8, 2.5))
             for stay in stays:
                 self._commit(stay)
-            self._check()
-            self._drop("killed")
+            self._check_session()
+            self._end_all_stays("killed")
 
     # Requests
 
-    def _ask(self, method: str, path: str, body: object = None, *, wait: float = 0.0) -> tuple[float, Answer | None]:
+    def _send(self, method: str, path: str, body: object = None, *, wait: float = 0.0) -> tuple[float, Answer | None]:
         """Sends a request to any web process that listens. Returns when it was sent, and the answer or None."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/problem+json"}
@@ -144,7 +147,7 @@ class Member:
         body = {"queues": list(self.queues), "session": self.session, "revoke": 2 * self.session}
         body |= {"instance": self.instance, "grace": 2 * self.session} if self.instance else {}
         while True:
-            asked, answer = self._ask("POST", f"/_groups/{self.group}/members", body)
+            asked, answer = self._send("POST", f"/_groups/{self.group}/members", body)
             if answer is not None and answer.status == 201:
                 break
             assert answer is None or answer.status in {400, 404, 405, 409, 429, 503}, answer
@@ -154,34 +157,37 @@ class Member:
         with self.lock:
             self.history.lives += 1
         self._id = answer.content["member"]
-        self._over = asked + answer.content["session"]
-        self._wait = answer.content["wait"]
+        self._session_end = asked + answer.content["session"]
+        self._max_wait = answer.content["wait"]
 
-    def _beat(self, given_back: Sequence[Stay] = ()) -> dict[str, Any]:
-        """Sends heartbeats until one is answered, and applies the answer. Raises Ended if the session ends before."""
+    def _send_heartbeat(self, given_back: Sequence[Stay] = ()) -> dict[str, Any]:
+        """Sends heartbeats until one is answered, and applies the answer: partitions lost and taken.
+
+        Raises Ended if the session is over, or gone, or ends before the answer came.
+        """
         while True:
-            self._check()
-            wait = 0.0 if given_back else self.rng.choice((0.0, 0.2, min(1.0, self._wait)))
+            self._check_session()
+            wait = 0.0 if given_back else self.rng.choice((0.0, 0.2, min(1.0, self._max_wait)))
             owned, returned = self._epochs_of(self._stays.values()), self._epochs_of(given_back)
             body = {"owned": owned, "given_back": returned, "wait": wait}
-            asked, answer = self._ask("POST", f"/_groups/{self.group}/members/{self._id}", body, wait=wait)
+            asked, answer = self._send("POST", f"/_groups/{self.group}/members/{self._id}", body, wait=wait)
             if answer is not None and answer.status == 200:
                 break
             if answer is not None and answer.content.get("code") == "MemberGone":
-                self._drop("gone")
+                self._end_all_stays("gone")
                 raise Ended
             assert answer is None or answer.status in {503, *UNSUPPORTED_STATUSES}, answer
             threading.Event().wait(0.1)
         # An answer after the end of the session does not count.
-        self._check()
+        self._check_session()
         content = answer.content
-        self._over, self._wait = max(self._over, asked + content["session"]), content["wait"]
+        self._session_end, self._max_wait = max(self._session_end, asked + content["session"]), content["wait"]
         for queue, numbers in content.get("lost", {}).items():
             for number in numbers:
-                self._stop((queue, int(number)), "lost")
+                self._end_stay((queue, int(number)), "lost")
         for queue, taken in content.get("take", {}).items():
             for number, each in taken.items():
-                self._begin((queue, int(number)), each)
+                self._begin_stay((queue, int(number)), each)
         return content
 
     def _epochs_of(self, stays: Any) -> dict[str, dict[str, int]]:  # noqa: ANN401 - any iterable of stays
@@ -192,32 +198,33 @@ class Member:
             epochs.setdefault(queue, {})[str(number)] = stay.epoch
         return epochs
 
-    def _check(self) -> None:
-        """Raises Ended if the session is over."""
-        if now() >= self._over:
-            self._drop("over")
+    def _check_session(self) -> None:
+        """Drops all partitions and raises Ended if the session is over."""
+        if now() >= self._session_end:
+            self._end_all_stays("over")
             raise Ended
 
     # Partitions
 
-    def _begin(self, place: Place, taken: dict[str, Any]) -> None:
+    def _begin_stay(self, place: Place, taken: dict[str, Any]) -> None:
         """Records a stay on an assigned partition; an earlier stay on it counts as lost."""
         offset = None if taken["offset"] is None else ids.parse_position(taken["offset"])
         life = f"{self.name}.{self._lives}"
-        self._stop(place, "lost")
+        self._end_stay(place, "lost")
         stay = Stay(place, life, self.instance, taken["epoch"], offset, taken["from"], now())
         self._stays[place], self._cursors[place] = stay, offset
         with self.lock:
             self.history.stays.append(stay)
 
-    def _stop(self, place: Place, how: End) -> None:
+    def _end_stay(self, place: Place, how: End) -> None:
         """Ends a stay now, or at the end of the session if that was earlier."""
         if stay := self._stays.pop(place, None):
-            stay.end, stay.how = min(now(), self._over), how
+            stay.end, stay.how = min(now(), self._session_end), how
 
-    def _drop(self, how: End) -> None:
+    def _end_all_stays(self, how: End) -> None:
+        """Ends all stays."""
         for place in list(self._stays):
-            self._stop(place, how)
+            self._end_stay(place, how)
 
     def _give_back(self, asked: dict[Place, int]) -> None:
         """Commits and stops work, then reports it by a heartbeat. Some commits come after that, on purpose."""
@@ -226,12 +233,12 @@ class Member:
         for stay in stays:
             if stay not in late:
                 self._commit(stay)
-            self._stop(stay.place, "given back")
+            self._end_stay(stay.place, "given back")
         # Partitions that it was asked for and does not have are given back as well.
         others = [
             Stay(place, "", "", epoch, None, "", 0.0) for place, epoch in asked.items() if place not in self._stays
         ]
-        self._beat(others)
+        self._send_heartbeat(others)
         for stay in stays:
             stay.released = now()
         for stay in late:
@@ -241,29 +248,32 @@ class Member:
         """Commits everything and leaves, repeating the request until it is answered or the session is over."""
         for stay in list(self._stays.values()):
             self._commit(stay)
-        self._drop("left")
+        self._end_all_stays("left")
         returns = "?return=true" if self.instance and self.rng.random() < 0.5 else ""
-        while now() < self._over:
-            _, answer = self._ask("DELETE", f"/_groups/{self.group}/members/{self._id}{returns}")
+        while now() < self._session_end:
+            _, answer = self._send("DELETE", f"/_groups/{self.group}/members/{self._id}{returns}")
             if answer is not None and (answer.status < 300 or answer.content.get("code") == "MemberGone"):
                 return
             threading.Event().wait(0.1)
 
     def _work(self, stay: Stay) -> None:
-        """Reads a page, and handles it message by message."""
+        """Reads a page, and handles it message by message while the session and the stay last."""
         queue, number = stay.place
         cursor = self._cursors.get(stay.place)
         since = "" if cursor is None else f"&since={number}:{ids.to_hex(ids.following(cursor))}"
-        _, answer = self._ask("GET", f"/{queue}?partitions={number}&limit={PAGE}{since}")
+        _, answer = self._send("GET", f"/{queue}?partitions={number}&limit={PAGE}{since}")
         for message in answer.content["messages"] if answer is not None and answer.status == 200 else ():
-            if now() >= self._over or self._stays.get(stay.place) is not stay:
+            if now() >= self._session_end or self._stays.get(stay.place) is not stay:
                 return
             position = ids.parse_position(message["message_id"])
             stay.handled.append((now(), position))
             self._cursors[stay.place] = position
 
     def _commit(self, stay: Stay, *, repeated: bool = False) -> None:
-        """Commits the handled messages, even if it may be too late. Sends the same commit once, unless ``repeated``."""
+        """Commits the handled messages, even if it may be too late, and records the outcome.
+
+        A commit that was accepted is sent again only if ``repeated``.
+        """
         if not stay.handled:
             return
         cursor = stay.handled[-1][1]
@@ -275,7 +285,7 @@ class Member:
             self.history.commits.append(commit)
         partition_commit = {"epoch": stay.epoch, "offset": ids.to_hex(cursor)}
         body = {"member": self._id, "commits": {str(number): partition_commit}}
-        _, answer = self._ask("PUT", f"/{queue}/offsets/{self.group}", body)
+        _, answer = self._send("PUT", f"/{queue}/offsets/{self.group}", body)
         commit.answered = now()
         if answer is None:
             return
@@ -288,5 +298,7 @@ class Member:
             assert answer.status == 503, answer
 
 
-def _epochs(partitions: dict[str, dict[str, Any]]) -> dict[Place, int]:
-    return {(queue, int(number)): each["epoch"] for queue, some in partitions.items() for number, each in some.items()}
+def _parse_epochs(partitions: dict[str, dict[str, Any]]) -> dict[Place, int]:
+    return {
+        (queue, int(number)): stay["epoch"] for queue, stays in partitions.items() for number, stay in stays.items()
+    }

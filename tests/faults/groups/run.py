@@ -70,7 +70,7 @@ class GroupRun(PostedRun):
             webs, account = self._processes.addresses, self._processes.account
             for name, partitions in QUEUES.items():
                 make_queue(webs[0], account, queue_name=name, partitions=partitions)
-            members = [self._member(number, plan.seed) for number in range(MEMBERS)]
+            members = [self._make_member(number, plan.seed) for number in range(MEMBERS)]
             with running([*(member.run for member in members), self._observe]):
                 self._post(list(QUEUES), POSTED, POSTERS, plan, rest=rest, calm_seconds=CALM_SECONDS)
                 self._calm.set()
@@ -81,7 +81,7 @@ class GroupRun(PostedRun):
             self._is_drained(webs, account)
         return self._judge(settled)
 
-    def _member(self, number: int, seed: int) -> Member:
+    def _make_member(self, number: int, seed: int) -> Member:
         return Member(
             f"member-{number}",
             self._processes.addresses * self._workers,
@@ -98,25 +98,25 @@ class GroupRun(PostedRun):
         )
 
     def _observe(self, stop: threading.Event) -> None:
-        """The body of a thread that reads the offsets from a random web process again and again."""
+        """Reads the offsets from a random web process until stopped, and records them."""
         lines = [Line(web, self._processes.account) for web in self._processes.addresses]
         while not stop.wait(OBSERVED_EVERY):
-            for place, position in _offsets(random.choice(lines), 2.0).items():
+            for place, position in _read_offsets(random.choice(lines), 2.0).items():
                 if position is not None:
                     self._history.observed[place].append(position)
         for line in lines:
             line.close()
 
     def _is_drained(self, webs: Sequence[Web], account: Account) -> bool:
-        """Reads the offsets, and returns whether everything is committed."""
+        """Reads and keeps the offsets; returns whether everything is committed."""
         with closing(Line(webs[0], account)) as line:
-            recorded = _offsets(line, PATIENCE)
+            recorded = _read_offsets(line, PATIENCE)
         self._history.recorded = recorded
         places = self._history.messages
-        return all(recorded.get(place) == found[-1] for place, found in places.items() if found)
+        return all(recorded.get(place) == positions[-1] for place, positions in places.items() if positions)
 
     def _read_all(self, webs: Sequence[Web], account: Account) -> None:
-        """Reads all messages, once none can vanish or appear any more."""
+        """Waits until no message can vanish or appear any more, then reads all messages into the history."""
         threading.Event().wait(2 * self._store.span.delay)
         self._store.converged()
         line = Line(webs[0], account)
@@ -136,7 +136,7 @@ class GroupRun(PostedRun):
         return self._result(self._history, GROUPS, counts)
 
 
-def _offsets(line: Line, timeout: float) -> dict[Place, Position | None]:
+def _read_offsets(line: Line, timeout: float) -> dict[Place, Position | None]:
     """Returns the recorded offsets of the queues that answer."""
     positions: dict[Place, Position | None] = {}
     for queue in QUEUES:

@@ -54,7 +54,7 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
             until(lambda: subprocess.run(command, env=variables, check=False).returncode == 0, every=1.0)
             present = Member(west, 6)
             until(lambda: present.owns(2), every=0.3)
-            assert present.end_requested == {"1": (FIRST_ID, "lost"), "2": (None, "lost")}
+            assert present.taken_offsets == {"1": (FIRST_ID, "lost"), "2": (None, "lost")}
             assert present.commit(SECOND_ID).status == 200
             centres.link.heal()
             until(lambda: _code(former) in {"GroupElsewhere", "MemberGone"}, every=0.5)

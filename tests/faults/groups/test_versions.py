@@ -61,6 +61,6 @@ def test_beside_the_release(tmp_path: Path, contract_keyspace: str, release: Pro
         member.owned.clear()  # it drops lost partitions and gets them again: no other member took them
         until(lambda: member.owns(2), every=0.2)
         assert member.owned == before
-        assert set(member.end_requested.values()) == {(None, "new")}
+        assert set(member.taken_offsets.values()) == {(None, "new")}
         assert member.commit(SECOND_ID).status == 200
         assert offsets(former) == [SECOND_ID, ZEROS]

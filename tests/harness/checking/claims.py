@@ -1,4 +1,7 @@
-"""The rules for claims, checked against what clients of real and simulated services saw."""
+"""The rules for claims, checked against what clients of real and simulated services saw.
+
+A rule returns a text for each violation of its docstring.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,7 @@ def g4(history: ClaimHistory, _: Limits) -> list[str]:
         f"{one} was over when it was given" for one in history.deliveries for start, end in one.lives if end <= start
     ]
     by_position: defaultdict[Position, list[tuple[float, float, int]]] = defaultdict(list)
-    for one, start, ended in _held(history):
+    for one, start, ended in _find_held_times(history):
         by_position[one.position].append((start, ended, one.number))
     for position, lives in by_position.items():
         lives.sort()
@@ -121,7 +124,7 @@ def g4(history: ClaimHistory, _: Limits) -> list[str]:
 def key_alone(history: ClaimHistory, _: Limits) -> list[str]:
     """In an ordered queue, while a client has a message of a key, no other client has one of the same key."""
     by_key: defaultdict[str, list[tuple[float, float, tuple[int, float, float]]]] = defaultdict(list)
-    for one, start, ended in _held(history):
+    for one, start, ended in _find_held_times(history):
         if one.position in history.stored.keys:
             claim = one.number, one.asked, one.answered  # the same for messages that a client was given together
             by_key[history.stored.keys[one.position]].append((start, ended, claim))
@@ -153,7 +156,7 @@ def places(history: ClaimHistory, _: Limits) -> list[str]:
     """No more messages of a key or a partition are claimed at once than the queue allows."""
     stored = history.stored
     groups: defaultdict[tuple[str, int], list[tuple[float, int, Position]]] = defaultdict(list)
-    for one, start, ended in _held(history):
+    for one, start, ended in _find_held_times(history):
         key = stored.limited.get(one.position)
         own = [(f"key {key}", stored.per_key)] if key else []
         for group in [*own, (f"partition {one.partition}", stored.shares.get(one.partition, 0))]:
@@ -163,20 +166,21 @@ def places(history: ClaimHistory, _: Limits) -> list[str]:
     return [
         f"{name} had {len(positions)} claims at once: {positions}"
         for (name, limit), changes in groups.items()
-        for positions in _at_once(changes)
+        for positions in _iterate_claimed(changes)
         if len(positions) > limit
     ]
 
 
-def _held(history: ClaimHistory) -> Iterator[tuple[Delivery, float, float]]:
+def _find_held_times(history: ClaimHistory) -> Iterator[tuple[Delivery, float, float]]:
+    """Yields each time for which a client certainly had a claim: until it expired, or may have ended before."""
     for one in history.deliveries:
         for start, end in one.lives:
-            ended = min([end, *_dropped(history, one, start)])
+            ended = min([end, *_find_early_ends(history, one, start)])
             if ended > start:
                 yield one, start, ended
 
 
-def _dropped(history: ClaimHistory, one: Delivery, start: float) -> list[float]:
+def _find_early_ends(history: ClaimHistory, one: Delivery, start: float) -> list[float]:
     """Returns when a claim that was known at ``start`` may have ended before it expired."""
     ends = [] if one.dropped is None else [one.dropped]
     # A claim requested before all claims were ended may be among them, even if its answer came later.
@@ -185,7 +189,7 @@ def _dropped(history: ClaimHistory, one: Delivery, start: float) -> list[float]:
 
 
 def g5(history: ClaimHistory, _: Limits) -> list[str]:
-    """A message that was acknowledged, or became a dead letter, is not given to a later request."""
+    """A message that was acknowledged, or became a dead letter, is not given to a later request. It is not both."""
     ends = dict(history.letters)
     for one in (*history.acknowledgings, *history.given_up):
         if one.outcome in FINAL_OUTCOMES:
@@ -248,7 +252,7 @@ def outbox(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[Position]) -> bool:
-    """Returns whether a copy was given after the message was posted, which is allowed."""
+    """Returns whether a lasting copy was given after the message was posted, so that the message need not be."""
     body, began, _ = history.bodies[position]
     # A dead letter was delivered, whatever its client was told.
     given = {other: at for other, at in history.letters.items() if history.bodies[other][0] == body}
@@ -265,7 +269,7 @@ def on_ack(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def given_up(history: ClaimHistory, _: Limits) -> list[str]:
-    """A given-up message is a dead letter in the end, unless it was acknowledged before."""
+    """A given-up message whose post was acknowledged is a dead letter, unless it was acknowledged or cancelled."""
     done = {one.position for one in history.acknowledgings if one.outcome in FINAL_OUTCOMES}
     given_up = {one.position for one in history.given_up if one.outcome == "done"} & history.acknowledged
     done |= {one.position for one in history.cancelled}
@@ -295,7 +299,7 @@ def g6(history: ClaimHistory, _: Limits) -> list[str]:
     ]
 
 
-def _at_once(changes: list[tuple[float, int, Position]]) -> Iterator[list[Position]]:
+def _iterate_claimed(changes: list[tuple[float, int, Position]]) -> Iterator[list[Position]]:
     """Yields the claimed positions at each change. A change is 1 where a claim begins and -1 where it ends."""
     claims: Counter[Position] = Counter()
     for _, change, position in sorted(changes):

@@ -60,7 +60,7 @@ class Service:
         return ids.EPOCH_TICKS + round(time * ids.TICKS_PER_SECOND)
 
     def post(self, outcome: Outcome, size: int = 1, web: str | None = None) -> None:
-        """Posts a batch to ``web``, or to a random web process. It is stored according to ``outcome``."""
+        """Posts a batch to ``web``, or to a random web process. It is stored if acknowledged, perhaps if unknown."""
         good = outcome == "acknowledged"
         stored = good or (outcome == "unknown" and self.rng.random() < 0.5)
         start, self.time = self.time, self.time + 0.01
@@ -108,7 +108,7 @@ class Service:
 
 
 def of_messages(seed: int, steps: int = 60) -> list[Record]:
-    """Returns a history that breaks no rule and has every kind of record."""
+    """Returns a history of ``steps`` posts and reads, a pause and full reads, which breaks no rule."""
     service = Service(seed)
     service.serve()
     for _ in range(steps):
@@ -157,6 +157,7 @@ class Group:
         self._workers = 0
 
     def play(self) -> list[Record]:
+        """Adds stays until all messages are handled, and posts and full reads; returns the records."""
         queue, at, sent = "crew-a", self._at, tuple(Sent(body, 1) for body in self._bodies)
         good: Outcome = "acknowledged"
         self._record(Post(at, at, "", "p", queue, sent, CREATED, (good,) * MESSAGES, tuple(self._ids)))
@@ -206,6 +207,7 @@ class Group:
             self._record(Ended(self._next_time(), worker, at, 0))
 
     def _add_call(self, worker: str, call: int, what: What, version: int, identifier: str | None) -> None:
+        """Records a call with its answer, which makes the next version; a commit is observed, too."""
         taken = {PLACE: identifier} if what == "take" else {}
         moved = {PLACE: identifier} if what == "commit" and identifier is not None else {}
         self._version += 1

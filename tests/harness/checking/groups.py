@@ -1,4 +1,7 @@
-"""The rules for groups whose workers handle messages and commit offsets."""
+"""The rules for groups whose workers handle messages and commit offsets.
+
+A rule yields a text for each violation of its docstring.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,19 @@ MAX_JOIN_SECONDS = 30.0
 """Max seconds until a worker that cannot join its group gives up and ends."""
 
 
-def _excused(history: History, worker: str, kinds: frozenset[str], at: float, late: float) -> bool:
-    """Returns whether a failure that ended less than ``late`` seconds ago kept the worker from knowing better."""
+def _is_excused(history: History, worker: str, kinds: frozenset[str], at: float, late: float) -> bool:
+    """Returns whether such a failure of the worker lasted at this time, or ended less than ``late`` seconds before."""
     return any(
         fault.target == worker and fault.kind in kinds and fault.touches(at, at, late) for fault in history.faults
     )
 
 
-def _hits_all(fault: Fault) -> bool:
+def _affects_all(fault: Fault) -> bool:
     return fault.kind in SERVICE or (fault.kind in STOPS and not fault.target)
 
 
-def _leaving(history: History) -> dict[str, float]:
+def _find_told_times(history: History) -> dict[str, float]:
+    """Returns when workers were told to leave, by worker."""
     return {ended.worker: ended.told for ended in history.ended if ended.told is not None}
 
 
@@ -49,20 +53,21 @@ def lost(history: History, limits: Limits) -> Texts:
     if not history.contents:
         yield "nobody has read what is there in the end"
     yield from messages.lost(history, limits)
-    handled = {(each.place, each.id): each.body for each in history.handled}
+    handled = {(handling.place, handling.id): handling.body for handling in history.handled}
     for content in history.contents.values():
         for place, body in content.items():
             if handled.get((place.name, place.id)) != body:
                 yield f"{body} ({place.name} {place.id}) was never handled"
 
 
-def _numbers(history: History) -> dict[str, dict[str, int]]:
+def _number_messages(history: History) -> dict[str, dict[str, int]]:
+    """Returns the index of each message in its partition in the end, by place and id."""
     return {place: {name: number for number, name in enumerate(names)} for place, names in history.last.items()}
 
 
 def order(history: History, _: Limits) -> Texts:
-    """A message is first handled only after all messages before it in its partition."""
-    numbers = _numbers(history)
+    """A message is first handled only after all messages before it in its partition, and exists in the end."""
+    numbers = _number_messages(history)
     next_numbers: dict[str, int] = defaultdict(int)
     for handled in history.handled:
         number = numbers.get(handled.place, {}).get(handled.id)
@@ -76,7 +81,7 @@ def order(history: History, _: Limits) -> Texts:
 
 def stay(history: History, _: Limits) -> Texts:
     """A worker handles the messages of its partition once, in order and without a gap, from the recorded offset on."""
-    numbers = _numbers(history)
+    numbers = _number_messages(history)
     yield from (f"not the worker's partition: {_describe(handled)}" for handled in history.strays)
     for stay_ in history.every_stay:
         numbers_by_id = numbers.get(stay_.place, {})
@@ -97,24 +102,28 @@ def alone(history: History, limits: Limits) -> Texts:
     A worker that was stopped, or was told late, may do so for a moment.
     """
     takings = _versions_by_place(call for call in history.calls if call.asked.what == "take")
-    for one in history.every_stay:
-        later = (call for version, call in takings[one.place] if version > one.version and call.owner[0] != one.worker)
+    for stay_ in history.every_stay:
+        later = (
+            call for version, call in takings[stay_.place] if version > stay_.version and call.owner[0] != stay_.worker
+        )
         since = min((call.end for call in later), default=NEVER)
-        for each in (each for each in one.handled if each.at > since):
-            stopped = _excused(history, one.worker, STOPS | {"kill"}, each.at, limits.late)
-            if not stopped and not _excused(history, one.worker, frozenset({"expire"}), each.at, limits.unaware):
-                yield f"{each.at - since:.3f} s after another took it: {_describe(each)}"
+        for handled in (handled for handled in stay_.handled if handled.at > since):
+            is_stopped = _is_excused(history, stay_.worker, STOPS | {"kill"}, handled.at, limits.late)
+            if not is_stopped and not _is_excused(
+                history, stay_.worker, frozenset({"expire"}), handled.at, limits.unaware
+            ):
+                yield f"{handled.at - since:.3f} s after another took it: {_describe(handled)}"
 
 
 def halted(history: History, limits: Limits) -> Texts:
     """A worker begins no message while its session is suspended or lost, or after it handed the partition back."""
-    for stay_, handled, since, why in _begun_after_a_halt(history, limits):
-        if not _excused(history, stay_.worker, STOPS, handled.at, limits.reaction):
+    for stay_, handled, since, why in _find_begun_after_halt(history, limits):
+        if not _is_excused(history, stay_.worker, STOPS, handled.at, limits.reaction):
             yield f"{handled.at - since:.3f} s after {why}: {_describe(handled)}"
 
 
-def _begun_after_a_halt(history: History, limits: Limits) -> Iterator[tuple[Stay, Handled, float, str]]:
-    """Yields each message handled although the worker had to stop, with the time and reason to stop."""
+def _find_begun_after_halt(history: History, limits: Limits) -> Iterator[tuple[Stay, Handled, float, str]]:
+    """Yields each message handled later than its worker could stop, with the time and the reason to stop."""
     states: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for heard in history.heard:
         states[heard.worker].append((heard.at, heard.event))
@@ -123,17 +132,17 @@ def _begun_after_a_halt(history: History, limits: Limits) -> Iterator[tuple[Stay
             states[joined.worker].append((joined.at, "connected"))
     for events in states.values():
         events.sort()
-    for one in history.every_stay:
-        mine = states[one.worker]
-        for each in one.handled:
-            if one.end < each.at - (limits.reaction if one.how == "lost" else 0.0):
-                yield one, each, one.end, f"it was {one.how}"
-            at = bisect_right(mine, (each.at, "")) - 1
-            since, event = mine[at] if at >= 0 else (each.at, "connected")
-            if event == "connected" or (event == "lost" and since < one.start):
+    for stay_ in history.every_stay:
+        worker_states = states[stay_.worker]
+        for handled in stay_.handled:
+            if stay_.end < handled.at - (limits.reaction if stay_.how == "lost" else 0.0):
+                yield stay_, handled, stay_.end, f"it was {stay_.how}"
+            index = bisect_right(worker_states, (handled.at, "")) - 1
+            since, event = worker_states[index] if index >= 0 else (handled.at, "connected")
+            if event == "connected" or (event == "lost" and since < stay_.start):
                 continue
-            if each.at - since > limits.reaction:
-                yield one, each, since, f"its session was {event}"
+            if handled.at - since > limits.reaction:
+                yield stay_, handled, since, f"its session was {event}"
 
 
 def _versions_by_place(calls: Iterable[Call]) -> dict[str, list[tuple[int, Call]]]:
@@ -159,28 +168,28 @@ def fenced(history: History, limits: Limits) -> Texts:
         for place in call.asked.versions:
             in_doubt[place] += not call.known
     for place, made in _versions_by_place(history.calls).items():
-        yield from _foreign(place, [call for _, call in made])
+        yield from _find_foreign_commits(place, [call for _, call in made])
         if not limits.epochs:
-            yield from _disordered(place, made, in_doubt[place])
+            yield from _find_disorder(place, made, in_doubt[place])
 
 
-def _foreign(place: str, made: Sequence[Call]) -> Texts:
+def _find_foreign_commits(place: str, made: Sequence[Call]) -> Texts:
     """Yields commits by another session than the last one that took the place."""
     owner: Call | None = None
     for call in made:
         if call.asked.what == "take":
             owner = call
         elif owner is None or call.owner != owner.owner:
-            yield f"{_call(call, place)}; taken before by {owner and _call(owner, place)}"
+            yield f"{_describe_call(call, place)}; taken before by {owner and _describe_call(owner, place)}"
 
 
-def _disordered(place: str, made: Sequence[tuple[int, Call]], in_doubt: int) -> Texts:
+def _find_disorder(place: str, made: Sequence[tuple[int, Call]], in_doubt: int) -> Texts:
     """Yields versions made twice, by no known call, or not in the order of time."""
     for (earlier, before), (later, after) in pairwise(made):
         if earlier == later:
-            yield f"one version twice: {_call(before, place)}; {_call(after, place)}"
+            yield f"one version twice: {_describe_call(before, place)}; {_describe_call(after, place)}"
         if after.end < before.asked.at:
-            yield f"versions went back: {_call(after, place)}; {_call(before, place)}"
+            yield f"versions went back: {_describe_call(after, place)}; {_describe_call(before, place)}"
     gaps = made[-1][0] - made[0][0] + 1 - len({version for version, _ in made})
     if gaps > in_doubt:
         yield f"{gaps} versions of {place} were made by nobody known"
@@ -211,10 +220,10 @@ def back(history: History, limits: Limits) -> Texts:
                 between = 0 if last is None or limits.epochs else version - last[0] - 1
                 is_sure = place not in doubtful if limits.epochs else between <= (place not in doubtful)
                 if last is not None and is_sure and offset != last[1]:
-                    yield f"goes on at {offset}, not at {last[1]}: {_call(call, place)}"
+                    yield f"goes on at {offset}, not at {last[1]}: {_describe_call(call, place)}"
             identifier = offset or (last and last[1])
             if last is not None and is_before(identifier, last[1]):
-                yield f"{identifier} after {last[1]}: {_call(call, place)}"
+                yield f"{identifier} after {last[1]}: {_describe_call(call, place)}"
             if identifier is not None:
                 last = version, identifier
     last_observed: dict[str, str] = {}
@@ -232,13 +241,13 @@ def is_before(identifier: str | None, other: str) -> bool:
 def ahead(history: History, _: Limits) -> Texts:
     """A commit only records messages that were handled."""
     stays: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = defaultdict(list)
-    for one in history.every_stay:
-        stays[one.worker, one.place].append((one.start, {each.id: each.at for each in one.handled}))
+    for stay_ in history.every_stay:
+        stays[stay_.worker, stay_.place].append((stay_.start, {handled.id: handled.at for handled in stay_.handled}))
     for call in history.calls:
         for place, identifier in call.asked.ids.items():
             handled_at = [handled for start, handled in stays[call.asked.worker, place] if start <= call.asked.at]
             if not handled_at or handled_at[-1].get(identifier, NEVER) > call.asked.at:
-                yield f"commits {identifier}, which it has not handled: {_call(call, place)}"
+                yield f"commits {identifier}, which it has not handled: {_describe_call(call, place)}"
 
 
 # Failures
@@ -262,14 +271,17 @@ def twice(history: History, limits: Limits) -> Texts:
 
 
 def cause_of(history: History, first: Handled, again: Handled, limits: Limits) -> Fault | None:
-    """Returns the narrowest failure that explains why a message was handled again, or None."""
-    causes = [fault for fault in history.faults if _hit(fault, first, again, limits)]
+    """Returns the narrowest failure that explains why a message was handled again, or None.
+
+    A failure of one worker is narrower than one of all; stalls explain least.
+    """
+    causes = [fault for fault in history.faults if _explains(fault, first, again, limits)]
     return max(causes, key=lambda fault: (fault.kind != "stall", bool(fault.target), fault.start), default=None)
 
 
-def _hit(fault: Fault, first: Handled, again: Handled, limits: Limits) -> bool:
+def _explains(fault: Fault, first: Handled, again: Handled, limits: Limits) -> bool:
     """Returns whether a failure hit the first worker before it recorded the message, or the second, which came late."""
-    if _hits_all(fault):
+    if _affects_all(fault):
         return fault.touches(first.at, again.at, limits.recovery)
     kinds = FAILURES if fault.target == first.worker else SILENT if fault.target == again.worker else frozenset()
     late = limits.unaware if fault.kind == "expire" else limits.late
@@ -277,13 +289,13 @@ def _hit(fault: Fault, first: Handled, again: Handled, limits: Limits) -> bool:
 
 
 def shaken(history: History, limits: Limits) -> Texts:
-    """Sessions are suspended or lost only after a failure that explains it."""
-    leaving = _leaving(history)
+    """Sessions are suspended or lost only after a failure that explains it, or after the worker was told to leave."""
+    leaving = _find_told_times(history)
     for heard in history.heard:
         if heard.event != "connected" and leaving.get(heard.worker, NEVER) > heard.at:
-            every = [one for one in history.faults if _hits_all(one)]
-            own = [one for one in history.faults if one.kind in FAILURES and one.target == heard.worker]
-            if not any(fault.touches(heard.at, heard.at, limits.recovery) for fault in (*every, *own)):
+            shared = [fault for fault in history.faults if _affects_all(fault)]
+            own = [fault for fault in history.faults if fault.kind in FAILURES and fault.target == heard.worker]
+            if not any(fault.touches(heard.at, heard.at, limits.recovery) for fault in (*shared, *own)):
                 yield f"{heard.worker} is {heard.event} at {heard.at:.3f} for no reason"
 
 
@@ -291,25 +303,25 @@ def shaken(history: History, limits: Limits) -> Texts:
 
 
 def moved(history: History, limits: Limits) -> Texts:
-    """A partition leaves a staying worker only after another worker joined.
+    """A partition is handed back by a worker that stays only around the time at which another worker joined.
 
     Without failures it goes to that worker.
     """
-    calm = not any(fault.kind in FAILURES and not _harmless(fault, limits) for fault in history.faults)
+    calm = not any(fault.kind in FAILURES and not _is_harmless(fault, limits) for fault in history.faults)
     came = [joined.at for joined in history.joined]
-    leaving = _leaving(history)
+    leaving = _find_told_times(history)
     for place, stays in history.stays.items():
-        for one, after in pairwise(stays):
-            if one.how != "revoked" or leaving.get(one.worker, NEVER) < one.end:
+        for stay_, next_stay in pairwise(stays):
+            if stay_.how != "revoked" or leaving.get(stay_.worker, NEVER) < stay_.end:
                 continue
-            since = one.start - limits.settling
+            since = stay_.start - limits.settling
             if calm:
-                came = [joined.at for joined in history.joined if joined.worker == after.worker != one.worker]
-            if not any(since < at < one.end + limits.settling for at in came):
-                yield f"{place} went from {one.worker} to {after.worker} at {one.end:.3f}"
+                came = [joined.at for joined in history.joined if joined.worker == next_stay.worker != stay_.worker]
+            if not any(since < at < stay_.end + limits.settling for at in came):
+                yield f"{place} went from {stay_.worker} to {next_stay.worker} at {stay_.end:.3f}"
 
 
-def _harmless(fault: Fault, limits: Limits) -> bool:
+def _is_harmless(fault: Fault, limits: Limits) -> bool:
     """Returns whether a process stood still too briefly for its session to end."""
     return fault.kind in STOPS and fault.end - fault.start < limits.unaware / 2
 
@@ -319,11 +331,11 @@ def end(history: History, limits: Limits) -> Texts:
 
     In the end the offsets are those of the last messages.
     """
-    joined = {each.worker for each in history.joined}
+    joined = {worker_joined.worker for worker_joined in history.joined}
     for ended in history.ended:
         since = ended.at - MAX_JOIN_SECONDS if ended.told is None else ended.told
-        mine = [one for one in history.faults if one.kind in FAILURES and one.target in {"", ended.worker}]
-        is_orderly = disturbed = any(fault.touches(since, ended.at, limits.recovery) for fault in mine)
+        failures = [fault for fault in history.faults if fault.kind in FAILURES and fault.target in {"", ended.worker}]
+        is_orderly = disturbed = any(fault.touches(since, ended.at, limits.recovery) for fault in failures)
         if ended.told is not None:
             # A worker that is told before it handles signals ends with SIGTERM. One that lost its session while it
             # finished its messages exits with UNFINISHED: these are handled again.
@@ -337,11 +349,11 @@ def end(history: History, limits: Limits) -> Texts:
             yield f"{place} is at {last.get(place)}, the last message is {names[-1]}"
 
 
-def _describe(each: Handled) -> str:
-    return f"{each.worker} handled {each.body} ({each.place} {each.id}) at {each.at:.3f}"
+def _describe(handled: Handled) -> str:
+    return f"{handled.worker} handled {handled.body} ({handled.place} {handled.id}) at {handled.at:.3f}"
 
 
-def _call(call: Call, place: str) -> str:
+def _describe_call(call: Call, place: str) -> str:
     asked = call.asked
     what = f"{asked.what} {asked.ids.get(place, '')}".rstrip()
     return f"{asked.worker}/{asked.life} {what} of {place} at {asked.at:.3f}, version {call.version(place)}"

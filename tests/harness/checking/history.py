@@ -181,7 +181,7 @@ class History:
             match record:
                 case Assigned(at=at, worker=worker, offsets=offsets):
                     for place, offset in offsets.items():
-                        stay = Stay(worker, place, at, offset, _latest(claimed[worker, place], at))
+                        stay = Stay(worker, place, at, offset, _latest_version(claimed[worker, place], at))
                         current[worker, place] = stay
                         stays[place].append(stay)
                 case Gone(at=at, worker=worker, how=how, places=places):
@@ -192,6 +192,7 @@ class History:
         return stays
 
     def _taken_versions(self) -> dict[tuple[str, str], list[tuple[float, int]]]:
+        """Returns the end and the version of each answered take, by worker and place."""
         claimed: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
         for call in self.calls:
             if call.asked.what == "take" and call.answer is not None:
@@ -205,7 +206,7 @@ def _when(record: Record) -> float:
     return record.start if isinstance(record, Post | Read | Fault | Observed) else record.at
 
 
-def _latest(claimed: list[tuple[float, int]], at: float) -> int:
+def _latest_version(claimed: list[tuple[float, int]], at: float) -> int:
     """Returns the version of the last take before an instant, -1 if there was none."""
     count = bisect_right(sorted(claimed), (at, NEVER))
     return sorted(claimed)[count - 1][1] if count else -1

@@ -1,4 +1,7 @@
-"""The rules for messages that are posted and read over HTTP."""
+"""The rules for messages that are posted and read over HTTP.
+
+A rule yields a text for each violation of its docstring.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def answers(history: History, _: Limits) -> Texts:
     yield from (f"{body} was sent {count} times" for body, count in bodies.items() if count > 1)
     places: set[Place] = set()
     for post in history.posts:
-        yield from _answer(post, CREATED)
+        yield from _check_answer(post, CREATED)
         if len(post.outcomes) != len(post.sent):
             yield f"{len(post.outcomes)} outcomes for {len(post.sent)} messages: {describe(post)}"
         if set(post.outcomes) != {"acknowledged"} and "acknowledged" in post.outcomes:
@@ -47,10 +50,10 @@ def answers(history: History, _: Limits) -> Texts:
                 yield f"{place} was given out twice: {describe(post)}"
             places.add(place)
     for read in history.reads:
-        yield from _answer(read, OK)
+        yield from _check_answer(read, OK)
 
 
-def _answer(event: Post | Read, good: int) -> Texts:
+def _check_answer(event: Post | Read, good: int) -> Texts:
     if event.status not in {good, UNAVAILABLE, ONLY_SENT}:
         yield f"status {event.status}: {describe(event)}"
     if event.status == UNAVAILABLE and not event.retry_after:
@@ -62,7 +65,7 @@ def g1(history: History, limits: Limits) -> Texts:
     acknowledged: dict[str, list[tuple[Position, Fate]]] = defaultdict(list)
     for fate in history.acknowledged.values():
         acknowledged[fate.place.queue].append((_position(fate.place.id), fate))
-    for name, reads in _chains(history).items():
+    for name, reads in _reads_by_reader(history).items():
         webs = {read.web for read in reads}
         shown = {Place(read.queue, one.partition, one.id): one.body for read in reads for one in read.shown}
         cursors = {number: _position(text) for read in reads for number, text in read.next.items()}
@@ -76,7 +79,8 @@ def g1(history: History, limits: Limits) -> Texts:
                 yield f"{name} was shown {seen} at {place}: {describe(fate.post)}; passed in {describe(passed)}"
 
 
-def _chains(history: History) -> Mapping[str, list[Read]]:
+def _reads_by_reader(history: History) -> Mapping[str, list[Read]]:
+    """Returns the successful reads of each reader, in order of time."""
     chains: dict[str, list[Read]] = defaultdict(list)
     for read in history.reads:
         if read.status == OK:
@@ -102,7 +106,7 @@ def g2(history: History, limits: Limits) -> Texts:
 
 
 def settled(history: History, _: Limits) -> Texts:
-    """Full reads agree once the effects of the last faults are over."""
+    """Full reads agree from :data:`FIRST_SETTLED_READ` on, of which there are two; before it, messages only appear."""
     rounds = sorted(history.contents)
     if not rounds or rounds[-1] <= FIRST_SETTLED_READ:
         yield f"there were {len(rounds)} full reads, of which two must agree"
@@ -119,7 +123,7 @@ def settled(history: History, _: Limits) -> Texts:
 
 
 def truth(history: History, _: Limits) -> Texts:
-    """Every message shown was sent to that queue and partition, and has only one place."""
+    """Every message shown was sent before, to that queue and partition, and has only one place."""
     places: dict[str, Place] = {}
     for read in history.reads:
         for shown in read.shown:
@@ -139,34 +143,34 @@ def truth(history: History, _: Limits) -> Texts:
 
 
 def g3(history: History, _: Limits) -> Texts:
-    """Ids follow ``X-After``. Ids of one web process ascend for a client that has seen an answer."""
+    """Ids follow ``X-After`` and ascend in a batch; those of one web process ascend for a client that saw an answer."""
     for post in history.posts:
-        if post.after is not None and any(one <= _position(post.after) for one in _prompt(post)):
+        if post.after is not None and any(one <= _position(post.after) for one in _prompt_ids(post)):
             yield f"not above its X-After: {describe(post)}"
         for partition in {sent.partition for sent in post.sent}:
-            prompt_ids = _prompt(post, partition)
+            prompt_ids = _prompt_ids(post, partition)
             if prompt_ids != sorted(prompt_ids):
                 yield f"a batch in another order than given: {describe(post)}"
     for web in {post.web for post in history.posts}:
-        yield from _ascending([post for post in history.posts if post.web == web and _prompt(post)])
+        yield from _check_ascending([post for post in history.posts if post.web == web and _prompt_ids(post)])
 
 
-def _prompt(post: Post, partition: int | None = None) -> list[Position]:
+def _prompt_ids(post: Post, partition: int | None = None) -> list[Position]:
     """Returns the ids of a post's messages without delay."""
     pairs = zip(post.sent, post.ids, strict=False)
     return [_position(name) for sent, name in pairs if not sent.delay and partition in {None, sent.partition}]
 
 
-def _ascending(posts: list[Post]) -> Texts:
+def _check_ascending(posts: list[Post]) -> Texts:
     """At one web process, a post that begins after another's answer has higher ids."""
     ended, at = sorted(posts, key=lambda post: post.end), 0
     highest: tuple[Position, Post] | None = None
     for post in posts:
         while ended[at].end < post.start:
-            top = max(_prompt(ended[at]))
+            top = max(_prompt_ids(ended[at]))
             highest = max(highest or (top, ended[at]), (top, ended[at]), key=lambda pair: pair[0])
             at += 1
-        if highest and min(_prompt(post)) <= highest[0]:
+        if highest and min(_prompt_ids(post)) <= highest[0]:
             yield f"not above an id given out before: {describe(post)}; {describe(highest[1])}"
 
 
@@ -175,7 +179,7 @@ def page(history: History, _: Limits) -> Texts:
 
     Cursors never go back.
     """
-    for reads in _chains(history).values():
+    for reads in _reads_by_reader(history).values():
         cursors: dict[int, str] = {}
         shown_before: set[Place] = set()
         for read in reads:
@@ -185,11 +189,11 @@ def page(history: History, _: Limits) -> Texts:
                 if place in shown_before:
                     yield f"{place} is shown twice to one reader: {describe(read)}"
                 shown_before.add(place)
-            yield from (f"{wrong}: {describe(read)}" for wrong in _page(read))
+            yield from (f"{wrong}: {describe(read)}" for wrong in _check_page(read))
             cursors = {**cursors, **read.next}
 
 
-def _page(read: Read) -> Texts:
+def _check_page(read: Read) -> Texts:
     if extra := ({shown.partition for shown in read.shown} | read.next.keys()) - set(read.partitions):
         yield f"shows partitions {extra} that were not asked for"
     if missing := set(read.partitions) - read.next.keys():
@@ -219,7 +223,7 @@ def available(history: History, limits: Limits) -> Texts:
         if event.end - event.start > limits.bound and not any(hit):
             yield f"took {event.end - event.start:.1f} s: {describe(event)}"
     following = [read for read in history.reads if not read.final]
-    for start, end in _calm(history, limits):
+    for start, end in _calm_periods(history, limits):
         for web in sorted({post.web for post in history.posts}):
             for what, events_of_kind in ("post", history.posts), ("read", following):
                 attempts = [event for event in events_of_kind if event.web == web and start <= event.start <= end]
@@ -228,7 +232,7 @@ def available(history: History, limits: Limits) -> Texts:
                     yield f"no {what} succeeded from {start:.1f} to {end:.1f}, without any fault: {last}"
 
 
-def _calm(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
+def _calm_periods(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
     """Yields the long enough periods without faults, and always the period after the last fault.
 
     If the machine stalled shortly before the end, that last period may be too short and is left out.

@@ -39,12 +39,14 @@ Spoils = Mapping[str, tuple[set[str], Spoil]]
 """By description: the rules that must notice, and the function that spoils."""
 
 
-def _put(records: Records, old: Any, *new: Record) -> Records:  # noqa: ANN401 - a record
-    return [one for each in records for one in (new if each is old else (each,))]
+def _put_instead(records: Records, old: Any, *new: Record) -> Records:  # noqa: ANN401 - a record
+    """Returns the records with ``new`` ones in the place of ``old``."""
+    return [new_record for record in records for new_record in (new if record is old else (record,))]
 
 
-def _change(records: Records, old: Any, **fields: Any) -> Records:  # noqa: ANN401 - a record and its fields
-    return _put(records, old, structs.replace(old, **fields))
+def _change_fields(records: Records, old: Any, **fields: Any) -> Records:  # noqa: ANN401 - a record and its fields
+    """Returns the records with some fields of ``old`` replaced."""
+    return _put_instead(records, old, structs.replace(old, **fields))
 
 
 def _swap_field(find: Callable[[Records], list[Any]], field: str) -> Spoil:
@@ -53,18 +55,20 @@ def _swap_field(find: Callable[[Records], list[Any]], field: str) -> Spoil:
     def spoil(records: Records, _: random.Random) -> Records:
         first, second = find(records)[:2]
         one, other = getattr(first, field), getattr(second, field)
-        return _change(_change(records, first, **{field: other}), second, **{field: one})
+        return _change_fields(_change_fields(records, first, **{field: other}), second, **{field: one})
 
     return spoil
 
 
 def _change_one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Record, ...]]) -> Spoil:
+    """Replaces a random one of the records found."""
+
     def spoil(records: Records, rng: random.Random) -> Records | None:
         candidates = find(records)
         if not candidates:
             return None
         old = rng.choice(candidates)
-        return _put(records, old, *change(old))
+        return _put_instead(records, old, *change(old))
 
     return spoil
 
@@ -73,7 +77,7 @@ def _change_one(find: Callable[[Records], list[Any]], change: Callable[[Any], tu
 
 
 def _change_shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
-    """Changes a message on a page of full read ``final`` or later."""
+    """Changes a random message with one of these outcomes on a page of full read ``final`` or later; 0 is any page."""
 
     def spoil(records: Records, rng: random.Random) -> Records | None:
         posts = [pair for post in records_of(records, Post) for pair in zip(post.sent, post.outcomes, strict=True)]
@@ -84,12 +88,13 @@ def _change_shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outco
             return None
         read, old = rng.choice(candidates)
         page = tuple(one for each in read.shown for one in (change(each) if each is old else (each,)))
-        return _change(records, read, shown=page)
+        return _change_fields(records, read, shown=page)
 
     return spoil
 
 
-def _replace(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+def _replacer(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """Returns a function that replaces a record; each field's value is made from the old record."""
     return lambda old: (structs.replace(old, **{name: made(old) for name, made in fields.items()}),)
 
 
@@ -118,65 +123,69 @@ def _change_page(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
 
 
 def _change_cursors(change: Callable[[Read], str]) -> Spoil:
-    return _change_page(_replace(next=lambda read: dict.fromkeys(read.next, change(read))))
+    """Sets all cursors of a page to one value."""
+    return _change_page(_replacer(next=lambda read: dict.fromkeys(read.next, change(read))))
 
 
-def _next_id(name: str) -> str:
+def _make_next_id(name: str) -> str:
     ticks, low = ids.parse_position(name)
     return ids.to_hex((ticks + 1, low))
 
 
-_refused = _replace(
+_make_refused = _replacer(
     status=lambda _: UNAVAILABLE,
     ids=lambda _: (),
     outcomes=lambda post: ("none",) * len(post.sent),
     retry_after=lambda _: True,
 )
-_accepted = _replace(
+_make_accepted = _replacer(
     status=lambda _: CREATED,
     ids=lambda post: tuple(ids.to_hex((ids.EPOCH_TICKS + n, n)) for n in range(len(post.sent))),
     outcomes=lambda post: ("acknowledged",) * len(post.sent),
 )
-_same_ids = _replace(sent=lambda post: tuple(Sent(f"{one.body}'", one.partition, one.delay) for one in post.sent))
-_before_after = _replace(
+_alter_bodies = _replacer(sent=lambda post: tuple(Sent(f"{one.body}'", one.partition, one.delay) for one in post.sent))
+_make_after_own_id = _replacer(
     sent=lambda post: tuple(Sent(one.body, one.partition) for one in post.sent),
     after=lambda post: max(post.ids, key=ids.parse_position),
 )
-_moved_id = _replace(id=lambda shown: _next_id(shown.id))
-_KEPT: tuple[Outcome, ...] = ("acknowledged", "unknown")
+_move_id = _replacer(id=lambda shown: _make_next_id(shown.id))
+_STORED: tuple[Outcome, ...] = ("acknowledged", "unknown")
 
 MESSAGES: Spoils = {
     "a reader is not shown a message": ({"G1"}, _change_shown(lambda _: (), "acknowledged")),
     "a full read lacks an acknowledged message": ({"lost"}, _change_shown(lambda _: (), "acknowledged", final=1)),
     "a full read lacks what another shows": ({"settled"}, _change_shown(lambda _: (), "unknown", final=2)),
-    "a page shows a message twice": ({"page"}, _change_shown(lambda shown: (shown, shown), *_KEPT)),
-    "a body is another": ({"truth"}, _change_shown(_replace(body=lambda _: "other"), *_KEPT)),
-    "an id is another": ({"truth"}, _change_shown(_moved_id, "acknowledged")),
-    "a partition is another": ({"truth"}, _change_shown(_replace(partition=lambda shown: 3 - shown.partition), *_KEPT)),
-    "a message is at two ids": ({"truth"}, _change_shown(lambda shown: (shown, *_moved_id(shown)), *_KEPT)),
+    "a page shows a message twice": ({"page"}, _change_shown(lambda shown: (shown, shown), *_STORED)),
+    "a body is another": ({"truth"}, _change_shown(_replacer(body=lambda _: "other"), *_STORED)),
+    "an id is another": ({"truth"}, _change_shown(_move_id, "acknowledged")),
+    "a partition is another": (
+        {"truth"},
+        _change_shown(_replacer(partition=lambda shown: 3 - shown.partition), *_STORED),
+    ),
+    "a message is at two ids": ({"truth"}, _change_shown(lambda shown: (shown, *_move_id(shown)), *_STORED)),
     "what is shown was never sent": ({"truth"}, _change_post("acknowledged", lambda _: ())),
-    "what is shown was called none": ({"G2"}, _change_post("acknowledged", _refused)),
-    "an unknown one that is there was called none": ({"G2"}, _change_post("unknown", _refused, there=True)),
-    "what was called none was acknowledged": ({"lost"}, _change_post("none", _accepted)),
+    "what is shown was called none": ({"G2"}, _change_post("acknowledged", _make_refused)),
+    "an unknown one that is there was called none": ({"G2"}, _change_post("unknown", _make_refused, there=True)),
+    "what was called none was acknowledged": ({"lost"}, _change_post("none", _make_accepted)),
     "a post is recorded twice": ({"answers"}, _change_post("acknowledged", lambda post: (post, post))),
-    "an id is given out twice": ({"answers"}, _change_post("acknowledged", lambda post: (post, *_same_ids(post)))),
+    "an id is given out twice": ({"answers"}, _change_post("acknowledged", lambda post: (post, *_alter_bodies(post)))),
     "an acknowledged id is another": (
         {"truth"},
-        _change_post("acknowledged", _replace(ids=lambda post: tuple(map(_next_id, post.ids)))),
+        _change_post("acknowledged", _replacer(ids=lambda post: tuple(map(_make_next_id, post.ids)))),
     ),
-    "an id is missing": ({"answers"}, _change_post("acknowledged", _replace(ids=lambda post: post.ids[:-1]))),
-    "an id is not above its X-After": ({"G3"}, _change_post("acknowledged", _before_after)),
-    "a 503 lacks Retry-After": ({"answers"}, _change_post("none", _replace(retry_after=lambda _: False))),
-    "an answer is 500": ({"answers"}, _change_post("unknown", _replace(status=lambda _: 500))),
+    "an id is missing": ({"answers"}, _change_post("acknowledged", _replacer(ids=lambda post: post.ids[:-1]))),
+    "an id is not above its X-After": ({"G3"}, _change_post("acknowledged", _make_after_own_id)),
+    "a 503 lacks Retry-After": ({"answers"}, _change_post("none", _replacer(retry_after=lambda _: False))),
+    "an answer is 500": ({"answers"}, _change_post("unknown", _replacer(status=lambda _: 500))),
     "a page is missing": ({"page"}, _change_page(lambda _: ())),
     "a page is recorded twice": ({"page"}, _change_page(lambda read: (read, read))),
-    "a page is in another order": ({"page"}, _change_page(_replace(shown=lambda read: read.shown[::-1]))),
+    "a page is in another order": ({"page"}, _change_page(_replacer(shown=lambda read: read.shown[::-1]))),
     "a cursor goes back": ({"page"}, _change_cursors(lambda _: ids.to_hex(ids.FIRST))),
-    "a cursor is above the horizon": ({"page"}, _change_cursors(lambda read: _next_id(read.horizon))),
-    "a horizon is not above what is shown": ({"page"}, _change_page(_replace(horizon=lambda read: read.shown[0].id))),
+    "a cursor is above the horizon": ({"page"}, _change_cursors(lambda read: _make_next_id(read.horizon))),
+    "a horizon is not above what is shown": ({"page"}, _change_page(_replacer(horizon=lambda read: read.shown[0].id))),
     "an answer took a minute": (
         {"available"},
-        _change_post("acknowledged", _replace(start=lambda post: post.start - 60), web="web-2"),
+        _change_post("acknowledged", _replacer(start=lambda post: post.start - 60), web="web-2"),
     ),
 }
 
@@ -185,6 +194,7 @@ MESSAGES: Spoils = {
 
 
 def _find_commits(records: Records) -> list[tuple[Asked, Answered]]:
+    """Returns each commit with its answer."""
     answers = {(each.worker, each.call): each for each in records_of(records, Answered)}
     return [(each, answers[each.worker, each.call]) for each in records_of(records, Asked) if each.what == "commit"]
 
@@ -204,6 +214,7 @@ def _find_repeated(records: Records) -> list[Handled]:
 
 
 def _drop_handling(records: Records, rng: random.Random) -> Records:
+    """Drops all handlings of a random message."""
     victim = rng.choice(records_of(records, Handled)).id
     return [each for each in records if not (isinstance(each, Handled) and each.id == victim)]
 
@@ -227,28 +238,32 @@ def _commit_foreign(records: Records, _: random.Random) -> Records:
     commits = _find_commits(records)
     first = commits[0][0].worker
     asked, answered = next(each for each in commits if each[0].worker != first)
-    return _change(_change(records, asked, worker=first, call=99), answered, worker=first, call=99)
+    return _change_fields(_change_fields(records, asked, worker=first, call=99), answered, worker=first, call=99)
 
 
 def _repeat_version(records: Records, _: random.Random) -> Records:
+    """The second commit makes the version of the first one."""
     (_asked, first), (_other_asked, second) = _find_commits(records)[:2]
-    return _change(records, second, versions=first.versions)
+    return _change_fields(records, second, versions=first.versions)
 
 
 def _drop_commit(records: Records, rng: random.Random) -> Records:
+    """Drops a random commit but the last one, with its answer."""
     asked, answered = rng.choice(_find_commits(records)[:-1])
-    return _put(_put(records, asked), answered)
+    return _put_instead(_put_instead(records, asked), answered)
 
 
 def _change_start(records: Records, _: random.Random) -> Records:
+    """The second owner is told the offset of the last one."""
     takes = [each for each in records_of(records, Answered) if each.ids]
-    return _change(records, takes[1], ids=takes[-1].ids)
+    return _change_fields(records, takes[1], ids=takes[-1].ids)
 
 
 def _commit_ahead(records: Records, rng: random.Random) -> Records:
+    """A random commit but the last one records the message after its own."""
     asked, _ = rng.choice(_find_commits(records)[:-1])
     (place,), names = asked.ids, [shown.id for read in records_of(records, Read) for shown in read.shown]
-    return _change(records, asked, ids={place: names[names.index(asked.ids[place]) + 1]})
+    return _change_fields(records, asked, ids={place: names[names.index(asked.ids[place]) + 1]})
 
 
 def _drop_faults(kind: str) -> Spoil:
@@ -265,7 +280,7 @@ GROUPS: Spoils = {
     "a message is not handled": ({"lost"}, _drop_handling),
     "an acknowledged message is not there": (
         {"lost"},
-        _change_content(_replace(shown=lambda read: read.shown[:-1])),
+        _change_content(_replacer(shown=lambda read: read.shown[:-1])),
     ),
     "nobody has read what is there": ({"lost"}, _change_content(lambda _: ())),
     "two messages change places": ({"order", "stay"}, _swap_field(lambda r: records_of(r, Handled), "at")),
@@ -283,10 +298,10 @@ GROUPS: Spoils = {
     "an expired session did not expire": ({"twice", "shaken"}, _drop_faults("expire")),
     "a suspended session had no reason": ({"shaken"}, _drop_faults("hush")),
     "a partition moves for nothing": ({"moved"}, _hide_leaving),
-    "a worker ends badly": ({"end"}, _change_one(lambda r: records_of(r, Ended), _replace(code=lambda _: 1))),
+    "a worker ends badly": ({"end"}, _change_one(lambda r: records_of(r, Ended), _replacer(code=lambda _: 1))),
     "the last offset is missing": (
         {"end"},
-        lambda r, _: _change(r, records_of(r, Observed)[-1], offsets=records_of(r, Observed)[-2].offsets),
+        lambda r, _: _change_fields(r, records_of(r, Observed)[-1], offsets=records_of(r, Observed)[-2].offsets),
     ),
 }
 
@@ -314,6 +329,7 @@ def _deliver_both(history: ClaimHistory, first: Delivery, second: Delivery) -> N
 
 
 def _post_undelivered(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    """A message is acknowledged and given up, but never delivered."""
     history.acknowledged.add(FIRST)
     history.given_up.append(Acknowledgement(FIRST, 0.0, 0.0, "done"))
 
@@ -329,6 +345,7 @@ def _redeliver_cancelled(history: ClaimHistory, one: Delivery, other: Delivery) 
 
 
 def _keep_done(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    """A message is acknowledged, and still exists in the end."""
     _acknowledge(history, one)
     history.left = {one.position}
 
@@ -345,6 +362,7 @@ def _reorder_key(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
 
 
 def _exceed_share(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
+    """Delivers two messages at one time, though the partition's share is one."""
     history.stored.shares = {1: 1}
     _deliver_both(history, one, other)
 
@@ -359,6 +377,7 @@ def _duplicate_letter(history: ClaimHistory, one: Delivery, _: Delivery) -> None
 
 
 def _exceed_deliveries(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
+    """Limits the deliveries of a message to one."""
     history.stored.max_deliveries = 1
 
 
@@ -383,6 +402,7 @@ CLAIMS: Mapping[str, tuple[set[str], Callable[[ClaimHistory, Delivery, Delivery]
 
 
 def spoil_claims(history: ClaimHistory, what: str, rng: random.Random) -> ClaimHistory:
+    """Returns a copy of the history with two random messages spoiled; the first one has the lower id."""
     history = deepcopy(history)
     deliveries = {one.position: one for one in history.deliveries}
     one, other = (deliveries[position] for position in sorted(rng.sample(sorted(deliveries), 2)))
