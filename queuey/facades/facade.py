@@ -225,7 +225,7 @@ class OpenFacade(Facade):
         self._hosts = frozenset((setup.settings.hosts or "").lower().split())
 
     def set_credential(self, request: Request) -> None:
-        # Gives the request all rights on the application, or refuses it if a web page may have sent it.
+        """Gives the request all rights on the application, or refuses it if a web page may have sent it."""
         if (reason := self._refusal(request)) is not None:
             request.headers.pop("authorization", None)
             request.refused = NotAllowed(reason)
@@ -242,7 +242,10 @@ class OpenFacade(Facade):
         return super().where(match)
 
     def _refusal(self, request: Request) -> str | None:
-        """Returns why a request may come from a web page of another site, or None if it does not."""
+        """Returns why a request may come from a web page of another site, or None if it does not.
+
+        ``Host`` must be an address, a name without dots or one of the setting ``hosts``.
+        """
         # An attacker can point a name of their own domain at this machine (DNS rebinding). Then their page has the same
         # origin, and only the name in Host reveals it.
         host = request.headers.get("host", "")

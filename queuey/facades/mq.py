@@ -54,7 +54,10 @@ class MqFacade(OpenFacade):
         request.headers.pop("content-encoding", None)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        # Answers as the original does: 503 for overload and defects, 403, 400, and 404 for all other errors.
+        """Answers as the original does.
+
+        503 for overload and defects, 403 for missing rights, 400 for invalid requests, and 404 for all other errors.
+        """
         if status in {429, 500, 503}:
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
         if isinstance(error, NotAllowed):
@@ -122,6 +125,7 @@ def _read_receipt(text: str) -> ClaimReceipt | None:
 
 
 def _answer_posted(result: PostResult) -> Response:
+    """Answers 201 without a body; the id is in a header, and another one marks a replayed post."""
     [location] = result.locations
     id_header: Header = ("X-Message-Id", message_id(location))
     return Response(201, b"", id_header, REPLAYED) if result.replayed else Response(201, b"", id_header)

@@ -309,7 +309,7 @@ def _show_if_fifo(queue: Queue, text: str) -> str | None:
 
 
 def requested_attributes(names: Iterable[str]) -> list[str]:
-    """Returns the requested attributes, with ``All`` expanded.
+    """Returns the requested names without repetitions, with ``All`` expanded.
 
     Raises:
         SqsError: An attribute does not exist.

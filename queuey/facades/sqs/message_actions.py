@@ -228,9 +228,9 @@ class MessageActions:
         async def change(queue: Queue) -> Result:
             kept = stored_attributes(queue)
 
-            def parse(one: requests.ChangedEntry) -> tuple[int, ClaimReceipt]:
-                seconds = in_range("VisibilityTimeout", one.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
-                return seconds, _read_handle(one.receipt_handle, queue)
+            def parse(entry: requests.ChangedEntry) -> tuple[int, ClaimReceipt]:
+                seconds = in_range("VisibilityTimeout", entry.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
+                return seconds, _read_handle(entry.receipt_handle, queue)
 
             parsed, failed = _parse_entries(parameters.entries, parse)
             settled: dict[str, Settlement] = {}
@@ -251,7 +251,11 @@ def _read_trace(asked: SignedRequest) -> str:
 
 
 def _make_draft(entry: requests.MessageParameters, kept: StoredAttributes, trace: str) -> Draft:
-    """Checks a message to send to a standard queue, and returns its draft with the queue's defaults."""
+    """Returns the draft of a message to a standard queue, with the queue's delay by default.
+
+    Raises:
+        SqsError: SQS does not allow the message, or it has a deduplication id.
+    """
     if entry.message_deduplication_id is not None:
         raise invalid("MessageDeduplicationId", entry.message_deduplication_id, "Only FIFO queues have these.")
     if entry.message_group_id is not None:

@@ -106,7 +106,11 @@ def draft_of(
 
 
 def _find_trace(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
-    """Returns the trace header of a message. It has its own limit, because it does not count towards the size."""
+    """Returns the trace header of a message, or else of its request; ignores one of a request that is too long.
+
+    Raises:
+        SqsError: The message has another system attribute, or a trace header that is too long or not a String.
+    """
     trace = attributes.get("AWSTraceHeader")
     if trace is None and 0 < len(traced) <= MAX_TRACE:
         trace = AttributeValue(data_type="String", string_value=traced)
@@ -234,7 +238,7 @@ def sent_result(given: MessageParameters, location: tuple[int, ids.Position], *,
 def render_received(
     one: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
 ) -> dict[str, Any]:
-    """Returns a received message as the answer has it.
+    """Returns a received message as the answer has it, without empty fields. Bytes are shown in base64.
 
     Args:
         one: Delivery of the message.
@@ -247,7 +251,7 @@ def render_received(
     message = one.message
     beside = _sqs_attributes(message)
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
-    chosen = {name: value for name, value in beside.attributes.items() if _is_wanted(name, names)}
+    chosen = {name: value for name, value in beside.attributes.items() if _is_requested(name, names)}
     source, location = _sent_to(message, queue)
     attributes = _system_attributes(one, beside, queue, (source, location[1]), region, now, system) if system else {}
     fields = {
@@ -286,8 +290,8 @@ def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Positi
     return "", (message.partition, message.position)
 
 
-def _is_wanted(name: str, names: Iterable[str]) -> bool:
-    return any(p in _EVERY or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in names)
+def _is_requested(name: str, patterns: Iterable[str]) -> bool:
+    return any(p in _EVERY or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in patterns)
 
 
 def _system_attributes(
@@ -297,13 +301,17 @@ def _system_attributes(
     origin: tuple[str, ids.Position],
     region: str,
     now: float,
-    wanted: Collection[str],
+    names: Collection[str],
 ) -> dict[str, str]:
+    """Returns the named system attributes that have a value.
+
+    From its second delivery on, the message shows the time of sending as the time of its first delivery.
+    """
     message = delivery.message
     source, (ticks, _) = origin
     sent = beside.sent or ids.ticks_to_seconds(ticks) * 1000
     key = None if message.meta is None else message.meta.key
-    # The time of the first delivery is not stored, so later ones show the time of sending.
+    # The time of the first delivery is not stored.
     first = now * 1000 if delivery.deliveries == 1 else sent
     values = {
         "SenderId": queue.application,
@@ -316,8 +324,8 @@ def _system_attributes(
         "MessageDeduplicationId": beside.deduplication,
         "SequenceNumber": sequence_number(message.position) if key else None,
     }
-    every = not _EVERY.isdisjoint(wanted)
-    return {name: value for name, value in values.items() if value and (every or name in wanted)}
+    includes_all = not _EVERY.isdisjoint(names)
+    return {name: value for name, value in values.items() if value and (includes_all or name in names)}
 
 
 class FifoDraft(NamedTuple):

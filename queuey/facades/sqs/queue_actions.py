@@ -80,7 +80,10 @@ class QueueActions:
     # Queues
 
     def create(self, asked: SignedRequest) -> Result:
-        """Creates a queue, or returns an existing one if its attributes do not differ."""
+        """Creates a queue, or returns an existing one if each given attribute equals its own.
+
+        Tags for an existing queue are ignored.
+        """
         parameters = asked.read(requests.CreateQueue)
         fifo = parameters.attributes.get("FifoQueue", "").lower() == "true"
         attributes.check_name(parameters.queue_name, fifo=fifo)
@@ -244,7 +247,10 @@ class QueueActions:
         return names, following
 
     def start_move(self, asked: SignedRequest) -> Result:
-        """Starts to move all messages of a dead-letter queue to the destination, or else to its only source queue."""
+        """Starts to move all messages of a dead-letter queue to the destination, or else to its only source queue.
+
+        Refuses FIFO queues, and a limit of the rate.
+        """
         parameters = asked.read(requests.StartMove)
         if parameters.max_number_of_messages_per_second is not None:
             raise SqsError("UnsupportedOperation", "MaxNumberOfMessagesPerSecond is not supported; leave it out.")
@@ -266,7 +272,7 @@ class QueueActions:
         return names[0]
 
     def moves(self, asked: SignedRequest) -> Result:
-        """Lists moves out of a queue, one by default."""
+        """Lists moves out of a queue, the newest first; only one by default."""
         parameters = asked.read(requests.ListMoves)
         name = self._enter_arn(asked, "SourceArn", parameters.source_arn, "measure").queue.name
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
