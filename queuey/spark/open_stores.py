@@ -100,7 +100,7 @@ def existing(store: Store, options: StoreOptions, name: str, qid: int | None = N
 
 
 def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SIZE) -> list[Queue]:
-    """Returns the selected queues in their present state, sorted by name.
+    """Returns the selected queues in their present state, sorted by name. A pattern has to match a whole name.
 
     Args:
         options: The store.

@@ -145,10 +145,10 @@ class TargetQueue:
         return self.patiently(attempt)
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """Makes an idempotent call; repeats it while the store is unavailable.
+        """Makes an idempotent call; repeats it while the store is unavailable, up to ``TRIES`` attempts.
 
         Raises:
-            StoreUnavailable: All attempts failed.
+            StoreUnavailable: All attempts failed, or this process has closed the store.
         """
         pause = FIRST_RETRY
         for _ in range(TRIES - 1):
@@ -411,8 +411,8 @@ class _ChunkAttempt:
         """
         self._target.settle()
         stored = {
-            (one.partition, one.position)
-            for one in self._target.use(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
+            (message.partition, message.position)
+            for message in self._target.use(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
         }
         stored_mask = chosen.copy()
         stored_mask[chosen] = [place in stored for place in places]

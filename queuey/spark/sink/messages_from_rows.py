@@ -262,7 +262,7 @@ class _RowConverter:
         return pa.array(metas, pa.binary()).take(pa.array(places))
 
     def _body_kinds(self) -> tuple[Mask, Mask]:
-        """Returns masks of text bodies, including JSON, and of JSON bodies."""
+        """Checks text and JSON bodies. Returns masks of text bodies, including JSON, and of JSON bodies."""
         column = self._column("valueType")
         count = len(self._which)
         if column is None:
@@ -359,7 +359,11 @@ class _RowConverter:
         return seconds * TICKS_PER_SECOND
 
     def ends(self) -> tuple[Integers, Mask]:
-        """Returns expiries or lifetimes in ticks, and a mask of the lifetimes, which count from the id on."""
+        """Returns expiries or lifetimes in ticks, and a mask of the lifetimes, which count from the id on.
+
+        A row whose ``expires`` is null has the default lifetime. An expiry in the past is allowed, and one more than
+        ``MAX_TTL`` seconds ahead is refused.
+        """
         column = self._column("expires")
         if column is None:
             return self.lifetimes(), np.ones(len(self._which), bool)
@@ -388,6 +392,7 @@ def _as_text(value: str | bytes) -> str:
 
 
 def _parse_headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:
+    """Returns headers with their names in lower case. Raises ValueError if a name or value is not valid."""
     headers = []
     for pair in pairs or ():
         name, value = (None, None) if pair is None else (pair["key"], pair["value"])

@@ -193,9 +193,9 @@ def _metadata_columns(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Ar
     decoded = [meta_from(value) for value in (*encoded.dictionary.to_pylist(), None)]
     places = encoded.indices.fill_null(len(decoded) - 1)
     return {
-        field.name: pa.array([_meta_value(field.name, text=text, meta=one) for text, one in decoded], field.type).take(
-            places
-        )
+        field.name: pa.array(
+            [_meta_value(field.name, text=text, meta=value) for text, value in decoded], field.type
+        ).take(places)
         for field in fields
     }
 
