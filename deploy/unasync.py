@@ -74,19 +74,19 @@ def sync_text(source: str) -> str:
     text = ASYNC_ONLY.sub("", source)
     text = MAIN.sub(body_of_main, text)
     text = re.sub(r"^ *(>>> )?import asyncio\n\n?", "", text, flags=re.MULTILINE)
-    for one, other in TEXTS.items():
-        text = text.replace(one, other)
+    for async_sentence, sync_sentence in TEXTS.items():
+        text = text.replace(async_sentence, sync_sentence)
     for pattern, name in NAMES.items():
         text = re.sub(pattern, name, text)
     return text
 
 
-def body_of_main(found: re.Match[str]) -> str:
+def body_of_main(match: re.Match[str]) -> str:
     """Returns the statements of an example's ``main``, with their prompts where it has some."""
-    indent, prompt = found["indent"], found["prompt"]
+    indent, prompt = match["indent"], match["prompt"]
     if not prompt:
-        return re.sub(rf"^{indent}    ", indent, found["body"], flags=re.MULTILINE).rstrip() + "\n"
-    body = re.sub(rf"^{indent}\.\.\.     (?=\S)", f"{indent}>>> ", found["body"], flags=re.MULTILINE)
+        return re.sub(rf"^{indent}    ", indent, match["body"], flags=re.MULTILINE).rstrip() + "\n"
+    body = re.sub(rf"^{indent}\.\.\.     (?=\S)", f"{indent}>>> ", match["body"], flags=re.MULTILINE)
     return re.sub(rf"^{indent}\.\.\.     ", f"{indent}... ", body, flags=re.MULTILINE)
 
 

@@ -108,10 +108,10 @@ def feed_work(stage: Stage) -> Account:
     networks: dict[int, set[str]] = {number: set() for number in range(1, PARTITIONS + 1)}
     for quake, receipt in zip(stage.quakes, stage.work, strict=True):
         networks[receipt.partition].add(quake["net"])
-    total = sum(len(found) for found in networks.values())
+    total = sum(len(names) for names in networks.values())
     require(total == len(stage.networks), "a network's notices were spread over several partitions")
     sizes = Counter(receipt.partition for receipt in stage.work)
-    rows = [(number, sizes[number], ", ".join(sorted(found))) for number, found in networks.items()]
+    rows = [(number, sizes[number], ", ".join(sorted(names))) for number, names in networks.items()]
     return Account(
         f"The same feed went to {WORK}: {PARTITIONS} partitions, each network in one of them, in order.",
         ("partition", "messages", "networks"),
@@ -153,10 +153,10 @@ def delete_messages(stage: Stage) -> Account:
     messages = list(stage.client.read_all(name))
     weak = [message for message in messages if (message.body["mag"] or 0) < 1]
     stage.client.delete(name, weak)
-    left = list(stage.client.read_all(name))
-    require(left == [message for message in messages if message not in weak], "the wrong messages are gone")
+    remaining = list(stage.client.read_all(name))
+    require(remaining == [message for message in messages if message not in weak], "the wrong messages are gone")
     require(stage.client.get(name, weak[:5]) == [], "deleted messages can still be fetched")
-    return Account(f"Deleted {len(weak)} notices below magnitude 1 from {name}; {len(left)} are left.")
+    return Account(f"Deleted {len(weak)} notices below magnitude 1 from {name}; {len(remaining)} are left.")
 
 
 def show_info(stage: Stage) -> Account:
@@ -180,9 +180,9 @@ def record_offset(stage: Stage) -> Account:
     places = [receipt for receipt in stage.work if receipt.partition == stage.work[0].partition]
     partition, half = places[0].partition, places[len(places) // 2 - 1]
     stage.client.commit(WORK, GROUP, {partition: half}, expected={partition: None})
-    found = stage.client.offsets(WORK, GROUP).partitions[partition]
+    offset = stage.client.offsets(WORK, GROUP).partitions[partition]
     behind = len(places) - len(places) // 2
-    require((found.offset, found.lag) == (half.id, behind), f"the offset came back as {found}")
+    require((offset.offset, offset.lag) == (half.id, behind), f"the offset came back as {offset}")
     try:
         stage.client.commit(WORK, GROUP, {partition: places[-1]}, expected={partition: None})
     except OffsetConflict:
@@ -229,8 +229,8 @@ def check_rest(stage: Stage) -> Account:
     work = list(stage.client.read_all(WORK, merge=True))
     require([message.id for message in work] == [receipt.id for receipt in stage.work], "the work queue has changed")
     for network, count in stage.networks.items():
-        left = sum(1 for _ in stage.client.read_all(queue_of(network)))
-        require(left == count or network == "ak", f"{queue_of(network)} has {left} of {count} messages")
+        stored = sum(1 for _ in stage.client.read_all(queue_of(network)))
+        require(stored == count or network == "ak", f"{queue_of(network)} has {stored} of {count} messages")
     require(stage.client.offsets(WORK, GROUP).lag > 0, "the recorded offset is gone")
     complaints = check(stage.service.data)
     require(not complaints, f"the file is damaged: {complaints}")
@@ -243,7 +243,7 @@ def share_out(stage: Stage) -> Account:
     with Workers(stage.service, LIVE, WORKERS) as workers:
         workers.wait_until_shared(PARTITIONS)
         sent = stage.client.send_many(LIVE, (Outgoing(json=quake, key=quake["net"]) for quake in stage.quakes))
-        killed = Counter(one.pid for one in workers.wait_for(HANDLED_BEFORE_KILL)).most_common(1)[0][0]
+        killed = Counter(handling.pid for handling in workers.wait_for(HANDLED_BEFORE_KILL)).most_common(1)[0][0]
         workers.kill(killed)
         workers.wait_for(len(sent))
         codes = workers.stop()
@@ -252,8 +252,8 @@ def share_out(stage: Stage) -> Account:
     duplicates = _duplicates(sent, handled, killed)
     rows = []
     for pid in workers.processes:
-        own = [one for one in handled if one.pid == pid]
-        partitions = ", ".join(str(number) for number in sorted({one.partition for one in own}))
+        own = [handling for handling in handled if handling.pid == pid]
+        partitions = ", ".join(str(number) for number in sorted({handling.partition for handling in own}))
         rows.append((pid, len(own), partitions, "killed with -9" if pid == killed else "ended by SIGTERM"))
     text = (
         f"{WORKERS} workers shared the {PARTITIONS} partitions of {LIVE}; one was killed in the middle. Each of the "
@@ -270,22 +270,25 @@ def claim_jobs(stage: Stage) -> Account:
     record.touch()
     sent = {receipt.id for receipt in stage.client.send_many(JOBS, (q["title"] for q in stage.quakes[:JOB_COUNT]))}
     with claimer(stage.service, JOBS, record) as first, claimer(stage.service, JOBS, record) as second:
-        _wait(lambda: sum(one.pid == first.pid for one in read_record(record)) >= DONE_BEFORE_KILL, "no job was done")
+        _wait(
+            lambda: sum(handling.pid == first.pid for handling in read_record(record)) >= DONE_BEFORE_KILL,
+            "no job was done",
+        )
         first.kill()
-        left = jobs.counts().claimed
+        unfinished = jobs.counts().claimed
         _wait(lambda: jobs.size().size == 0, "not every job was done")
     done = read_record(record)
-    again = Counter(one.id for one in done if one.pid == second.pid)
-    require({one.id for one in done} == sent, "the jobs that were done are not those that were sent")
+    again = Counter(handling.id for handling in done if handling.pid == second.pid)
+    require({handling.id for handling in done} == sent, "the jobs that were done are not those that were sent")
     require(max(again.values()) == 1, "a worker that lived has done a job twice")
     twice = len(done) - len(sent)
     text = (
-        f"Two workers claimed jobs from {JOBS}; one was killed with {left} jobs claimed by the two. Each of the "
+        f"Two workers claimed jobs from {JOBS}; one was killed with {unfinished} jobs claimed by the two. Each of the "
         f"{len(sent)} jobs was done and acknowledged, {twice} of them by both: once before the kill, and once after it."
     )
     rows = [
-        (one.pid, sum(each.pid == one.pid for each in done), end)
-        for one, end in ((first, "killed with -9"), (second, ""))
+        (worker.pid, sum(handling.pid == worker.pid for handling in done), end)
+        for worker, end in ((first, "killed with -9"), (second, ""))
     ]
     return Account(text, ("worker", "done", ""), rows)
 
@@ -294,26 +297,26 @@ def through_spark(stage: Stage) -> Account:
     """Archives the work queue with Spark, counts it, replays it into a second queue and audits that by the receipts."""
     if not pipeline.is_installed():
         return Account(pipeline.MISSING)
-    found = pipeline.run(stage.service, WORK, AGAIN, stage.receipts)
+    report = pipeline.run(stage.service, WORK, AGAIN, stage.receipts)
     sent = len(stage.work)
-    require(found["archived"] == sent, f"{found['archived']} of {sent} messages were archived")
+    require(report["archived"] == sent, f"{report['archived']} of {sent} messages were archived")
     networks: Counter[str] = Counter()
-    for network, _, _, count in found["hours"]:
+    for network, _, _, count in report["hours"]:
         networks[network] += count
     require(networks == stage.networks, "the archive's counts by network are not the feed's")
-    require(found["replayed"] == sent, f"{found['replayed']} of {sent} messages were replayed")
+    require(report["replayed"] == sent, f"{report['replayed']} of {sent} messages were replayed")
     again = list(stage.client.read_all(AGAIN, merge=True))
     require([message.body for message in again] == stage.quakes, "the replayed feed is not the feed")
-    require((found["accepted"], found["present"]) == (sent, sent), f"the audit found {found['present']} of {sent}")
-    require(found["sound"], "the audit found messages twice or altered")
+    require((report["accepted"], report["present"]) == (sent, sent), f"the audit found {report['present']} of {sent}")
+    require(report["sound"], "the audit found messages twice or altered")
     text = (
-        f"Archived {found['archived']:,} messages of {WORK} as Parquet ({found['bytes'] / 1e6:.1f} MB), and counted "
+        f"Archived {report['archived']:,} messages of {WORK} as Parquet ({report['bytes'] / 1e6:.1f} MB), and counted "
         f"them by network, hour and magnitude with SQL: the chart is {pipeline.chart_path()}\n"
         f"Replayed into {AGAIN} and audited by the receipts of the producer: "
-        f"{found['present']:,} of {found['accepted']:,} are there, each once and as it was sent."
+        f"{report['present']:,} of {report['accepted']:,} are there, each once and as it was sent."
     )
     columns = ("network", "notices", *(f"magnitude {name}" for name, _ in chart.CLASSES))
-    return Account(text, columns, pipeline.busiest(found["hours"]))
+    return Account(text, columns, pipeline.busiest(report["hours"]))
 
 
 def stop(stage: Stage) -> Account:
@@ -375,13 +378,13 @@ def _duplicates(sent: list[Receipt], handled: list[Handled], killed: int) -> int
     """Checks that every notice was handled, in order within its partition; returns how many were so twice."""
     first: dict[str, Handled] = {}
     again = 0
-    for one in handled:
-        known = first.setdefault(one.id, one)
-        if known is not one:
+    for handling in handled:
+        earlier = first.setdefault(handling.id, handling)
+        if earlier is not handling:
             again += 1
-            require(known.pid == killed, f"message {one.id} was handled twice though its worker lived")
+            require(earlier.pid == killed, f"message {handling.id} was handled twice though its worker lived")
     for number in range(1, PARTITIONS + 1):
         order = [receipt.id for receipt in sent if receipt.partition == number]
-        done = [one.id for one in first.values() if one.partition == number]
+        done = [handling.id for handling in first.values() if handling.partition == number]
         require(done == order, f"partition {number}: {len(done)} of {len(order)} notices, or out of order")
     return again

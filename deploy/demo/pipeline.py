@@ -78,8 +78,8 @@ def run(service: Service, queue: str, replayed: str, receipts: Path) -> dict[str
         process.wait()
     if process.returncode != 0:
         raise DemoFailed(f"the pipeline ended with {process.returncode}:\n{log.read_text()}")
-    found: dict[str, Any] = json.loads(out)
-    return found
+    results: dict[str, Any] = json.loads(out)
+    return results
 
 
 def busiest(hours: list[list[Any]]) -> list[tuple[Any, ...]]:

@@ -61,7 +61,7 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
         Path(drawing).write_text(chart.draw(hours))
         chosen = ReplayOptions(store=store, archive=place, selection=Subscribe((queue,)), into=replayed)
         back = replay(spark, chosen, _silent)
-        found = audit(spark, AuditOptions(receipts=(receipts,), store=store, names={queue: replayed}), _silent)
+        report = audit(spark, AuditOptions(receipts=(receipts,), store=store, names={queue: replayed}), _silent)
     finally:
         spark.stop()
     files = [path.stat().st_size for path in Path(place).rglob("*.parquet")]
@@ -72,9 +72,9 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
         "bytes": sum(files),
         "hours": hours,
         "replayed": back.messages,
-        "accepted": found.total.accepted,
-        "present": found.total.present,
-        "sound": found.sound,
+        "accepted": report.total.accepted,
+        "present": report.total.present,
+        "sound": report.sound,
     }
 
 

@@ -113,7 +113,7 @@ class Workers:
         """Waits until so many different messages were handled."""
         deadline = time.monotonic() + seconds
         handled = self.handled()
-        while len({one.id for one in handled}) < count:
+        while len({handling.id for handling in handled}) < count:
             self._still_running(deadline, f"only {len(handled)} messages were handled")
             handled = self.handled()
         return handled
@@ -125,11 +125,11 @@ class Workers:
 
     def stop(self) -> list[int]:
         """Ends the workers that are left with SIGTERM and returns their exit codes."""
-        left = [process for process in self.processes.values() if process.poll() is None]
-        for process in left:
+        running = [process for process in self.processes.values() if process.poll() is None]
+        for process in running:
             process.send_signal(signal.SIGTERM)
         try:
-            return [process.wait(STOP_SECONDS) for process in left]
+            return [process.wait(STOP_SECONDS) for process in running]
         except subprocess.TimeoutExpired as error:
             raise DemoFailed(f"a worker did not end after SIGTERM:\n{self._log.read_text()}") from error
 
@@ -147,4 +147,9 @@ class Workers:
                 queues = client.consumer_groups.show(GROUP).queues
             except GroupNotFound:
                 return []
-        return [one.owner for partitions in queues.values() for one in partitions.values() if one.owner is not None]
+        return [
+            partition.owner
+            for partitions in queues.values()
+            for partition in partitions.values()
+            if partition.owner is not None
+        ]

@@ -99,11 +99,11 @@ def account(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:
 
 def watch(servers: Sequence[Server]) -> None:
     """Waits for ever; says so when a server is gone."""
-    there = set(servers)
+    running = set(servers)
     while True:
-        for server in sorted(there, key=lambda one: one.name):
+        for server in sorted(running, key=lambda server: server.name):
             if not server.alive:
-                there.remove(server)
+                running.remove(server)
                 print(f"{server.name} has ended.\n{server.log_tail(20)}", file=sys.stderr, flush=True)
         time.sleep(LOOK_SECONDS)
 

@@ -79,22 +79,22 @@ def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
         CannotFetch: Neither Maven nor jgo could get all of it.
     """
     cache = cache or platformdirs.user_cache_path("queuey-servers")
-    there = cache / bundle.name
-    if there.is_dir():
-        return there
+    directory = cache / bundle.name
+    if directory.is_dir():
+        return directory
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f"{bundle.name}.lock"):
-        if not there.is_dir():
-            for left in cache.glob(
+        if not directory.is_dir():
+            for interrupted in cache.glob(
                 f"{bundle.name}-*"
             ):  # by one that was killed; whoever still worked would have the lock
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(interrupted, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f"{bundle.name}-", dir=cache, ignore_cleanup_errors=True) as work:
                 lib = Path(work) / "lib"
                 lib.mkdir()
                 _fill(bundle, Path(work), lib)
-                lib.rename(there)
-    return there
+                lib.rename(directory)
+    return directory
 
 
 def project(bundle: Bundle) -> str:
@@ -110,10 +110,10 @@ def check(lib: Path) -> None:
     Raises:
         CannotFetch: There is no jar, or one is broken.
     """
-    found = sorted(lib.glob("*.jar"))
-    if not found:
+    jars = sorted(lib.glob("*.jar"))
+    if not jars:
         raise CannotFetch("Nothing was fetched.")
-    for jar in found:
+    for jar in jars:
         try:
             zipfile.ZipFile(jar).close()
         except (OSError, zipfile.BadZipFile) as error:
@@ -183,8 +183,8 @@ def _by_jgo(bundle: Bundle, work: Path, lib: Path) -> None:
     context = MavenContext(repo_cache=work / "repository", remote_repos=remote, timeout=60)
     try:
         wanted = [context.create_dependency(replace(Coordinate.parse(x), scope="compile")) for x in bundle.coordinates]
-        given, further = (wanted, []) if bundle.alone else context.resolver.resolve(wanted)
-        needed = [x.artifact for x in (*given, *(y for y in further if y.scope in {"compile", "runtime"}))]
+        named, further = (wanted, []) if bundle.alone else context.resolver.resolve(wanted)
+        needed = [x.artifact for x in (*named, *(y for y in further if y.scope in {"compile", "runtime"}))]
         with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
             for path in pool.map(lambda artifact: artifact.resolve(), needed):
                 shutil.copy(path, lib)

@@ -19,8 +19,8 @@ def major(version_text: str) -> int | None:
 
     Up to Java 8 the major version stood second: ``1.8.0_392``.
     """
-    found = re.search(r'version "(?:1\.)?(\d+)', version_text)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', version_text)
+    return int(match[1]) if match else None
 
 
 def ask(java: str) -> int | None:

@@ -26,10 +26,10 @@ def to_markdown(text: str) -> str:
     'Examples:\n    >>> 1 + 1\n    2\n'
     """
 
-    def block(found: re.Match[str]) -> str:
-        before, second, code = found.groups()
+    def block(match: re.Match[str]) -> str:
+        before, second, code = match.groups()
         if not second:
-            return found[0]
+            return match[0]
         lead = f"{before}:\n\n" if before else ""
         return f"{lead}```python\n{dedent(code).strip()}\n```\n"
 

@@ -149,8 +149,8 @@ def on_env(env: Any, files: Any, **_: object) -> Any:  # noqa: ANN401
         anchors = {other: set(ANCHOR.findall(pages[other].content)) for other in pages if other.startswith(beginnings)}
         here = set(ANCHOR.findall(pages[name].content))
         moved = {
-            relpath(pages[other].file.dest_uri, dirname(name) or "."): sorted(found - here)
-            for other, found in anchors.items()
+            relpath(pages[other].file.dest_uri, dirname(name) or "."): sorted(ids - here)
+            for other, ids in anchors.items()
         }
         pages[name].content += f"<script>{FOLLOW.replace('MOVED', json.dumps(moved))}</script>"
     return env
@@ -161,9 +161,9 @@ def _plain(html: str) -> str:
     return re.sub(r"<[^>]+>", "", html).replace('"', "&quot;").strip()
 
 
-def _table(found: re.Match[str]) -> str:
+def _table(match: re.Match[str]) -> str:
     """Names the column in each cell, and repeats the name of a row in the rows that go on with it."""
-    heads = [_plain(head) for head in re.findall(r"<th[^>]*>(.*?)</th>", found[1], re.DOTALL)]
+    heads = [_plain(head) for head in re.findall(r"<th[^>]*>(.*?)</th>", match[1], re.DOTALL)]
     kind = "matrix" if len(heads) >= MATRIX_COLUMNS else "rows stack" if len(heads) >= CARD_COLUMNS else "rows"
     name = ""
 
@@ -180,16 +180,16 @@ def _table(found: re.Match[str]) -> str:
         )
         return f"{line[1]}\n{''.join(shown)}</tr>"
 
-    body = re.sub(r"(<tr[^>]*>).*?</tr>", row, found[2], flags=re.DOTALL)
+    body = re.sub(r"(<tr[^>]*>).*?</tr>", row, match[2], flags=re.DOTALL)
     focus = ' tabindex="0"' if kind == "matrix" else ""
-    return f'<div class="wide"{focus}><table class="{kind}">\n<thead>{found[1]}</thead>{body}</table></div>'
+    return f'<div class="wide"{focus}><table class="{kind}">\n<thead>{match[1]}</thead>{body}</table></div>'
 
 
-def _tabs(found: re.Match[str]) -> str:
+def _tabs(match: re.Match[str]) -> str:
     """Returns the three blocks of an example as tabs."""
     languages = (("curl", "sh"), ("Python", "python"), ("JavaScript", "javascript"))
     tabs = (
-        f'=== "{name}"\n\n```{kind}\n{text}```\n' for (name, kind), text in zip(languages, found.groups(), strict=True)
+        f'=== "{name}"\n\n```{kind}\n{text}```\n' for (name, kind), text in zip(languages, match.groups(), strict=True)
     )
     return "\n".join(re.sub(r"^(?!===)(?=.)", "    ", tab, flags=re.MULTILINE) for tab in tabs)
 
@@ -209,14 +209,14 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     page.meta["tags"] = KEYWORDS[here].split(", ") if here in KEYWORDS else []
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 
-    def link(found: re.Match[str]) -> str:
-        picture, text, target, anchor = found[1], found[2], found[3], found[4] or ""
+    def link(match: re.Match[str]) -> str:
+        picture, text, target, anchor = match[1], match[2], match[3], match[4] or ""
         if ":" in target:
-            return found[0]
+            return match[0]
         path = normpath(f"{dirname(source)}/{target}") if dirname(source) else normpath(target)
         site = OUTSIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
         if site is None:
-            return text if (ROOT / path).exists() else found[0]
+            return text if (ROOT / path).exists() else match[0]
         return f"{picture}[{text}]({relpath(site, dirname(here) or '.')}{anchor})"
 
     return LINK.sub(link, TABS.sub(_tabs, MARK.sub(r"\1", markdown)))

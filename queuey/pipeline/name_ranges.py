@@ -44,7 +44,7 @@ def name_ranges_of(
     Args:
         options: The store.
         selection: The queues; all if None.
-        size: Approximate number of queues in a range.
+        size: Approximate number of queues in a range; at most 100 if they are selected by name.
         page: Max queues in one listing.
     """
     store = open_stores.opened(options)

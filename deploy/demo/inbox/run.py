@@ -111,9 +111,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Notifies users, and kills the service."""
-        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/notify":
-            self.app.notify(given["user"], given["text"])
+            self.app.notify(notification["user"], notification["text"])
         else:
             self.app.kill()
         self._answer(b"{}")

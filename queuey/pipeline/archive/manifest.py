@@ -290,8 +290,8 @@ def version_of(file: str) -> tuple[str, str] | None:
 def standing(found: Iterable[Manifest]) -> list[Manifest]:
     """Returns the manifests of one bucket that no other one replaces. Overlapping runs leave several."""
     manifests = list(found)
-    replaced = {run for one in manifests for run in one.replaces}
-    return [one for one in manifests if one.run not in replaced]
+    replaced = {run for version in manifests for run in version.replaces}
+    return [version for version in manifests if version.run not in replaced]
 
 
 def identity(manifests: Iterable[Manifest]) -> str:
