@@ -38,7 +38,7 @@ def version() -> str:
 
 
 def pack(directory: Path) -> Path:
-    """Writes the package into a directory; returns where it is."""
+    """Writes the package into a directory, which is created if it does not exist; returns its path."""
     about = {
         "name": NAME,
         "version": version(),

@@ -39,7 +39,7 @@ DONE_BEFORE_KILL = 25
 
 
 class Account(NamedTuple):
-    """What a part has to say: a sentence, and a table if there is one."""
+    """The result of a part, for printing: a sentence, and perhaps a table."""
 
     text: str
     columns: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Account(NamedTuple):
 
 
 class Stage:
-    """What the parts share: the service, a client, and what earlier parts have stored."""
+    """State that the parts share: the service, a client, and receipts of messages that earlier parts have stored."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -58,15 +58,15 @@ class Stage:
         self.work: list[Receipt] = []
 
     def connect(self) -> None:
-        """Makes the client anew, as after a restart."""
+        """Replaces the client by a new one, because a restarted service may have another address."""
         self.client = self.service.client()
 
 
 def require(condition: object, failure: str) -> None:
-    """Checks something the demo claims.
+    """Checks a condition.
 
     Raises:
-        DemoFailed: It does not hold.
+        DemoFailed: The condition is false; the message is ``failure``.
     """
     if not condition:
         raise DemoFailed(failure)
@@ -125,7 +125,7 @@ def read_both_ways(stage: Stage) -> Account:
     backwards = list(stage.client.read_all(WORK, merge=True, limit=300, order="descending"))
     require([message.body for message in forwards] == stage.quakes, "the feed did not come back in its order")
     require(backwards == forwards[::-1], "newest first is not the reverse of oldest first")
-    rows = [(title, message.id, message.body["title"]) for title, message in _ends(forwards)]
+    rows = [(title, message.id, message.body["title"]) for title, message in _first_and_last(forwards)]
     text = f"Read by time: {len(forwards):,} messages oldest first, the same ones newest first."
     return Account(text, ("", "id", "notice"), rows)
 
@@ -160,7 +160,7 @@ def delete_messages(stage: Stage) -> Account:
 
 
 def show_info(stage: Stage) -> Account:
-    """Asks the service about the work queue."""
+    """Shows the service's description of the work queue, and checks its number of messages."""
     info = stage.client.info(WORK)
     require(info.count == len(stage.work), f"info counts {info.count} messages instead of {len(stage.work)}")
     promise = f"{info.acknowledgement.level}: {info.acknowledgement.text}"
@@ -192,7 +192,7 @@ def record_offset(stage: Stage) -> Account:
 
 
 def kill_while_writing(stage: Stage) -> Account:
-    """Kills the service with SIGKILL while several writers send, starts it again, and looks at what is there."""
+    """Kills the service with SIGKILL while several writers send, starts it again, and checks what is stored."""
     name = "quakes-crash"
     stage.client.create_queue(name)
     acknowledged: dict[str, str] = {}
@@ -221,11 +221,11 @@ def kill_while_writing(stage: Stage) -> Account:
         writer.join(30)
     stage.service.start()
     stage.connect()
-    return _compare(stage, name, acknowledged, refused)
+    return _compare_with_stored(stage, name, acknowledged, refused)
 
 
 def check_rest(stage: Stage) -> Account:
-    """Looks at everything stored before the crash, and at the file itself."""
+    """Checks that everything stored before the crash is still there, and that the store's file is not damaged."""
     work = list(stage.client.read_all(WORK, merge=True))
     require([message.id for message in work] == [receipt.id for receipt in stage.work], "the work queue has changed")
     for network, count in stage.networks.items():
@@ -238,7 +238,7 @@ def check_rest(stage: Stage) -> Account:
 
 
 def share_out(stage: Stage) -> Account:
-    """Has several workers handle the feed as it comes in, and kills one in the middle."""
+    """Has several workers handle the feed as it comes in, kills one in the middle, and checks what was handled."""
     stage.client.create_queue(LIVE, partitions=PARTITIONS)
     with Workers(stage.service, LIVE, WORKERS) as workers:
         workers.wait_until_shared(PARTITIONS)
@@ -249,7 +249,7 @@ def share_out(stage: Stage) -> Account:
         codes = workers.stop()
         handled = workers.handled()
     require(codes == [0] * (WORKERS - 1), f"workers ended with {codes} after SIGTERM")
-    duplicates = _duplicates(sent, handled, killed)
+    duplicates = _count_duplicates(sent, handled, killed)
     rows = []
     for pid in workers.processes:
         own = [handling for handling in handled if handling.pid == pid]
@@ -263,20 +263,20 @@ def share_out(stage: Stage) -> Account:
 
 
 def claim_jobs(stage: Stage) -> Account:
-    """Has two workers claim jobs from one queue, and kills one that has some in hand: they come back, and are done."""
+    """Has two workers claim jobs from one queue, kills one of them, and checks that the other one does its jobs."""
     stage.client.create_queue(JOBS, partitions=2)
     jobs = stage.client.job_queue(JOBS)
     record = stage.service.directory / "jobs.txt"
     record.touch()
     sent = {receipt.id for receipt in stage.client.send_many(JOBS, (q["title"] for q in stage.quakes[:JOB_COUNT]))}
     with claimer(stage.service, JOBS, record) as first, claimer(stage.service, JOBS, record) as second:
-        _wait(
+        _wait_until(
             lambda: sum(handling.pid == first.pid for handling in read_record(record)) >= DONE_BEFORE_KILL,
             "no job was done",
         )
         first.kill()
         unfinished = jobs.counts().claimed
-        _wait(lambda: jobs.size().size == 0, "not every job was done")
+        _wait_until(lambda: jobs.size().size == 0, "not every job was done")
     done = read_record(record)
     again = Counter(handling.id for handling in done if handling.pid == second.pid)
     require({handling.id for handling in done} == sent, "the jobs that were done are not those that were sent")
@@ -294,7 +294,10 @@ def claim_jobs(stage: Stage) -> Account:
 
 
 def through_spark(stage: Stage) -> Account:
-    """Archives the work queue with Spark, counts it, replays it into a second queue and audits that by the receipts."""
+    """Archives the work queue with Spark, counts it, replays it into a second queue and audits that by the receipts.
+
+    Without Spark, only says that this part is skipped.
+    """
     if not pipeline.is_installed():
         return Account(pipeline.MISSING)
     report = pipeline.run(stage.service, WORK, AGAIN, stage.receipts)
@@ -320,7 +323,7 @@ def through_spark(stage: Stage) -> Account:
 
 
 def stop(stage: Stage) -> Account:
-    """Stops the service as a service manager does."""
+    """Stops the service with SIGTERM, as a service manager does."""
     seconds = stage.service.stop()
     return Account(f"SIGTERM ended the service in {seconds:.2f} s with exit code 0.")
 
@@ -343,20 +346,20 @@ PARTS: list[tuple[str, Callable[[Stage], Account]]] = [
 ]
 
 
-def _wait(done: Callable[[], bool], failure: str, seconds: float = 60) -> None:
-    """Waits until something is so."""
+def _wait_until(done: Callable[[], bool], failure: str, seconds: float = 60) -> None:
+    """Waits until a condition is true. Raises DemoFailed if it takes too long."""
     deadline = time.monotonic() + seconds
     while not done():
         require(time.monotonic() < deadline, f"{failure} within {seconds:.0f} s")
         time.sleep(0.02)
 
 
-def _ends(messages: list[Message]) -> list[tuple[str, Message]]:
+def _first_and_last(messages: list[Message]) -> list[tuple[str, Message]]:
     return [("oldest", messages[0]), ("newest", messages[-1])]
 
 
-def _compare(stage: Stage, name: str, acknowledged: dict[str, str], refused: set[str]) -> Account:
-    """Compares what the writers were told with what is stored."""
+def _compare_with_stored(stage: Stage, name: str, acknowledged: dict[str, str], refused: set[str]) -> Account:
+    """Checks that each acknowledged message is stored once, and that no other is stored but those of failed calls."""
     stored = {message.id: message.body for message in stage.client.read_all(name)}
     bodies = Counter(stored.values())
     lost = [identifier for identifier, body in acknowledged.items() if stored.get(identifier) != body]
@@ -374,8 +377,11 @@ def _compare(stage: Stage, name: str, acknowledged: dict[str, str], refused: set
     return Account(f"Killed with -9 while {WRITERS} writers sent, and started again.", ("messages", "count"), rows)
 
 
-def _duplicates(sent: list[Receipt], handled: list[Handled], killed: int) -> int:
-    """Checks that every notice was handled, in order within its partition; returns how many were so twice."""
+def _count_duplicates(sent: list[Receipt], handled: list[Handled], killed: int) -> int:
+    """Checks that every notice was handled, in order within its partition; returns the number of repetitions.
+
+    Only notices that the killed worker had handled first may be repeated.
+    """
     first: dict[str, Handled] = {}
     again = 0
     for handling in handled:

@@ -47,7 +47,7 @@ COUNTED = f"""
 
 
 def main(data: str, queue: str, replayed: str, receipts: str, directory: str, drawing: str) -> dict[str, Any]:
-    """Runs the jobs and returns what they found."""
+    """Runs the jobs one after the other, draws the chart into a file, and returns what the jobs found."""
     store = StoreOptions((("data", data),))
     place = str(Path(directory) / "archive")
     spark = session(master="local[2,4]", conf={**CONF, "spark.local.dir": directory}, name="demo")
@@ -85,7 +85,7 @@ def counted(spark: SparkSession, place: str) -> list[chart.Hour]:
 
 
 def _silent(text: str) -> None:
-    """Says nothing: the demo does."""
+    """Drops a report of progress: the demo prints its own."""
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ class Bundle:
     """A server's jars.
 
     Args:
-        name: Of its directory in the cache; has the version, so that a new version is a new directory.
-        coordinates: What to fetch with all that it needs, each as ``group:artifact:version``.
-        alone: Fetch these alone: what they need is among them.
+        name: Name of its directory in the cache; contains the version, so that a new version is a new directory.
+        coordinates: The jars to fetch with their dependencies, each as ``group:artifact:version``.
+        alone: Fetch no dependencies, because they are among the coordinates.
     """
 
     name: str
@@ -67,16 +67,16 @@ ZOOKEEPER = Bundle(
 
 
 def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
-    """Returns the directory with the bundle's jars, fetched if they are not there yet.
+    """Returns the directory with the bundle's jars; fetches them if the cache does not have them.
 
-    Safe to be called by several processes at once: one fetches, the others wait for it.
+    Several processes may call it at once: one fetches, the others wait for it.
 
     Args:
-        bundle: What is wanted.
-        cache: Where bundles are kept; the user's cache directory by default.
+        bundle: The jars.
+        cache: Directory of all bundles; the user's cache directory if None.
 
     Raises:
-        CannotFetch: Neither Maven nor jgo could get all of it.
+        CannotFetch: Neither Maven nor jgo could fetch all jars.
     """
     cache = cache or platformdirs.user_cache_path("queuey-servers")
     directory = cache / bundle.name
@@ -92,7 +92,7 @@ def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
             with tempfile.TemporaryDirectory(prefix=f"{bundle.name}-", dir=cache, ignore_cleanup_errors=True) as work:
                 lib = Path(work) / "lib"
                 lib.mkdir()
-                _fill(bundle, Path(work), lib)
+                _fetch_into(bundle, Path(work), lib)
                 lib.rename(directory)
     return directory
 
@@ -105,10 +105,10 @@ def project(bundle: Bundle) -> str:
 
 
 def check(lib: Path) -> None:
-    """Opens every jar, so that one that was cut off is noticed now and not by a server.
+    """Opens every jar, so that an incomplete one is noticed before a server uses it.
 
     Raises:
-        CannotFetch: There is no jar, or one is broken.
+        CannotFetch: The directory has no jar, or a broken one.
     """
     jars = sorted(lib.glob("*.jar"))
     if not jars:
@@ -127,7 +127,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fill(bundle: Bundle, work: Path, lib: Path) -> None:
+def _fetch_into(bundle: Bundle, work: Path, lib: Path) -> None:
+    """Fetches jars into ``lib``: by Maven if it is installed and the bundle is not ``alone``, else or if it fails by jgo.
+
+    Raises:
+        CannotFetch: All ways failed, or a jar is broken.
+    """
     # Maven reads what each jar needs even where it is told to leave that out, and fails where it cannot.
     if shutil.which("mvn") and not bundle.alone:
         try:

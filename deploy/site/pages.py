@@ -119,7 +119,10 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for pl
 
 
 def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
-    """Adds the pages outside of ``docs``, and what is made from the OpenAPI document."""
+    """Adds the pages outside of ``docs``, the OpenAPI document, and its page and style.
+
+    Only some sections of the README are added, as a page "First steps".
+    """
     made: dict[str, str] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
     made["readme.md"] = "# First steps\n\n" + "".join(_sections(made["readme.md"], "Start", "Run", "Features"))
     made[API] = "# HTTP API, operation by operation\n"
@@ -137,7 +140,7 @@ def _sections(text: str, *names: str) -> Iterator[str]:
 
 
 def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
-    """Fills the page of the API, and prepares tables for small screens."""
+    """Adds the operations to the page of the API, and prepares tables of all pages for small screens."""
     html = TABLE.sub(_table, html)
     return html + api_page.contents(document(), "openapi.json") if page.file.src_uri == API else html
 
@@ -197,7 +200,7 @@ def _tabs(match: re.Match[str]) -> str:
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401
     """Turns links between files into links between pages, and examples in three languages into tabs.
 
-    A link to a file that is no page becomes plain text.
+    A link to a file that is not a page becomes plain text. Also sets the page's keywords, and its rank in the search.
     """
     here = page.file.src_uri
     if here.startswith(BACKGROUND):
