@@ -126,6 +126,7 @@ def claim(wanted: Sequence[tuple[int, int]], among: Iterable[tuple[int, int]] | 
 
 
 def _claim_block(number: int, shift: int, wanted: Sequence[tuple[int, int]]) -> Block:
+    """Takes a block by its guard port. Raises NoFreeAddress if that or another needed port is not free."""
     guard = socket.socket()
     try:
         guard.bind((addresses(number)[0], GUARD_PORT + shift))

@@ -109,6 +109,7 @@ class Cluster(Generic[AnyServer]):
         self.block.release()
 
     def _start(self, deadline: float) -> None:
+        """Starts all servers that are not alive, and waits until all serve clients and know the others."""
         for node in self.nodes:
             node.launch()
         for node in self.nodes:

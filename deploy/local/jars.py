@@ -128,7 +128,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _fetch_into(bundle: Bundle, work: Path, lib: Path) -> None:
-    """Fetches jars into ``lib``: by Maven if it is installed and the bundle is not ``alone``, else or if it fails by jgo.
+    """Fetches jars into ``lib`` by Maven, if it is installed and the bundle is not ``alone``; else by jgo.
+
+    Tries jgo too if Maven fails.
 
     Raises:
         CannotFetch: All ways failed, or a jar is broken.

@@ -271,7 +271,7 @@ def message_id(location: Location) -> str:
 
 
 def _is_cross_site(request: Request) -> bool:
-    # Browsers send these headers; programs do not.
+    """Returns whether headers that only browsers send show that a page of another site made the request."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in {"none", "same-origin"}

@@ -132,6 +132,7 @@ def _answer_posted(result: PostResult) -> Response:
 
 
 def _answer_message(message: Message) -> Response:
+    """Answers 200 with the message's body as text or bytes, and its id in a header."""
     # nosniff: browsers must not interpret a body that somebody else posted.
     text = isinstance(message.body, str)
     kind: Header = TEXT if text else ("Content-Type", "application/octet-stream")

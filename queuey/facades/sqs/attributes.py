@@ -331,6 +331,7 @@ def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[st
 
 
 def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
+    """Returns the names of given attributes whose values differ from the queue's."""
     kept = stored_attributes(queue)
 
     def differs(name: str) -> bool:

@@ -191,6 +191,7 @@ class MessageActions:
         return await self._call(asked, parameters.queue_url, "work", delete)
 
     async def delete_batch(self, asked: SignedRequest) -> Result:
+        """Acknowledges the messages of a batch. Each entry succeeds or fails on its own, as :meth:`delete` does."""
         parameters = asked.read(requests.DeleteMessageBatch)
         _check_batch(parameters.entries)
 
@@ -222,6 +223,7 @@ class MessageActions:
         return await self._call(asked, parameters.queue_url, "work", change)
 
     async def change_batch(self, asked: SignedRequest) -> Result:
+        """Releases the claims of a batch, each with its own delay, or else the queue's visibility timeout."""
         parameters = asked.read(requests.ChangeVisibilityBatch)
         _check_batch(parameters.entries)
 

@@ -153,6 +153,7 @@ class QueueActions:
     # Attributes and tags
 
     def get_attributes(self, asked: SignedRequest) -> Result:
+        """Returns the requested attributes that have a value. Counts above ``MAX_COUNTED`` are estimated."""
         parameters = asked.read(requests.GetQueueAttributes)
         access = self._enter_url(asked, parameters, "measure")
         names = attributes.requested_attributes(parameters.attribute_names)

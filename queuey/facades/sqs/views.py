@@ -78,8 +78,10 @@ class SqsFacade(Facade):
         ]
 
     def set_credential(self, request: Request) -> None:
-        # Sets the credential of the access key that has signed the request. The signature is verified later; a
-        # request without one is refused by its view.
+        """Sets the credential of the access key in the signature, which is verified later.
+
+        A request without a well-formed signature is refused by its view.
+        """
         try:
             signature = signatures.read_signature(request)
         except SqsError as error:

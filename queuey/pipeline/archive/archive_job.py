@@ -202,6 +202,7 @@ class ArchiveRun:
         return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
 
     def planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
+        """Returns the buckets of units with their numbers of messages, as a dry run reports them."""
         counts: dict[Key, int] = {}
         for unit in units:
             counts[unit.key] = counts.get(unit.key, 0) + unit.weight

@@ -199,6 +199,7 @@ class BucketCloser:
         return buckets.named(key[1], self._options.seconds)
 
     def _is_closed(self, queue: Queue, bucket: ArchiveBucket) -> bool:
+        """Returns whether the horizon is past the bucket's end and the grace; always true for a deleted queue."""
         if not queue.partitions:
             return True
         return bucket.upper[0] + self._grace <= bridge.run(self._store.bulk.horizon(queue))

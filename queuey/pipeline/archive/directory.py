@@ -85,6 +85,7 @@ class ArchiveDirectory:
         self._recent: dict[str, list[Key]] | None = None
 
     def queues(self) -> list[str]:
+        """Returns the sorted names of queues that have committed buckets."""
         directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.queue_of(name) for name in directories if name.startswith("queue=")}
         return sorted(name for name in names | self._recent_commits().keys() if self._versions(name))
@@ -177,12 +178,14 @@ class ArchiveDirectory:
             self.files.write(entry.path, manifest.encode(entry))
 
     def commit(self, run: str, manifests: Sequence[Manifest]) -> None:
+        """Writes the commit of a run, which makes its manifests valid."""
         committed = tuple(CommittedBucket(*bucket.key, bucket.replaces) for bucket in manifests)
         self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=committed)))
         for entry in manifests:
             self._versions(entry.queue).setdefault(entry.bucket, set()).add(run)
 
     def refresh(self) -> None:
+        """Forgets the listed runs and manifests, so that they are listed again."""
         self._found.clear()
         self._recent = None
 

@@ -177,6 +177,7 @@ class ArchiveLease:
         return True
 
     def _renew_until_exit(self) -> None:
+        """Renews the lease every third of its timeout until the block is left; ignores failures."""
         while not self._ended.wait(self._seconds / 3):
             try:
                 self.renew()

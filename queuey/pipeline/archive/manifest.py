@@ -110,6 +110,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     expires: tuple[str, str]
 
     def same(self, other: Summary | None) -> bool:
+        """Returns whether count, bytes and hash are equal; false without another summary."""
         return other is not None and (self.count, self.bytes, self.hash) == (other.count, other.bytes, other.hash)
 
 

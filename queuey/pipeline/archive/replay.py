@@ -390,6 +390,7 @@ class ReplayRun:
 
 
 def _numbered(rows: DataFrame, written: Sequence[str]) -> DataFrame:
+    """Returns the columns ``written``, and as ``sequence`` a row's number in its target partition, by old position."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

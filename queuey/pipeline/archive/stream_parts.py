@@ -60,6 +60,7 @@ class StreamParts:
 
     @property
     def keys(self) -> Collection[Key]:
+        """The buckets that have messages and are not complete."""
         return self._incomplete.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:

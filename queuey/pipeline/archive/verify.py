@@ -113,6 +113,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
 
 
 def compared(one: Manifest, found: Summary | None) -> list[Damage]:
+    """Returns the first difference between a manifest and the messages that were read, if there is one."""
     expected = one.summary
     if found is None:
         return [Damage(*one.key, f"its {expected.count} messages are missing")]

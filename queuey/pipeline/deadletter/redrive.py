@@ -142,6 +142,7 @@ class Redrive:
         self._about = order.about()
 
     def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
+        """Counts a unit's dead letters by target queue, and the ones that would stay. Changes nothing."""
         outcome = Redriven()
         for page, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
             _, going, staying = self._group_by_target([found.dead_letter for found in page])

@@ -171,6 +171,10 @@ def _danger_key(lag: GroupLag) -> tuple[float, int, str, int, str]:
 
 
 def _payloads(options: LagOptions) -> list[bytes]:
+    """Returns the work of each task: a range of queues and, if offsets are given, the offsets of its queues.
+
+    Given offsets restrict the selection to their queues.
+    """
     if options.offsets is None:
         if options.selection is not None:
             name_ranges.check(options.store, options.selection)

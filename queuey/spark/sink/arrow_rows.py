@@ -97,6 +97,7 @@ def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
 
 
 def _check_combination(types: Mapping[str, str], queue: str | None) -> None:
+    """Raises OptionError if a required column is missing, or a column excludes another one or needs a missing one."""
     if "value" not in types:
         raise OptionError("A write needs a column value, with the bodies of messages.")
     if "queue" not in types and queue is None:
@@ -201,6 +202,7 @@ def _make_chunk(batches: list[pa.RecordBatch], layout: ColumnLayout, number: int
 
 
 def _normalize_column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
+    """Returns a column in the types of :class:`RowChunk`. Raises OptionError if a text is not valid UTF-8."""
     kind = chunked.type
     if pa.types.is_timestamp(kind):
         chunked = chunked.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())

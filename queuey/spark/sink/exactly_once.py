@@ -305,6 +305,7 @@ class Reserver:
         return decode(before).end if before is not None else 0
 
     def _base(self, lowest_base: int, lead: float) -> int:
+        """Returns the time that is ``lead`` seconds ahead of the store's clock, or ``lowest_base`` if that is later."""
         return max(
             lowest_base,
             self._target.patiently(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
@@ -331,6 +332,7 @@ class Reserver:
         )
 
     def _check_same_rows(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
+        """Raises NotRepeatable if the rows differ from the ones of the entry in number, content or order."""
         if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(

@@ -180,6 +180,7 @@ def sequences(chunk: RowChunk, which: Integers) -> Integers:
 
 
 def _digest_rows(chunk: RowChunk, layout: ColumnLayout, indexes: Integers) -> tuple[bytes, bytes]:
+    """Returns a digest of rows in their order, and one of rows in any order. Both cover the columns."""
     rows = chunk.encoded(indexes)
     digest = sha256(repr((sorted(chunk.columns), layout.text)).encode())
     order, content = digest.copy(), digest
@@ -232,6 +233,7 @@ class _RowConverter:
             raise row_error(self._chunk, int(self._which[index]), name, str(error)) from error
 
     def bodies(self) -> pa.Array:
+        """Returns the bodies. Refuses rows whose body is null, empty or too long."""
         most = self._rules.most
         sizes = _integers(pc.binary_length(self._bodies), -1)
         self._refuse(
@@ -287,6 +289,7 @@ class _RowConverter:
             self._parse_cell(place, "value", _check_json, body.decode())
 
     def _content_types(self) -> tuple[list[str | None], Integers]:
+        """Returns the distinct content types, blank ones as None, and for each row the index of its type."""
         column = self._column("contentType")
         if column is None:
             return [None], np.zeros(len(self._which), np.int64)
@@ -347,6 +350,7 @@ class _RowConverter:
         return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
 
     def lifetimes(self) -> Integers:
+        """Returns lifetimes in ticks, by default the one of the rules. Refuses rows whose TTL is out of bounds."""
         column = self._column("ttl")
         if column is None:
             return np.full(len(self._which), self._rules.ttl * TICKS_PER_SECOND)

@@ -166,6 +166,7 @@ def _write(
     *,
     batch: int = 0,
 ) -> TaskCommit:
+    """Writes the rows of this task; ``name`` is the kind and name of the writer, the same for all its attempts."""
     store = open_stores.opened(options.store)
     application = open_stores.application(store, options.store)
     settings = open_stores.settings_of(options.store)

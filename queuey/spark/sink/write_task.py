@@ -210,6 +210,7 @@ class TaskWriter:
         return queue
 
     def _convert(self, chunk: RowChunk, queue: Queue, row_indexes: Integers) -> MessageBuilder:
+        """Converts rows for a queue. The default TTL is the options', else the queue's, else the service's."""
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._initial_partitions(chunk, queue)
         first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
@@ -231,6 +232,7 @@ class TaskWriter:
         return self._partitions[queue.uid]
 
     def _write_rows(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Writes rows for one queue: at their own ids, in pieces by their numbers, or else as one piece."""
         if drafts.positions is not None:
             return self._bulk_load(target, drafts)
         work = self._ledger_name(f"{target.queue.uid:x}")

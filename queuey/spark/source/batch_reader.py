@@ -224,6 +224,7 @@ def _count_narrow(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slic
 
 
 def _slice_whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
+    """Yields each range below the horizon as one slice of weight 1."""
     horizon = bridge.run(store.bulk.horizon(queue))
     for number, (lower, upper) in ranges.items():
         end = min(upper, (horizon, LOW_MIN))

@@ -138,6 +138,7 @@ def position_texts(ticks: Integers, low: Integers) -> pa.Array:
 
 
 def id_texts(ticks: Integers, low: Integers) -> pa.Array:
+    """Returns each message's id as 32 hex digits, which do not sort as positions do."""
     time = ticks.view(np.uint64)
     version = np.uint64(0x1000)
     high = (

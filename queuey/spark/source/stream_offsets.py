@@ -44,6 +44,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return self.positions.get(queue_partition, FIRST)
 
     def moved(self, changes: Mapping[QueuePartition, Position], gone: Iterable[QueuePartition] = ()) -> StreamOffset:
+        """Returns a copy with changed or added positions, and without the partitions that are gone."""
         dropped = set(gone)
         kept = {
             queue_partition: position

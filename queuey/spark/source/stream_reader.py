@@ -189,10 +189,12 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return scanned(self._options, partition.value, self._schema, rows=self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Records the end of a batch as the group's offsets, if the option ``group`` is set."""
         if self._group_offsets is not None:
             self._group_offsets.record(stream_offsets.parse(end))
 
     def _find_end(self, start: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
+        """Returns the end of the next batch; tries again if a queue changes meanwhile."""
         try:
             return self._find_end_once(start, limit)
         except QueueChanged:
@@ -278,6 +280,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _choose_ends(
         self, store: Store, horizons: Mapping[str, QueueHorizon], waiting: Sequence[QueueSlice], limit: ReadLimit
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
+        """Returns the new ends of ranges to read, within the limit, and the partitions of empty ranges."""
+
         def extent(part: QueueSlice, limit: int) -> ScannedTo:
             limited = Slice(part.partition, part.lower, part.upper, limit=limit)
             return ScannedTo(*bridge.run(store.bulk.extent(horizons[part.queue].queue, limited)))
