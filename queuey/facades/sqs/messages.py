@@ -100,8 +100,8 @@ def draft_of(
     sent = round(now * 1000) if delay else 0
     meta = None
     if given.message_attributes or trace or sent or (group and not fifo) or deduplication:
-        beside = SqsAttributes(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
-        meta = Meta(headers=((HEADER, _make_header(beside)),))
+        sqs_fields = SqsAttributes(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
+        meta = Meta(headers=((HEADER, _make_header(sqs_fields)),))
     return Draft(given.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
 
 
@@ -132,9 +132,9 @@ def check_id(name: str, text: str) -> None:
         )
 
 
-def _make_header(beside: SqsAttributes) -> str:
+def _make_header(sqs_fields: SqsAttributes) -> str:
     # json.dumps writes ASCII, as headers of dead letters have to be.
-    return json.dumps(msgspec.to_builtins(beside), separators=(",", ":"))
+    return json.dumps(msgspec.to_builtins(sqs_fields), separators=(",", ":"))
 
 
 def size_of(given: MessageParameters) -> int:
@@ -249,11 +249,13 @@ def render_received(
         names: Names of the requested message attributes.
     """
     message = one.message
-    beside = _sqs_attributes(message)
+    sqs_fields = _sqs_attributes(message)
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
-    chosen = {name: value for name, value in beside.attributes.items() if _is_requested(name, names)}
+    chosen = {name: value for name, value in sqs_fields.attributes.items() if _is_requested(name, names)}
     source, location = _sent_to(message, queue)
-    attributes = _system_attributes(one, beside, queue, (source, location[1]), region, now, system) if system else {}
+    attributes = (
+        _system_attributes(one, sqs_fields, queue, (source, location[1]), region, now, system) if system else {}
+    )
     fields = {
         "MessageId": message_id(location),
         "ReceiptHandle": f"{one.receipt}-{receipt_mark(queue.qid)}",
@@ -296,7 +298,7 @@ def _is_requested(name: str, patterns: Iterable[str]) -> bool:
 
 def _system_attributes(
     delivery: ClaimDelivery,
-    beside: SqsAttributes,
+    sqs_fields: SqsAttributes,
     queue: Queue,
     origin: tuple[str, ids.Position],
     region: str,
@@ -309,7 +311,7 @@ def _system_attributes(
     """
     message = delivery.message
     source, (ticks, _) = origin
-    sent = beside.sent or ids.ticks_to_seconds(ticks) * 1000
+    sent = sqs_fields.sent or ids.ticks_to_seconds(ticks) * 1000
     key = None if message.meta is None else message.meta.key
     # The time of the first delivery is not stored.
     first = now * 1000 if delivery.deliveries == 1 else sent
@@ -318,10 +320,10 @@ def _system_attributes(
         "SentTimestamp": str(round(sent)),
         "ApproximateReceiveCount": str(delivery.deliveries),
         "ApproximateFirstReceiveTimestamp": str(round(first)),
-        "AWSTraceHeader": beside.trace and beside.trace.string_value,
+        "AWSTraceHeader": sqs_fields.trace and sqs_fields.trace.string_value,
         "DeadLetterQueueSourceArn": arn_of(source, region) if source else None,
-        "MessageGroupId": key or beside.group,
-        "MessageDeduplicationId": beside.deduplication,
+        "MessageGroupId": key or sqs_fields.group,
+        "MessageDeduplicationId": sqs_fields.deduplication,
         "SequenceNumber": sequence_number(message.position) if key else None,
     }
     includes_all = not _EVERY.isdisjoint(names)
