@@ -73,7 +73,6 @@ def require(condition: object, failure: str) -> None:
 
 
 def queue_of(network: str) -> str:
-    """Returns the name of a network's queue."""
     return f"quakes-{network}"
 
 

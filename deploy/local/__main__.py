@@ -23,7 +23,6 @@ FEW = range(4)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     made.add_argument("--cassandra", type=int, choices=FEW, default=3, help="how many nodes")
     made.add_argument("--zookeeper", type=int, choices=FEW, default=3, help="how many servers")

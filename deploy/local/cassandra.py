@@ -167,7 +167,6 @@ class Place:
 
     @property
     def address(self) -> str:
-        """The node's own address."""
         return self.addresses[self.index]
 
     @property
@@ -278,7 +277,6 @@ class CassandraNode(Server):
         self._options = options
 
     def command(self) -> Sequence[str]:
-        """Writes the settings and returns the JVM's command."""
         settings, logging = self.directory / "cassandra.yaml", self.directory / "logback.xml"
         settings.write_text(self._options.rewrite(render(self._place, self._options)), "utf-8")
         logging.write_text(logback.render(self.log, QUIET), "utf-8")
@@ -309,7 +307,6 @@ class CassandraNode(Server):
         ]
 
     def answers(self) -> bool:
-        """Returns whether the node answers a query."""
         return self._can_query("SELECT key FROM system.local", cql.ONE)
 
     def sees_all(self) -> bool:

@@ -60,7 +60,6 @@ class Conversation:
             raise
 
     def close(self) -> None:
-        """Closes the connection."""
         self._stream.close()
         self._socket.close()
 

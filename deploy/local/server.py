@@ -62,7 +62,6 @@ class Server(ABC):
 
     @property
     def log(self) -> Path:
-        """The server's own log."""
         return self.directory / "system.log"
 
     @property
@@ -137,7 +136,6 @@ class Server(ABC):
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continues a paused process."""
         self._signal(signal.SIGCONT)
 
     def log_size(self) -> int:

@@ -98,7 +98,6 @@ class ZooKeeperNode(Server):
         self._options = options
 
     def command(self) -> Sequence[str]:
-        """Writes the settings and returns the JVM's command."""
         data, settings, logging = (self.directory / name for name in ("data", "zoo.cfg", "logback.xml"))
         scratch = self.directory / "tmp"
         data.mkdir(exist_ok=True)

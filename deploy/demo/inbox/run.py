@@ -29,7 +29,6 @@ PAGE = Path(__file__).with_name("index.html")
 
 
 def inbox(user: str) -> str:
-    """Returns the name of a user's queue."""
     return queue_name("inbox-{user}", user_name(DEV_ISSUER, user))
 
 

@@ -59,7 +59,6 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def describe_differences(self, other: Archive) -> list[str]:
-        """Returns a clause for each field that differs."""
         names = {"application": "application", "seconds": "width of buckets (s)"}
         pairs = [(text, getattr(self, name), getattr(other, name)) for name, text in names.items()]
         return [f"its {text} is {mine}, not {theirs}" for text, mine, theirs in pairs if mine != theirs]
