@@ -225,7 +225,7 @@ class OpenFacade(Facade):
         self._hosts = frozenset((setup.settings.hosts or "").lower().split())
 
     def set_credential(self, request: Request) -> None:
-        """Gives the request all rights on the application, or refuses it if a web page may have sent it."""
+        # Gives the request all rights on the application, or refuses it if a web page may have sent it.
         if (reason := self._refusal(request)) is not None:
             request.headers.pop("authorization", None)
             request.refused = NotAllowed(reason)

@@ -28,6 +28,11 @@ _ANY_ID = "[a-z0-9-]+"
 
 
 class MqFacade(OpenFacade):
+    """The calls of SoftLayer MQ.
+
+    Errors get 503 for overload and defects, 403 for missing rights, 400 for invalid requests, and 404 for all others.
+    """
+
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
     def __init__(self, setup: Setup, prefix: str) -> None:
@@ -54,10 +59,7 @@ class MqFacade(OpenFacade):
         request.headers.pop("content-encoding", None)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """Answers as the original does.
-
-        503 for overload and defects, 403 for missing rights, 400 for invalid requests, and 404 for all other errors.
-        """
+        # Answers as the original does.
         if status in {429, 500, 503}:
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
         if isinstance(error, NotAllowed):

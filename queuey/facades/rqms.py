@@ -64,6 +64,12 @@ class _Items(msgspec.Struct):
 
 
 class RqmsFacade(OpenFacade):
+    """The calls of RQMS.
+
+    Errors get 503 for overload, the usual status for conflicts, missing rights and defects, and 400 for all others. If
+    too many requests wait, a fetch gets an empty list.
+    """
+
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
     def __init__(self, setup: Setup, prefix: str) -> None:
@@ -86,10 +92,7 @@ class RqmsFacade(OpenFacade):
         ]
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """Answers as the original does: mostly 400, and 503 for overload.
-
-        Conflicts, missing rights and defects (500) keep their status. If too many requests wait, the list is empty.
-        """
+        # Answers as the original does.
         if isinstance(error, TooManyWaiters):
             return json_response({"items": []})
         if status in {429, 500, 503}:

@@ -142,7 +142,7 @@ def read_ids(request: Request, limits: Limits) -> list[str]:
     Raises:
         WrongContentType: The content type is not JSON.
         BadBody: The body is not a list of strings.
-        BadArgument: The body is null, or has so many commas that some id is too short.
+        BadArgument: The body is null, or too short for its number of ids.
     """
     body = _read_json_body(request, limits)
     if body.count(b",") > len(body) // ID_LENGTH:

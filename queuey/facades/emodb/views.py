@@ -86,6 +86,8 @@ class OpenClaims:
 class EmodbFacade(Facade):
     """The calls of EmoDB's queue service. A missing queue behaves as an empty one.
 
+    The caller's key comes from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped.
+
     Attributes:
         open_claims: Limits the live claims of each queue.
     """
@@ -120,7 +122,7 @@ class EmodbFacade(Facade):
         ]
 
     def set_credential(self, request: Request) -> None:
-        """Takes the key from the header ``X-BV-API-Key``, or else from the query. Drops any other credential."""
+        # Takes the key from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped.
         key = request.headers.get("x-bv-api-key")
         if key is None and "APIKey=" in request.query:
             key = parse_form(request.query, "query").get("APIKey")

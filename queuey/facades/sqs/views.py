@@ -33,6 +33,8 @@ class _SignedState(msgspec.Struct):
 
 
 class SqsFacade(Facade):
+    """The calls of Amazon SQS. An access key signs each request, and the view verifies its signature of the body."""
+
     def __init__(self, setup: Setup, prefix: str) -> None:
         super().__init__(setup, prefix)
         if not setup.secret:
@@ -78,10 +80,8 @@ class SqsFacade(Facade):
         ]
 
     def set_credential(self, request: Request) -> None:
-        """Sets the credential of the access key in the signature, which is verified later.
-
-        A request without a well-formed signature is refused by its view.
-        """
+        # Sets the credential of the access key that has signed the request. The signature is verified later; a
+        # request without one is refused by its view.
         try:
             signature = signatures.read_signature(request)
         except SqsError as error:

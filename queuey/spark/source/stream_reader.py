@@ -282,9 +282,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
         """Returns the new ends of ranges to read, within the limit, and the partitions of empty ranges."""
 
-        def extent(part: QueueSlice, limit: int) -> ScannedTo:
-            limited = Slice(part.partition, part.lower, part.upper, limit=limit)
-            return ScannedTo(*bridge.run(store.bulk.extent(horizons[part.queue].queue, limited)))
+        def extent(queue_slice: QueueSlice, limit: int) -> ScannedTo:
+            limited = Slice(queue_slice.partition, queue_slice.lower, queue_slice.upper, limit=limit)
+            return ScannedTo(*bridge.run(store.bulk.extent(horizons[queue_slice.queue].queue, limited)))
 
         if isinstance(limit, ReadMaxRows):
             return stream_offsets.share(waiting, limit.max_rows, extent)
