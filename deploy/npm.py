@@ -30,15 +30,15 @@ for await (const message of queuey.stream("inbox")) show(message.body);
 
 def version() -> str:
     """Returns the version of the service, in npm's form."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)*)(.*)", __version__)
-    assert found is not None  # noqa: S101 - it is there
-    numbers, rest = found.groups()
+    match = re.fullmatch(r"(\d+(?:\.\d+)*)(.*)", __version__)
+    assert match is not None  # noqa: S101 - it is there
+    numbers, rest = match.groups()
     parts = [*numbers.split("."), "0", "0"][:3]
     return ".".join(parts) + (f"-{rest.strip('.')}" if rest else "")
 
 
 def pack(directory: Path) -> Path:
-    """Writes the package into a directory; returns where it is."""
+    """Writes the package into a directory, which is created if it does not exist; returns its path."""
     about = {
         "name": NAME,
         "version": version(),

@@ -74,24 +74,24 @@ def sync_text(source: str) -> str:
     text = ASYNC_ONLY.sub("", source)
     text = MAIN.sub(body_of_main, text)
     text = re.sub(r"^ *(>>> )?import asyncio\n\n?", "", text, flags=re.MULTILINE)
-    for one, other in TEXTS.items():
-        text = text.replace(one, other)
+    for async_sentence, sync_sentence in TEXTS.items():
+        text = text.replace(async_sentence, sync_sentence)
     for pattern, name in NAMES.items():
         text = re.sub(pattern, name, text)
     return text
 
 
-def body_of_main(found: re.Match[str]) -> str:
-    """Returns the statements of an example's ``main``, with their prompts where it has some."""
-    indent, prompt = found["indent"], found["prompt"]
+def body_of_main(match: re.Match[str]) -> str:
+    """Returns the statements of an example's ``main``, without its indentation and with its prompts."""
+    indent, prompt = match["indent"], match["prompt"]
     if not prompt:
-        return re.sub(rf"^{indent}    ", indent, found["body"], flags=re.MULTILINE).rstrip() + "\n"
-    body = re.sub(rf"^{indent}\.\.\.     (?=\S)", f"{indent}>>> ", found["body"], flags=re.MULTILINE)
+        return re.sub(rf"^{indent}    ", indent, match["body"], flags=re.MULTILINE).rstrip() + "\n"
+    body = re.sub(rf"^{indent}\.\.\.     (?=\S)", f"{indent}>>> ", match["body"], flags=re.MULTILINE)
     return re.sub(rf"^{indent}\.\.\.     ", f"{indent}... ", body, flags=re.MULTILINE)
 
 
 def results() -> dict[Path, str]:
-    """Returns the sync modules by path, formatted."""
+    """Returns the text of each sync module by its path, formatted by Ruff."""
     config = ["--config", str(ROOT / "pyproject.toml"), "--config", 'lint.isort.known-first-party=["queuey"]']
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -104,6 +104,7 @@ def results() -> dict[Path, str]:
 
 
 def main() -> None:
+    """Writes changed modules and removes obsolete ones. With ``--check``, only fails if there is such a module."""
     written = results()
     stale = [path for path, text in written.items() if not path.exists() or path.read_text() != text]
     stale += [path for path in RESULT.glob("*.py") if path not in written]

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 CLASSES = (("below 1", "#bcd4e6"), ("1 to 2.5", "#6fa3cc"), ("2.5 to 4.5", "#e0a458"), ("4.5 and above", "#c0392b"))
 BOUNDS = (1.0, 2.5, 4.5)
-"""Magnitudes at which the second class and those behind it begin."""
+"""Magnitudes at which the second class and the ones after it begin."""
 HOUR = 3600
 PANELS = 8
 """Networks that are shown, the busiest first."""
@@ -18,7 +18,7 @@ _BAR, _HIGH, _LEFT, _TOP, _GAP = 5, 46, 90, 58, 14
 
 
 class Hour(NamedTuple):
-    """So many notices of a network in an hour (seconds since 1970 at its begin), of one class of magnitude."""
+    """The number of a network's notices in an hour (its start in seconds since 1970) of one class of magnitude."""
 
     network: str
     hour: int
@@ -27,7 +27,9 @@ class Hour(NamedTuple):
 
 
 def draw(hours: Iterable[Hour]) -> str:
-    """Returns the chart. Each bar's height is to the scale of its own network's busiest hour, which is written beside.
+    """Returns the chart as SVG, with the ``PANELS`` networks that have the most notices.
+
+    Each bar's height is to the scale of its own network's busiest hour, whose number of notices is written beside it.
 
     Args:
         hours: At least one.

@@ -12,13 +12,16 @@ from queuey.client.credentials.profile import read_profile
 
 EFFORT_SECONDS = 0.02
 TTL = 2.0
-"""Seconds after which the jobs of one that was killed come back: short, so that the demo is."""
+"""Seconds after which the jobs of a killed worker come back; short, so that the demo is short."""
 TOGETHER = 10
-"""Jobs that one request claims, so that one that is killed leaves some behind."""
+"""Jobs that one request claims; several, so that a killed worker leaves some behind."""
 
 
 def main(profile_path: Path, queue: str, record_path: str) -> None:
-    """Does job after job. A line is written in one piece, so that a kill leaves it whole or not at all."""
+    """Claims jobs until the process is killed, and records each: its process, partition and id.
+
+    A line is written in one piece, so that a kill leaves it whole or not at all.
+    """
     profile = read_profile(profile_path)
     record = os.open(record_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with Client(profile.url, key=profile.key, application=profile.application) as client:

@@ -11,7 +11,10 @@ _record = os.open(os.environ["DEMO_RECORD"], os.O_WRONLY | os.O_APPEND | os.O_CR
 
 
 def handle(message: object, context: object) -> None:  # noqa: ARG001 - what every handler takes
-    """Handles one notice. The line is written in one piece, so that a kill leaves it whole or not at all."""
+    """Handles one notice: sleeps, then records the process, partition and id.
+
+    The line is written in one piece, so that a kill leaves it whole or not at all.
+    """
     time.sleep(EFFORT_SECONDS)
     line = f"{os.getpid()} {message.partition} {message.id}\n"  # type: ignore[attr-defined]
     os.write(_record, line.encode())

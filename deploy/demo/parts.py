@@ -39,7 +39,7 @@ DONE_BEFORE_KILL = 25
 
 
 class Account(NamedTuple):
-    """What a part has to say: a sentence, and a table if there is one."""
+    """The result of a part, for printing: a sentence, and perhaps a table."""
 
     text: str
     columns: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Account(NamedTuple):
 
 
 class Stage:
-    """What the parts share: the service, a client, and what earlier parts have stored."""
+    """State that the parts share: the service, a client, and receipts of messages that earlier parts have stored."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -58,22 +58,21 @@ class Stage:
         self.work: list[Receipt] = []
 
     def connect(self) -> None:
-        """Makes the client anew, as after a restart."""
+        """Replaces the client by a new one, because a restarted service may have another address."""
         self.client = self.service.client()
 
 
 def require(condition: object, failure: str) -> None:
-    """Checks something the demo claims.
+    """Checks a condition.
 
     Raises:
-        DemoFailed: It does not hold.
+        DemoFailed: The condition is false; the message is ``failure``.
     """
     if not condition:
         raise DemoFailed(failure)
 
 
 def queue_of(network: str) -> str:
-    """Returns the name of a network's queue."""
     return f"quakes-{network}"
 
 
@@ -108,10 +107,10 @@ def feed_work(stage: Stage) -> Account:
     networks: dict[int, set[str]] = {number: set() for number in range(1, PARTITIONS + 1)}
     for quake, receipt in zip(stage.quakes, stage.work, strict=True):
         networks[receipt.partition].add(quake["net"])
-    total = sum(len(found) for found in networks.values())
+    total = sum(len(names) for names in networks.values())
     require(total == len(stage.networks), "a network's notices were spread over several partitions")
     sizes = Counter(receipt.partition for receipt in stage.work)
-    rows = [(number, sizes[number], ", ".join(sorted(found))) for number, found in networks.items()]
+    rows = [(number, sizes[number], ", ".join(sorted(names))) for number, names in networks.items()]
     return Account(
         f"The same feed went to {WORK}: {PARTITIONS} partitions, each network in one of them, in order.",
         ("partition", "messages", "networks"),
@@ -125,7 +124,7 @@ def read_both_ways(stage: Stage) -> Account:
     backwards = list(stage.client.read_all(WORK, merge=True, limit=300, order="descending"))
     require([message.body for message in forwards] == stage.quakes, "the feed did not come back in its order")
     require(backwards == forwards[::-1], "newest first is not the reverse of oldest first")
-    rows = [(title, message.id, message.body["title"]) for title, message in _ends(forwards)]
+    rows = [(title, message.id, message.body["title"]) for title, message in _first_and_last(forwards)]
     text = f"Read by time: {len(forwards):,} messages oldest first, the same ones newest first."
     return Account(text, ("", "id", "notice"), rows)
 
@@ -153,14 +152,14 @@ def delete_messages(stage: Stage) -> Account:
     messages = list(stage.client.read_all(name))
     weak = [message for message in messages if (message.body["mag"] or 0) < 1]
     stage.client.delete(name, weak)
-    left = list(stage.client.read_all(name))
-    require(left == [message for message in messages if message not in weak], "the wrong messages are gone")
+    remaining = list(stage.client.read_all(name))
+    require(remaining == [message for message in messages if message not in weak], "the wrong messages are gone")
     require(stage.client.get(name, weak[:5]) == [], "deleted messages can still be fetched")
-    return Account(f"Deleted {len(weak)} notices below magnitude 1 from {name}; {len(left)} are left.")
+    return Account(f"Deleted {len(weak)} notices below magnitude 1 from {name}; {len(remaining)} are left.")
 
 
 def show_info(stage: Stage) -> Account:
-    """Asks the service about the work queue."""
+    """Shows the service's description of the work queue, and checks its number of messages."""
     info = stage.client.info(WORK)
     require(info.count == len(stage.work), f"info counts {info.count} messages instead of {len(stage.work)}")
     promise = f"{info.acknowledgement.level}: {info.acknowledgement.text}"
@@ -180,9 +179,9 @@ def record_offset(stage: Stage) -> Account:
     places = [receipt for receipt in stage.work if receipt.partition == stage.work[0].partition]
     partition, half = places[0].partition, places[len(places) // 2 - 1]
     stage.client.commit(WORK, GROUP, {partition: half}, expected={partition: None})
-    found = stage.client.offsets(WORK, GROUP).partitions[partition]
+    offset = stage.client.offsets(WORK, GROUP).partitions[partition]
     behind = len(places) - len(places) // 2
-    require((found.offset, found.lag) == (half.id, behind), f"the offset came back as {found}")
+    require((offset.offset, offset.lag) == (half.id, behind), f"the offset came back as {offset}")
     try:
         stage.client.commit(WORK, GROUP, {partition: places[-1]}, expected={partition: None})
     except OffsetConflict:
@@ -192,7 +191,7 @@ def record_offset(stage: Stage) -> Account:
 
 
 def kill_while_writing(stage: Stage) -> Account:
-    """Kills the service with SIGKILL while several writers send, starts it again, and looks at what is there."""
+    """Kills the service with SIGKILL while several writers send, starts it again, and checks what is stored."""
     name = "quakes-crash"
     stage.client.create_queue(name)
     acknowledged: dict[str, str] = {}
@@ -221,16 +220,16 @@ def kill_while_writing(stage: Stage) -> Account:
         writer.join(30)
     stage.service.start()
     stage.connect()
-    return _compare(stage, name, acknowledged, refused)
+    return _compare_with_stored(stage, name, acknowledged, refused)
 
 
 def check_rest(stage: Stage) -> Account:
-    """Looks at everything stored before the crash, and at the file itself."""
+    """Checks that everything stored before the crash is still there, and that the store's file is not damaged."""
     work = list(stage.client.read_all(WORK, merge=True))
     require([message.id for message in work] == [receipt.id for receipt in stage.work], "the work queue has changed")
     for network, count in stage.networks.items():
-        left = sum(1 for _ in stage.client.read_all(queue_of(network)))
-        require(left == count or network == "ak", f"{queue_of(network)} has {left} of {count} messages")
+        stored = sum(1 for _ in stage.client.read_all(queue_of(network)))
+        require(stored == count or network == "ak", f"{queue_of(network)} has {stored} of {count} messages")
     require(stage.client.offsets(WORK, GROUP).lag > 0, "the recorded offset is gone")
     complaints = check(stage.service.data)
     require(not complaints, f"the file is damaged: {complaints}")
@@ -238,22 +237,22 @@ def check_rest(stage: Stage) -> Account:
 
 
 def share_out(stage: Stage) -> Account:
-    """Has several workers handle the feed as it comes in, and kills one in the middle."""
+    """Has several workers handle the feed as it comes in, kills one in the middle, and checks what was handled."""
     stage.client.create_queue(LIVE, partitions=PARTITIONS)
     with Workers(stage.service, LIVE, WORKERS) as workers:
         workers.wait_until_shared(PARTITIONS)
         sent = stage.client.send_many(LIVE, (Outgoing(json=quake, key=quake["net"]) for quake in stage.quakes))
-        killed = Counter(one.pid for one in workers.wait_for(HANDLED_BEFORE_KILL)).most_common(1)[0][0]
+        killed = Counter(handling.pid for handling in workers.wait_for(HANDLED_BEFORE_KILL)).most_common(1)[0][0]
         workers.kill(killed)
         workers.wait_for(len(sent))
         codes = workers.stop()
         handled = workers.handled()
     require(codes == [0] * (WORKERS - 1), f"workers ended with {codes} after SIGTERM")
-    duplicates = _duplicates(sent, handled, killed)
+    duplicates = _count_duplicates(sent, handled, killed)
     rows = []
     for pid in workers.processes:
-        own = [one for one in handled if one.pid == pid]
-        partitions = ", ".join(str(number) for number in sorted({one.partition for one in own}))
+        own = [handling for handling in handled if handling.pid == pid]
+        partitions = ", ".join(str(number) for number in sorted({handling.partition for handling in own}))
         rows.append((pid, len(own), partitions, "killed with -9" if pid == killed else "ended by SIGTERM"))
     text = (
         f"{WORKERS} workers shared the {PARTITIONS} partitions of {LIVE}; one was killed in the middle. Each of the "
@@ -263,61 +262,67 @@ def share_out(stage: Stage) -> Account:
 
 
 def claim_jobs(stage: Stage) -> Account:
-    """Has two workers claim jobs from one queue, and kills one that has some in hand: they come back, and are done."""
+    """Has two workers claim jobs from one queue, kills one of them, and checks that the other one does its jobs."""
     stage.client.create_queue(JOBS, partitions=2)
     jobs = stage.client.job_queue(JOBS)
     record = stage.service.directory / "jobs.txt"
     record.touch()
     sent = {receipt.id for receipt in stage.client.send_many(JOBS, (q["title"] for q in stage.quakes[:JOB_COUNT]))}
     with claimer(stage.service, JOBS, record) as first, claimer(stage.service, JOBS, record) as second:
-        _wait(lambda: sum(one.pid == first.pid for one in read_record(record)) >= DONE_BEFORE_KILL, "no job was done")
+        _wait_until(
+            lambda: sum(handling.pid == first.pid for handling in read_record(record)) >= DONE_BEFORE_KILL,
+            "no job was done",
+        )
         first.kill()
-        left = jobs.counts().claimed
-        _wait(lambda: jobs.size().size == 0, "not every job was done")
+        unfinished = jobs.counts().claimed
+        _wait_until(lambda: jobs.size().size == 0, "not every job was done")
     done = read_record(record)
-    again = Counter(one.id for one in done if one.pid == second.pid)
-    require({one.id for one in done} == sent, "the jobs that were done are not those that were sent")
+    again = Counter(handling.id for handling in done if handling.pid == second.pid)
+    require({handling.id for handling in done} == sent, "the jobs that were done are not those that were sent")
     require(max(again.values()) == 1, "a worker that lived has done a job twice")
     twice = len(done) - len(sent)
     text = (
-        f"Two workers claimed jobs from {JOBS}; one was killed with {left} jobs claimed by the two. Each of the "
+        f"Two workers claimed jobs from {JOBS}; one was killed with {unfinished} jobs claimed by the two. Each of the "
         f"{len(sent)} jobs was done and acknowledged, {twice} of them by both: once before the kill, and once after it."
     )
     rows = [
-        (one.pid, sum(each.pid == one.pid for each in done), end)
-        for one, end in ((first, "killed with -9"), (second, ""))
+        (worker.pid, sum(handling.pid == worker.pid for handling in done), end)
+        for worker, end in ((first, "killed with -9"), (second, ""))
     ]
     return Account(text, ("worker", "done", ""), rows)
 
 
 def through_spark(stage: Stage) -> Account:
-    """Archives the work queue with Spark, counts it, replays it into a second queue and audits that by the receipts."""
+    """Archives the work queue with Spark, counts it, replays it into a second queue and audits that by the receipts.
+
+    Without Spark, only says that this part is skipped.
+    """
     if not pipeline.is_installed():
         return Account(pipeline.MISSING)
-    found = pipeline.run(stage.service, WORK, AGAIN, stage.receipts)
+    report = pipeline.run(stage.service, WORK, AGAIN, stage.receipts)
     sent = len(stage.work)
-    require(found["archived"] == sent, f"{found['archived']} of {sent} messages were archived")
+    require(report["archived"] == sent, f"{report['archived']} of {sent} messages were archived")
     networks: Counter[str] = Counter()
-    for network, _, _, count in found["hours"]:
+    for network, _, _, count in report["hours"]:
         networks[network] += count
     require(networks == stage.networks, "the archive's counts by network are not the feed's")
-    require(found["replayed"] == sent, f"{found['replayed']} of {sent} messages were replayed")
+    require(report["replayed"] == sent, f"{report['replayed']} of {sent} messages were replayed")
     again = list(stage.client.read_all(AGAIN, merge=True))
     require([message.body for message in again] == stage.quakes, "the replayed feed is not the feed")
-    require((found["accepted"], found["present"]) == (sent, sent), f"the audit found {found['present']} of {sent}")
-    require(found["sound"], "the audit found messages twice or altered")
+    require((report["accepted"], report["present"]) == (sent, sent), f"the audit found {report['present']} of {sent}")
+    require(report["sound"], "the audit found messages twice or altered")
     text = (
-        f"Archived {found['archived']:,} messages of {WORK} as Parquet ({found['bytes'] / 1e6:.1f} MB), and counted "
+        f"Archived {report['archived']:,} messages of {WORK} as Parquet ({report['bytes'] / 1e6:.1f} MB), and counted "
         f"them by network, hour and magnitude with SQL: the chart is {pipeline.chart_path()}\n"
         f"Replayed into {AGAIN} and audited by the receipts of the producer: "
-        f"{found['present']:,} of {found['accepted']:,} are there, each once and as it was sent."
+        f"{report['present']:,} of {report['accepted']:,} are there, each once and as it was sent."
     )
     columns = ("network", "notices", *(f"magnitude {name}" for name, _ in chart.CLASSES))
-    return Account(text, columns, pipeline.busiest(found["hours"]))
+    return Account(text, columns, pipeline.busiest(report["hours"]))
 
 
 def stop(stage: Stage) -> Account:
-    """Stops the service as a service manager does."""
+    """Stops the service with SIGTERM, as a service manager does."""
     seconds = stage.service.stop()
     return Account(f"SIGTERM ended the service in {seconds:.2f} s with exit code 0.")
 
@@ -340,20 +345,20 @@ PARTS: list[tuple[str, Callable[[Stage], Account]]] = [
 ]
 
 
-def _wait(done: Callable[[], bool], failure: str, seconds: float = 60) -> None:
-    """Waits until something is so."""
+def _wait_until(done: Callable[[], bool], failure: str, seconds: float = 60) -> None:
+    """Waits until a condition is true. Raises DemoFailed if it takes too long."""
     deadline = time.monotonic() + seconds
     while not done():
         require(time.monotonic() < deadline, f"{failure} within {seconds:.0f} s")
         time.sleep(0.02)
 
 
-def _ends(messages: list[Message]) -> list[tuple[str, Message]]:
+def _first_and_last(messages: list[Message]) -> list[tuple[str, Message]]:
     return [("oldest", messages[0]), ("newest", messages[-1])]
 
 
-def _compare(stage: Stage, name: str, acknowledged: dict[str, str], refused: set[str]) -> Account:
-    """Compares what the writers were told with what is stored."""
+def _compare_with_stored(stage: Stage, name: str, acknowledged: dict[str, str], refused: set[str]) -> Account:
+    """Checks that each acknowledged message is stored once, and that no other is stored but those of failed calls."""
     stored = {message.id: message.body for message in stage.client.read_all(name)}
     bodies = Counter(stored.values())
     lost = [identifier for identifier, body in acknowledged.items() if stored.get(identifier) != body]
@@ -371,17 +376,20 @@ def _compare(stage: Stage, name: str, acknowledged: dict[str, str], refused: set
     return Account(f"Killed with -9 while {WRITERS} writers sent, and started again.", ("messages", "count"), rows)
 
 
-def _duplicates(sent: list[Receipt], handled: list[Handled], killed: int) -> int:
-    """Checks that every notice was handled, in order within its partition; returns how many were so twice."""
+def _count_duplicates(sent: list[Receipt], handled: list[Handled], killed: int) -> int:
+    """Checks that every notice was handled, in order within its partition; returns the number of repetitions.
+
+    Only notices that the killed worker had handled first may be repeated.
+    """
     first: dict[str, Handled] = {}
     again = 0
-    for one in handled:
-        known = first.setdefault(one.id, one)
-        if known is not one:
+    for handling in handled:
+        earlier = first.setdefault(handling.id, handling)
+        if earlier is not handling:
             again += 1
-            require(known.pid == killed, f"message {one.id} was handled twice though its worker lived")
+            require(earlier.pid == killed, f"message {handling.id} was handled twice though its worker lived")
     for number in range(1, PARTITIONS + 1):
         order = [receipt.id for receipt in sent if receipt.partition == number]
-        done = [one.id for one in first.values() if one.partition == number]
+        done = [handling.id for handling in first.values() if handling.partition == number]
         require(done == order, f"partition {number}: {len(done)} of {len(order)} notices, or out of order")
     return again

@@ -35,20 +35,20 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def is_installed() -> bool:
-    """Tells whether Spark can be used."""
+    """Returns whether the Python packages that Spark needs are installed."""
     return all(find_spec(name) is not None for name in NEEDED)
 
 
 def chart_path() -> Path:
-    """Returns where the chart goes."""
+    """Returns the path of the chart: the environment variable ``DEMO_CHART``, or else ``CHART``."""
     return Path(os.environ.get("DEMO_CHART") or CHART).absolute()
 
 
 def run(service: Service, queue: str, replayed: str, receipts: Path) -> dict[str, Any]:
-    """Runs the jobs in a process group of its own.
+    """Runs ``through_spark.py`` in a process group of its own, which is killed at the end; returns what it found.
 
     Raises:
-        DemoFailed: It ended otherwise than with 0, or not in time.
+        DemoFailed: Its exit code is not 0, or it took longer than ``SECONDS``.
     """
     directory = service.directory / "spark"
     temporary = directory / "tmp"
@@ -78,12 +78,12 @@ def run(service: Service, queue: str, replayed: str, receipts: Path) -> dict[str
         process.wait()
     if process.returncode != 0:
         raise DemoFailed(f"the pipeline ended with {process.returncode}:\n{log.read_text()}")
-    found: dict[str, Any] = json.loads(out)
-    return found
+    results: dict[str, Any] = json.loads(out)
+    return results
 
 
 def busiest(hours: list[list[Any]]) -> list[tuple[Any, ...]]:
-    """Returns of the networks with the most notices how many they sent, by class of magnitude."""
+    """Returns the ``SHOWN`` networks with the most notices: name, number of notices, and number in each class."""
     counts: Counter[tuple[str, int]] = Counter()
     for network, _, magnitude, count in hours:
         counts[network, magnitude] += count

@@ -21,7 +21,7 @@ from queuey.terminal import output
 
 
 def main() -> int:
-    """Runs all parts and returns the exit code."""
+    """Runs all parts; returns the exit code: 0, 1 if a part failed, or 130 if it was interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="queuey-demo-") as directory:

@@ -20,14 +20,14 @@ STOP_SECONDS = 60.0
 
 
 class DemoFailed(Exception):
-    """Something is not as it must be; the message says what."""
+    """A claim of the demo is false; the message says which."""
 
 
 class Service:
     """``queuey serve`` in a process group of its own.
 
     Args:
-        directory: For data, settings, profile and log.
+        directory: Directory for data, settings, profile and log.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,11 @@ class Service:
         self._config.write_text(f'data = "{self.data.name}"\nprofile = "{self.profile.name}"\nport = {_free_port()}\n')
 
     def start(self) -> str:
-        """Starts the service and returns the line with which it says that it is up."""
+        """Starts the service, waits until it is up, and returns the first line that it prints.
+
+        Raises:
+            DemoFailed: It printed nothing within ``START_SECONDS``.
+        """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -58,12 +62,12 @@ class Service:
         return line.strip()
 
     def client(self, *, receipts: Path | None = None) -> Client:
-        """Returns a client that knows the service from the profile that it wrote, and keeps receipts if it is to."""
+        """Returns a client with the service's profile, which appends receipts to a file if one is given."""
         profile = read_profile(self.profile)
         return Client(profile.url, key=profile.key, application=profile.application, receipts=receipts)
 
     def kill(self) -> None:
-        """Ends the service, workers and all, with SIGKILL: nothing is finished, nothing is closed."""
+        """Ends the service and its workers with SIGKILL, if it runs: nothing is finished, nothing is closed."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -71,7 +75,11 @@ class Service:
             self._process = None
 
     def stop(self) -> float:
-        """Ends the service with SIGTERM and returns the seconds it took."""
+        """Ends the service with SIGTERM and returns the seconds it took.
+
+        Raises:
+            DemoFailed: It was not running, took longer than ``STOP_SECONDS``, or its exit code is not 0.
+        """
         if self._process is None:
             raise DemoFailed("the service is not running")
         began = time.monotonic()

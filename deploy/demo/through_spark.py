@@ -47,7 +47,7 @@ COUNTED = f"""
 
 
 def main(data: str, queue: str, replayed: str, receipts: str, directory: str, drawing: str) -> dict[str, Any]:
-    """Runs the jobs and returns what they found."""
+    """Runs the jobs one after the other, draws the chart into a file, and returns what the jobs found."""
     store = StoreOptions((("data", data),))
     place = str(Path(directory) / "archive")
     spark = session(master="local[2,4]", conf={**CONF, "spark.local.dir": directory}, name="demo")
@@ -61,7 +61,7 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
         Path(drawing).write_text(chart.draw(hours))
         chosen = ReplayOptions(store=store, archive=place, selection=Subscribe((queue,)), into=replayed)
         back = replay(spark, chosen, _silent)
-        found = audit(spark, AuditOptions(receipts=(receipts,), store=store, names={queue: replayed}), _silent)
+        report = audit(spark, AuditOptions(receipts=(receipts,), store=store, names={queue: replayed}), _silent)
     finally:
         spark.stop()
     files = [path.stat().st_size for path in Path(place).rglob("*.parquet")]
@@ -72,9 +72,9 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
         "bytes": sum(files),
         "hours": hours,
         "replayed": back.messages,
-        "accepted": found.total.accepted,
-        "present": found.total.present,
-        "sound": found.sound,
+        "accepted": report.total.accepted,
+        "present": report.total.present,
+        "sound": report.sound,
     }
 
 
@@ -85,7 +85,7 @@ def counted(spark: SparkSession, place: str) -> list[chart.Hour]:
 
 
 def _silent(text: str) -> None:
-    """Says nothing: the demo does."""
+    """Drops a report of progress: the demo prints its own."""
 
 
 if __name__ == "__main__":

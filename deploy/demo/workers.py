@@ -19,16 +19,16 @@ from queuey.client import Client, GroupNotFound
 from queuey.client.credentials.profile import read_profile
 
 SESSION_SECONDS = 3.0
-"""How soon a worker that was killed counts as gone: short, so that the demo is."""
+"""Time after which a killed worker counts as gone, in seconds; short, so that the demo is short."""
 COMMIT_MESSAGES = 20
-"""Few, so that a worker that is killed leaves few notices to be handled again."""
+"""Number of messages after which a worker commits; few, so that after a kill few are handled again."""
 GROUP = "demo-workers"
 STOP_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 
 
 class Handled(NamedTuple):
-    """One handling of one message."""
+    """One call of the handler: the worker's process, and the message's partition and id."""
 
     pid: int
     partition: int
@@ -36,14 +36,14 @@ class Handled(NamedTuple):
 
 
 def read_record(path: Path) -> list[Handled]:
-    """Returns what was handled so far, in the order in which it was."""
+    """Returns the calls of the handler so far, in their order."""
     lines = (line.split() for line in path.read_text().splitlines())
     return [Handled(int(pid), int(partition), identifier) for pid, partition, identifier in lines]
 
 
 @contextlib.contextmanager
 def claimer(service: Service, queue: str, record: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a worker that claims jobs, and kills it in the end."""
+    """Starts a worker that claims jobs, yields its process, and kills it in the end."""
     script = Path(__file__).with_name("claimer.py")
     command = [sys.executable, str(script), str(service.profile), queue, str(record)]
     with (service.directory / "claimers.log").open("ab") as log:
@@ -56,12 +56,12 @@ def claimer(service: Service, queue: str, record: Path) -> Iterator[subprocess.P
 
 
 class Workers:
-    """Several ``qdo work``, which are members of one group.
+    """Several processes of ``qdo work``, which are members of one group. They are killed at the end of the block.
 
     Args:
-        service: Whose messages they handle.
-        queue: Of which queue.
-        count: How many there are.
+        service: The service.
+        queue: The queue whose messages they handle.
+        count: Number of workers.
     """
 
     def __init__(self, service: Service, queue: str, count: int) -> None:
@@ -100,51 +100,68 @@ class Workers:
             process.wait()
 
     def handled(self) -> list[Handled]:
-        """Returns what was handled so far, in the order in which it was."""
+        """Returns the calls of the handler so far, in their order."""
         return read_record(self._record)
 
     def wait_until_shared(self, partitions: int, seconds: float = 60) -> None:
-        """Waits until every partition has an owner and every worker owns one."""
+        """Waits until every partition has an owner and every worker owns one.
+
+        Raises:
+            DemoFailed: It took too long, or all workers have ended.
+        """
         deadline = time.monotonic() + seconds
         while len(owners := self._owners()) < partitions or len(set(owners)) < len(self.processes):
-            self._still_running(deadline, f"the workers did not share out {partitions} partitions")
+            self._pause_or_fail(deadline, f"the workers did not share out {partitions} partitions")
 
     def wait_for(self, count: int, seconds: float = 60) -> list[Handled]:
-        """Waits until so many different messages were handled."""
+        """Waits until this number of different messages were handled, and returns the calls of the handler.
+
+        Raises:
+            DemoFailed: It took too long, or all workers have ended.
+        """
         deadline = time.monotonic() + seconds
         handled = self.handled()
-        while len({one.id for one in handled}) < count:
-            self._still_running(deadline, f"only {len(handled)} messages were handled")
+        while len({handling.id for handling in handled}) < count:
+            self._pause_or_fail(deadline, f"only {len(handled)} messages were handled")
             handled = self.handled()
         return handled
 
     def kill(self, pid: int) -> None:
-        """Ends a worker with SIGKILL."""
+        """Ends a worker with SIGKILL, and waits for its end."""
         self.processes[pid].kill()
         self.processes[pid].wait()
 
     def stop(self) -> list[int]:
-        """Ends the workers that are left with SIGTERM and returns their exit codes."""
-        left = [process for process in self.processes.values() if process.poll() is None]
-        for process in left:
+        """Ends the running workers with SIGTERM, waits for their end, and returns their exit codes.
+
+        Raises:
+            DemoFailed: One did not end within ``STOP_SECONDS``.
+        """
+        running = [process for process in self.processes.values() if process.poll() is None]
+        for process in running:
             process.send_signal(signal.SIGTERM)
         try:
-            return [process.wait(STOP_SECONDS) for process in left]
+            return [process.wait(STOP_SECONDS) for process in running]
         except subprocess.TimeoutExpired as error:
             raise DemoFailed(f"a worker did not end after SIGTERM:\n{self._log.read_text()}") from error
 
-    def _still_running(self, deadline: float, failure: str) -> None:
-        """Rests a moment before the next look."""
+    def _pause_or_fail(self, deadline: float, failure: str) -> None:
+        """Sleeps a moment. Raises DemoFailed if all workers have ended, or the deadline is over."""
         gone = all(process.poll() is not None for process in self.processes.values())
         if gone or time.monotonic() > deadline:
             raise DemoFailed(f"{failure}:\n{self._log.read_text()}")
         time.sleep(_LOOK_SECONDS)
 
     def _owners(self) -> list[int]:
-        """Returns the number of the member that owns each partition which has an owner."""
+        """Returns for each partition with an owner the number of the member that owns it."""
         with Client(self._profile.url, key=self._profile.key) as client:
             try:
                 queues = client.consumer_groups.show(GROUP).queues
             except GroupNotFound:
                 return []
-        return [one.owner for partitions in queues.values() for one in partitions.values() if one.owner is not None]
+        return [
+            partition.owner
+            for partitions in queues.values()
+            for partition in partitions.values()
+            if partition.owner is not None
+        ]

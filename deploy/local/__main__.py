@@ -23,7 +23,6 @@ FEW = range(4)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns what reads the command line."""
     made = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     made.add_argument("--cassandra", type=int, choices=FEW, default=3, help="how many nodes")
     made.add_argument("--zookeeper", type=int, choices=FEW, default=3, help="how many servers")
@@ -34,7 +33,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Starts the servers, says where they are, waits, stops them. Returns the exit code."""
+    """Starts the servers, prints their addresses, and runs them until Ctrl-C or SIGTERM.
+
+    Returns the exit code: 0 after an interruption, or 1 if a server did not start.
+    """
     wanted = parser().parse_args(arguments)
     for number in (
         signal.SIGINT,
@@ -59,20 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def claim(wanted: argparse.Namespace) -> Block:
-    """Takes 127.0.0.1 and its neighbours if the usual ports are free there, else other loopback addresses.
+    """Takes 127.0.0.1 and the next addresses if the usual ports are free there, else other loopback addresses.
 
     Raises:
-        NoFreeAddress: There are none.
+        NoFreeAddress: No block of addresses is free.
     """
     ports = cassandra.ports(wanted.cassandra) + zookeeper.ports(wanted.zookeeper)
     return addresses.claim(ports, chain([(0, 0)], addresses.candidates()))
 
 
 def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster | ZooKeeperEnsemble]:
-    """Starts one kind after the other.
+    """Starts ZooKeeper, then Cassandra, with the requested numbers of servers; yields each cluster when it serves.
 
     Raises:
-        ServersError: One did not start.
+        ServersError: A server did not start.
     """
     keep: Path | None = wanted.keep
     if wanted.zookeeper:
@@ -86,7 +88,7 @@ def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster
 
 
 def account(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:
-    """Returns what people want to know of servers that have just started."""
+    """Returns a text for users: how to connect to a cluster, where its data are, and its processes."""
     if isinstance(cluster, CassandraCluster):
         where = f"{','.join(cluster.contact_points)}:{cluster.port}"
         uses = [f"for Queuey: --store cassandra://{where}/queuey", f"for tests:  QUEUEY_TEST_CASSANDRA={where}"]
@@ -98,12 +100,12 @@ def account(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:
 
 
 def watch(servers: Sequence[Server]) -> None:
-    """Waits for ever; says so when a server is gone."""
-    there = set(servers)
+    """Waits forever; prints when a server has ended, with the end of its log."""
+    running = set(servers)
     while True:
-        for server in sorted(there, key=lambda one: one.name):
+        for server in sorted(running, key=lambda server: server.name):
             if not server.alive:
-                there.remove(server)
+                running.remove(server)
                 print(f"{server.name} has ended.\n{server.log_tail(20)}", file=sys.stderr, flush=True)
         time.sleep(LOOK_SECONDS)
 

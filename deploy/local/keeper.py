@@ -25,7 +25,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, remove: str, command: list[str]) -> int:
-    """Keeps the command until it or the parent ends; returns its exit status as a shell would."""
+    """Runs the command until it or the parent ends.
+
+    Returns its exit status as a shell would, or 1 if the parent has ended and the command was killed.
+    """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)

@@ -1,4 +1,4 @@
-"""How the servers log: to one file, without what is said at every turn."""
+"""Settings of the servers' logs: one file, with only the warnings of some talkative loggers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render(log: Path, quiet: Iterable[str]) -> str:
 
     Args:
         log: The file to append to.
-        quiet: The loggers of which only warnings are wanted.
+        quiet: The loggers that only log warnings.
     """
     lines = (f'  <logger name={quoteattr(name)} level="WARN"/>' for name in quiet)
     return SETTINGS.format(log=escape(str(log)), quiet="\n".join(lines))

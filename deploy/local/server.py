@@ -17,7 +17,7 @@ from deploy.local.errors import StartFailed
 
 KEEPER = Path(__file__).with_name("keeper.py")
 START_SECONDS = 400.0
-"""For what hangs: a process that ends is noticed at once, and a busy machine takes minutes for a Java server."""
+"""Timeout of a start; long, because a busy machine takes minutes, and a process that ends is noticed at once."""
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 PID_SECONDS = 120.0
@@ -30,10 +30,10 @@ class Server(ABC):
     A process that ended by itself is noticed by the next question.
 
     Args:
-        name: For people: ``cassandra 127.101.4.1``.
-        address: Where it listens.
-        directory: Its data, settings and logs.
-        remove: What the keeper removes when this process dies without having closed its servers; None to keep all.
+        name: Name in messages: ``cassandra 127.101.4.1``.
+        address: The address on which it listens.
+        directory: Directory of its data, settings and logs.
+        remove: Directory that the keeper removes if this process dies without closing its servers; None keeps all.
     """
 
     def __init__(self, name: str, address: str, directory: Path, *, remove: Path | None) -> None:
@@ -46,15 +46,15 @@ class Server(ABC):
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """Returns the command that runs the server, after having written the files that it needs."""
+        """Writes the files that the server needs; returns the command that runs it."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Says if the server is serving clients now. Takes a second at most."""
+        """Returns whether the server serves clients now. Takes a second at most."""
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there, paused or not."""
+        """True if the process runs or is paused."""
         if self._keeper is None or self._keeper.stdout is None:
             return False
         # Not by poll(): it holds a lock, which Ctrl-C between two of its steps would leave held for ever.
@@ -62,23 +62,22 @@ class Server(ABC):
 
     @property
     def log(self) -> Path:
-        """The server's own log."""
         return self.directory / "system.log"
 
     @property
     def output(self) -> Path:
-        """What the process printed."""
+        """File with the output of the process."""
         return self.directory / "output.log"
 
     def launch(self) -> None:
-        """Starts the process and returns at once; nothing happens if it is there.
+        """Starts the process, unless it is alive, and does not wait until it serves clients.
 
         Raises:
-            StartFailed: Not even a process could be made.
+            StartFailed: The process could not be started.
         """
         if self.alive:
             return
-        self._forget()
+        self._await_keeper()
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-I", "-S", str(KEEPER), str(os.getpid()), str(self._remove or ""), *self.command()]
         with self.output.open("ab") as output:
@@ -97,10 +96,10 @@ class Server(ABC):
         """Waits until the server answers.
 
         Args:
-            deadline: Of the monotonic clock, in seconds.
+            deadline: Time of the monotonic clock, in seconds.
 
         Raises:
-            StartFailed: It ended, or did not answer until the deadline.
+            StartFailed: The server ended, or did not answer before the deadline.
         """
         while not self.answers():
             if not self.alive:
@@ -110,21 +109,21 @@ class Server(ABC):
             time.sleep(LOOK_SECONDS)
 
     def start(self, seconds: float = START_SECONDS) -> None:
-        """Starts the process if it is not there, on the data it left, and waits until it serves clients.
+        """Starts the process, unless it is alive, with its earlier data, and waits until it serves clients.
 
         Raises:
-            StartFailed: It ended or did not answer in time.
+            StartFailed: The server ended or did not answer in time.
         """
         self.launch()
         self.wait_until_serving(time.monotonic() + seconds)
 
     def kill(self) -> None:
-        """Ends the process by SIGKILL, paused or not, and waits until it is gone."""
+        """Ends the process by SIGKILL, also if it is paused, and waits for its end."""
         self._signal(signal.SIGKILL)
-        self._forget()
+        self._await_keeper()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Ends the process by SIGTERM, which lets it finish properly; kills it if it takes too long."""
+        """Ends the process by SIGTERM, also if it is paused; kills it if that takes too long."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
         if self._keeper is not None:
@@ -133,23 +132,22 @@ class Server(ABC):
         self.kill()
 
     def pause(self) -> None:
-        """Stops the process where it is, by SIGSTOP; its connections stay open and silent."""
+        """Pauses the process by SIGSTOP; its connections stay open and silent."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a paused process go on."""
         self._signal(signal.SIGCONT)
 
     def log_size(self) -> int:
-        """Returns how many bytes the log has, to ask later for what came after."""
+        """Returns the present length of the log in bytes, for the argument ``since`` of :meth:`log_tail`."""
         return self.log.stat().st_size if self.log.exists() else 0
 
     def log_tail(self, lines: int = 60, since: int = 0) -> str:
-        """Returns the end of the log and of what the process printed, under headings that name the server.
+        """Returns the end of the log and of the process's output, under headings that name the server.
 
         Args:
-            lines: How many of each at most.
-            since: How many bytes of the log to leave out from its beginning; if any, only the log is returned.
+            lines: Max lines of each.
+            since: Number of bytes to skip at the beginning of the log; unless 0, only the log is returned.
         """
         return "\n".join(self._tails(lines, since))
 
@@ -170,11 +168,11 @@ class Server(ABC):
         line = pipe.readline() if pipe and select.select([pipe], [], [], PID_SECONDS)[0] else b""
         if not line:
             keeper.kill()
-            self._forget()
+            self._await_keeper()
             raise StartFailed(f"{self.name} could not be started.\n{self.log_tail()}")
         return int(line)
 
-    def _forget(self) -> None:
+    def _await_keeper(self) -> None:
         """Waits for the keeper, which ends with the process."""
         keeper, self._keeper = self._keeper, None
         if keeper is None:

@@ -20,12 +20,12 @@ QUIET = ("org.apache.zookeeper.server.NIOServerCnxn", "org.apache.zookeeper.serv
 
 @dataclass(frozen=True)
 class ZooKeeperOptions:
-    """How servers are set up.
+    """Options of servers.
 
     Args:
-        heap: As the JVM writes it, ``128m``.
-        tick_ms: ZooKeeper's unit of time. Sessions last 2 to 20 ticks, so this bounds what clients can ask for.
-        settings: Further lines of ``zoo.cfg``, which win over those here.
+        heap: Max heap, in the JVM's notation: ``128m``.
+        tick_ms: ZooKeeper's unit of time, in milliseconds. Clients can choose session timeouts of 2 to 20 ticks.
+        settings: Further settings of ``zoo.cfg``, which override the ones made here.
         jvm_options: Further options of the JVM.
     """
 
@@ -37,16 +37,16 @@ class ZooKeeperOptions:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one server stands among the others, which share an address and differ by their ports.
+    """Address, ports and directory of one server. The servers share an address, and have consecutive ports.
 
     Args:
-        index: Counted from 0; its id is one more.
-        servers: How many there are.
-        address: Of all of them.
-        client_port: Its own; the others count in ones from server 1, as the next two do.
-        quorum_port: Of the first server.
-        election_port: Of the first server.
-        directory: Its own.
+        index: Number from 0; the server's id is one more.
+        servers: Number of servers.
+        address: Address of all servers.
+        client_port: Port for clients of this server.
+        quorum_port: Quorum port of the first server.
+        election_port: Election port of the first server.
+        directory: Directory of this server.
     """
 
     index: int
@@ -79,7 +79,7 @@ def render(place: Place, options: ZooKeeperOptions) -> str:
 
 
 def mode(answer: str) -> str | None:
-    """Returns what a server is by its answer to ``srvr``: leader, follower, standalone; None if it does not serve."""
+    """Returns the mode in an answer to ``srvr``: leader, follower or standalone; None if it does not serve clients."""
     for line in answer.splitlines():
         name, _, value = line.partition(": ")
         if name == "Mode":
@@ -98,7 +98,6 @@ class ZooKeeperNode(Server):
         self._options = options
 
     def command(self) -> Sequence[str]:
-        """Writes the settings and returns the JVM's command."""
         data, settings, logging = (self.directory / name for name in ("data", "zoo.cfg", "logback.xml"))
         scratch = self.directory / "tmp"
         data.mkdir(exist_ok=True)
@@ -134,14 +133,14 @@ class ZooKeeperNode(Server):
 
     @property
     def mode(self) -> str | None:
-        """What it is now: leader, follower or standalone; None while it does not serve clients."""
+        """The present mode: leader, follower or standalone; None while it does not serve clients."""
         try:
             return mode(self.ask("srvr"))
         except OSError:
             return None
 
     def answers(self) -> bool:
-        """Says if the server serves clients; one of an ensemble needs a leader for that."""
+        """Returns whether the server serves clients. In an ensemble it needs a leader for that."""
         return self.mode is not None
 
 
@@ -150,12 +149,12 @@ class ZooKeeperEnsemble(Cluster[ZooKeeperNode]):
 
     @property
     def connect_string(self) -> str:
-        """What clients connect to: ``address:port,...``."""
+        """The addresses for clients: ``address:port,...``."""
         return ",".join(f"{node.address}:{node.port}" for node in self.nodes)
 
     @property
     def leader(self) -> ZooKeeperNode | None:
-        """The server that leads now, None while they have not agreed on one. A single server leads itself."""
+        """The present leader; None while the servers have not agreed on one. A single server is its own leader."""
         return next((node for node in self.nodes if node.mode in {"leader", "standalone"}), None)
 
 
@@ -170,14 +169,14 @@ def start_zookeeper(
     """Starts one or three servers and waits until all serve clients.
 
     Args:
-        nodes: How many.
-        options: How they are set up.
-        keep: A directory for data and logs that stays; one with data of as many servers is gone on with.
-        block: Addresses that were claimed for this; by default the next free ones.
-        seconds: How long to wait.
+        nodes: Number of servers.
+        options: Options of the servers; the defaults if None.
+        keep: A directory for data and logs that is kept. If it has the data of as many servers, they are used.
+        block: Claimed addresses; the next free ones if None. They are released when the ensemble is closed.
+        seconds: Max time until all servers serve clients.
 
     Raises:
-        ServersError: There are no jars, there is no Java or no free address, or a server did not start.
+        ServersError: The jars cannot be fetched, Java or free addresses are missing, or a server did not start.
     """
     options = options or ZooKeeperOptions()
     java.find()
@@ -202,5 +201,5 @@ def start_zookeeper(
 
 
 def ports(nodes: int) -> list[tuple[int, int]]:
-    """Returns what servers listen on, for :func:`deploy.local.addresses.claim`."""
+    """Returns the ports of servers, all on the first address, for :func:`deploy.local.addresses.claim`."""
     return [(0, port + index) for index in range(nodes) for port in (CLIENT_PORT, QUORUM_PORT, ELECTION_PORT)]

@@ -18,7 +18,7 @@ EXAMPLE = re.compile(r"(?m)^Example:\n(?=\s+>>> )")
 
 
 def to_markdown(text: str) -> str:
-    r"""Rewrites a docstring.
+    r"""Returns a docstring with Markdown for roles, for blocks of code after two colons, and for examples.
 
     >>> to_markdown("See :class:`~queuey.client.Client`::\n\n    Client()\n")
     'See `Client`:\n\n```python\nClient()\n```\n'
@@ -26,10 +26,10 @@ def to_markdown(text: str) -> str:
     'Examples:\n    >>> 1 + 1\n    2\n'
     """
 
-    def block(found: re.Match[str]) -> str:
-        before, second, code = found.groups()
+    def block(match: re.Match[str]) -> str:
+        before, second, code = match.groups()
         if not second:
-            return found[0]
+            return match[0]
         lead = f"{before}:\n\n" if before else ""
         return f"{lead}```python\n{dedent(code).strip()}\n```\n"
 
@@ -37,7 +37,7 @@ def to_markdown(text: str) -> str:
 
 
 def plain(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
-    """Returns the type of an annotation without what ``Annotated`` adds to it."""
+    """Returns an annotation without ``Annotated`` and its metadata."""
     if not isinstance(annotation, griffe.ExprSubscript) or str(annotation.left) != "Annotated":
         return annotation
     inner = annotation.slice
@@ -48,7 +48,7 @@ class Markdown(griffe.Extension):
     """Rewrites each docstring when griffe has read it, and each annotation of a field."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: ANN401 -- as griffe calls it
-        """Takes any module, class, function or attribute."""
+        """Rewrites the docstring of a module, class, function or attribute, and the annotation of an attribute."""
         if obj.docstring is not None:
             obj.docstring.value = to_markdown(obj.docstring.value)
         if isinstance(obj, griffe.Attribute):

@@ -119,7 +119,10 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for pl
 
 
 def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
-    """Adds the pages outside of ``docs``, and what is made from the OpenAPI document."""
+    """Adds the pages outside of ``docs``, the OpenAPI document, and its page and style.
+
+    Only some sections of the README are added, as a page "First steps".
+    """
     made: dict[str, str] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
     made["readme.md"] = "# First steps\n\n" + "".join(_sections(made["readme.md"], "Start", "Run", "Features"))
     made[API] = "# HTTP API, operation by operation\n"
@@ -137,7 +140,7 @@ def _sections(text: str, *names: str) -> Iterator[str]:
 
 
 def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
-    """Fills the page of the API, and prepares tables for small screens."""
+    """Adds the operations to the page of the API, and prepares tables of all pages for small screens."""
     html = TABLE.sub(_table, html)
     return html + api_page.contents(document(), "openapi.json") if page.file.src_uri == API else html
 
@@ -149,8 +152,8 @@ def on_env(env: Any, files: Any, **_: object) -> Any:  # noqa: ANN401
         anchors = {other: set(ANCHOR.findall(pages[other].content)) for other in pages if other.startswith(beginnings)}
         here = set(ANCHOR.findall(pages[name].content))
         moved = {
-            relpath(pages[other].file.dest_uri, dirname(name) or "."): sorted(found - here)
-            for other, found in anchors.items()
+            relpath(pages[other].file.dest_uri, dirname(name) or "."): sorted(ids - here)
+            for other, ids in anchors.items()
         }
         pages[name].content += f"<script>{FOLLOW.replace('MOVED', json.dumps(moved))}</script>"
     return env
@@ -161,9 +164,9 @@ def _plain(html: str) -> str:
     return re.sub(r"<[^>]+>", "", html).replace('"', "&quot;").strip()
 
 
-def _table(found: re.Match[str]) -> str:
+def _table(match: re.Match[str]) -> str:
     """Names the column in each cell, and repeats the name of a row in the rows that go on with it."""
-    heads = [_plain(head) for head in re.findall(r"<th[^>]*>(.*?)</th>", found[1], re.DOTALL)]
+    heads = [_plain(head) for head in re.findall(r"<th[^>]*>(.*?)</th>", match[1], re.DOTALL)]
     kind = "matrix" if len(heads) >= MATRIX_COLUMNS else "rows stack" if len(heads) >= CARD_COLUMNS else "rows"
     name = ""
 
@@ -180,16 +183,16 @@ def _table(found: re.Match[str]) -> str:
         )
         return f"{line[1]}\n{''.join(shown)}</tr>"
 
-    body = re.sub(r"(<tr[^>]*>).*?</tr>", row, found[2], flags=re.DOTALL)
+    body = re.sub(r"(<tr[^>]*>).*?</tr>", row, match[2], flags=re.DOTALL)
     focus = ' tabindex="0"' if kind == "matrix" else ""
-    return f'<div class="wide"{focus}><table class="{kind}">\n<thead>{found[1]}</thead>{body}</table></div>'
+    return f'<div class="wide"{focus}><table class="{kind}">\n<thead>{match[1]}</thead>{body}</table></div>'
 
 
-def _tabs(found: re.Match[str]) -> str:
+def _tabs(match: re.Match[str]) -> str:
     """Returns the three blocks of an example as tabs."""
     languages = (("curl", "sh"), ("Python", "python"), ("JavaScript", "javascript"))
     tabs = (
-        f'=== "{name}"\n\n```{kind}\n{text}```\n' for (name, kind), text in zip(languages, found.groups(), strict=True)
+        f'=== "{name}"\n\n```{kind}\n{text}```\n' for (name, kind), text in zip(languages, match.groups(), strict=True)
     )
     return "\n".join(re.sub(r"^(?!===)(?=.)", "    ", tab, flags=re.MULTILINE) for tab in tabs)
 
@@ -197,7 +200,7 @@ def _tabs(found: re.Match[str]) -> str:
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401
     """Turns links between files into links between pages, and examples in three languages into tabs.
 
-    A link to a file that is no page becomes plain text.
+    A link to a file that is not a page becomes plain text. Also sets the page's keywords, and its rank in the search.
     """
     here = page.file.src_uri
     if here.startswith(BACKGROUND):
@@ -209,14 +212,14 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     page.meta["tags"] = KEYWORDS[here].split(", ") if here in KEYWORDS else []
     source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
 
-    def link(found: re.Match[str]) -> str:
-        picture, text, target, anchor = found[1], found[2], found[3], found[4] or ""
+    def link(match: re.Match[str]) -> str:
+        picture, text, target, anchor = match[1], match[2], match[3], match[4] or ""
         if ":" in target:
-            return found[0]
+            return match[0]
         path = normpath(f"{dirname(source)}/{target}") if dirname(source) else normpath(target)
         site = OUTSIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
         if site is None:
-            return text if (ROOT / path).exists() else found[0]
+            return text if (ROOT / path).exists() else match[0]
         return f"{picture}[{text}]({relpath(site, dirname(here) or '.')}{anchor})"
 
     return LINK.sub(link, TABS.sub(_tabs, MARK.sub(r"\1", markdown)))

@@ -242,7 +242,10 @@ class OpenFacade(Facade):
         return super().where(match)
 
     def _refusal(self, request: Request) -> str | None:
-        """Returns why a request may come from a web page of another site, or None if it does not."""
+        """Returns why a request may come from a web page of another site, or None if it does not.
+
+        ``Host`` must be an address, a name without dots or one of the setting ``hosts``.
+        """
         # An attacker can point a name of their own domain at this machine (DNS rebinding). Then their page has the same
         # origin, and only the name in Host reveals it.
         host = request.headers.get("host", "")
@@ -268,7 +271,7 @@ def message_id(location: Location) -> str:
 
 
 def _is_cross_site(request: Request) -> bool:
-    # Browsers send these headers; programs do not.
+    """Returns whether headers that only browsers send show that a page of another site made the request."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in {"none", "same-origin"}

@@ -28,6 +28,11 @@ _ANY_ID = "[a-z0-9-]+"
 
 
 class MqFacade(OpenFacade):
+    """The calls of SoftLayer MQ.
+
+    Errors get 503 for overload and defects, 403 for missing rights, 400 for invalid requests, and 404 for all others.
+    """
+
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
     def __init__(self, setup: Setup, prefix: str) -> None:
@@ -54,7 +59,7 @@ class MqFacade(OpenFacade):
         request.headers.pop("content-encoding", None)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        # Answers as the original does: 503 for overload and defects, 403, 400, and 404 for all other errors.
+        # Answers as the original does.
         if status in {429, 500, 503}:
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
         if isinstance(error, NotAllowed):
@@ -122,12 +127,14 @@ def _read_receipt(text: str) -> ClaimReceipt | None:
 
 
 def _answer_posted(result: PostResult) -> Response:
+    """Answers 201 without a body; the id is in a header, and another one marks a replayed post."""
     [location] = result.locations
     id_header: Header = ("X-Message-Id", message_id(location))
     return Response(201, b"", id_header, REPLAYED) if result.replayed else Response(201, b"", id_header)
 
 
 def _answer_message(message: Message) -> Response:
+    """Answers 200 with the message's body as text or bytes, and its id in a header."""
     # nosniff: browsers must not interpret a body that somebody else posted.
     text = isinstance(message.body, str)
     kind: Header = TEXT if text else ("Content-Type", "application/octet-stream")

@@ -64,6 +64,12 @@ class _Items(msgspec.Struct):
 
 
 class RqmsFacade(OpenFacade):
+    """The calls of RQMS.
+
+    Errors get 503 for overload, the usual status for conflicts, missing rights and defects, and 400 for all others. If
+    too many requests wait, a fetch gets an empty list.
+    """
+
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
 
     def __init__(self, setup: Setup, prefix: str) -> None:
@@ -86,8 +92,7 @@ class RqmsFacade(OpenFacade):
         ]
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        # Answers as the original does: mostly 400, and 503 for overload. If too many requests wait, the list is
-        # empty.
+        # Answers as the original does.
         if isinstance(error, TooManyWaiters):
             return json_response({"items": []})
         if status in {429, 500, 503}:
@@ -105,7 +110,7 @@ class RqmsFacade(OpenFacade):
     # Adding
 
     async def add(self, request: Request, match: Match) -> Response:
-        """Stores an item under a new id."""
+        """Stores an item under the id in the query. Refuses an id that has another value."""
         self.where(match)
         query = parse_form(request.query, "query")
         name = _check_id(query.get("id", ""))
@@ -115,7 +120,7 @@ class RqmsFacade(OpenFacade):
         return Response(201, b"It shall be done.", HTML)
 
     async def set(self, request: Request, match: Match) -> Response:
-        """Stores an item, replacing the one with the same id even if that is locked."""
+        """Stores an item under the id in the path, replacing the one with this id even if that is locked."""
         self.where(match)
         name = _check_id(match["rest"].split("/", 2)[1] if match["rest"] else "")
         draft = await request.read(partial(_draft, request, name))
@@ -182,7 +187,7 @@ def _check_id(text: str) -> str:
 
 
 def _draft(request: Request, name: str) -> Draft:
-    """Reads the item in a body.
+    """Reads the item in a body, and removes white space between its parts. Its id becomes a header.
 
     Raises:
         InvalidRequest: The value is not JSON.
@@ -193,15 +198,17 @@ def _draft(request: Request, name: str) -> Draft:
     except validators.BadField as error:
         raise InvalidRequest({"value": str(error)}) from None
     meta = Meta("application/json", ((ID_HEADER, name),), json=True)
-    # White space is removed, so that values that differ only in it are the same.
+    # Values that differ only in white space are the same.
     return Draft(msgspec.json.format(body, indent=-1).decode(), meta=meta)
 
 
 def _read_terms(request: Request) -> dict[str, Any]:
-    """Returns the parameters of a fetch as arguments of the use case; values above its limits are reduced to them.
+    """Returns the parameters of a fetch as arguments of the use case.
+
+    A missing one gets its default. Values above the limits are reduced to them, and short locks last ``MIN_LOCK``.
 
     Raises:
-        InvalidRequest: A parameter is not a number, or is too small.
+        InvalidRequest: A parameter is not a number, the count is below 1, or the time is negative.
     """
     query = parse_form(request.query, "query")
     errors = Errors()

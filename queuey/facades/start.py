@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def prepare(facades: Facades, store: str, applications: Applications) -> None:
-    """Creates the application of a facade served alone on SQLite; otherwise requires that it exists.
+    """Creates the application of a facade served alone on SQLite; otherwise requires that it exists, unless for SQS.
 
     Raises:
         Failed: The application does not exist.
@@ -43,7 +43,7 @@ def notes(facades: Facades, settings: Settings, promise: Acknowledgement | None)
     """Returns the lines about the facades that the service prints at its start.
 
     Raises:
-        Failed: MQ is to be served, but the store answers before a message is on disk.
+        Failed: MQ is to be served without the setting ``unsynced``, but the store answers before a message is on disk.
         SettingsError: SQS is to be served, but its secret or a library is missing.
     """
     prefixes = facades.prefixes()
@@ -97,6 +97,11 @@ def _check_sqs(sqs: SqsFacade, settings: Settings) -> None:
 
 
 def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Registration | None:
+    """Returns the registration of the set address, or else of the service's own. None without ZooKeeper servers.
+
+    Raises:
+        Failed: The address is missing and the service listens on all, or ZooKeeper's driver is not installed.
+    """
     if emodb.zookeeper is None:
         return None
     host, _, number = (emodb.address or f"{settings.host}:{port}").rpartition(":")
@@ -114,6 +119,7 @@ def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Reg
 
 
 def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
+    """Serves the health check one port above the service. Raises Failed if that port cannot be opened."""
     from queuey.facades.emodb.health_port import HealthPort  # noqa: PLC0415 - only for EmoDB's clients
 
     try:

@@ -44,7 +44,7 @@ def name_ranges_of(
     Args:
         options: The store.
         selection: The queues; all if None.
-        size: Approximate number of queues in a range.
+        size: Approximate number of queues in a range; at most 100 if they are selected by name.
         page: Max queues in one listing.
     """
     store = open_stores.opened(options)
@@ -75,6 +75,7 @@ def check(options: StoreOptions, selection: Selection) -> None:
 
 
 def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
+    """Yields the existing queues of a range in lists, which may be empty."""
     store = open_stores.opened(options)
     if stretch.names:
         yield [queue for name in stretch.names if (queue := open_stores.existing(store, options, name))]
@@ -90,7 +91,8 @@ def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE_SIZE) 
 
 
 def _find_range_starts(store: Store, owner: str, size: int, page: int) -> list[str]:
-    # The first range begins before all names, because a queue may be created before the first one.
+    """Returns the first name of each range of about ``size`` queues; the first range begins before all names."""
+    # A queue may be created before the first one.
     starts = [""]
     seen = 0
     for listed in open_stores.queue_pages(store, owner, page=min(page, size)):

@@ -27,7 +27,8 @@ def read(path: Path, application: str) -> Offsets:
     """Reads a file of offsets.
 
     Raises:
-        OptionError: The file cannot be read, has an invalid line, or two offsets for one partition.
+        OptionError: The file cannot be read, has an invalid line, two offsets for one partition, or offsets of one
+            queue on two hosts.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -169,6 +169,11 @@ def _read_stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
 
 
 def _transform(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFrame:
+    """Sets the watermark, makes the messages a view, and returns the result of the SQL or of the function.
+
+    Raises:
+        OptionError: The function cannot be imported, fails, or does not return a DataFrame.
+    """
     from pyspark.sql import DataFrame
 
     if pipe.watermark is not None:
@@ -194,7 +199,9 @@ def _error_text(error: Exception) -> str:
 
 
 def _select_output(frame: DataFrame, pipe: Pipe) -> DataFrame:
-    """Drops input columns and validates the output.
+    """Drops columns that new messages get anew or that others override, and validates the rest.
+
+    The option ``target`` overrides ``queue``, a TTL overrides ``expires``, and ``key`` overrides ``partition``.
 
     Raises:
         OptionError: The columns are not valid for a write.
@@ -318,7 +325,10 @@ def _sink_options(pipe: Pipe) -> dict[str, str]:
 
 
 def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
-    """Reports progress until the query ends. After ``stop`` is set, ends it when the running micro-batch is done."""
+    """Reports progress until the query ends.
+
+    After ``stop`` is set, ends it when the running micro-batch is done, at the latest after ``STOP_TIMEOUT`` seconds.
+    """
     last, batches, messages, written = -1, 0, 0, 0
     deadline: float | None = None
     silent_until = 0.0

@@ -100,7 +100,7 @@ def existing(store: Store, options: StoreOptions, name: str, qid: int | None = N
 
 
 def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SIZE) -> list[Queue]:
-    """Returns the selected queues in their present state, sorted by name.
+    """Returns the selected queues in their present state, sorted by name. A pattern has to match a whole name.
 
     Args:
         options: The store.
@@ -124,6 +124,7 @@ def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SI
 
 
 def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iterator[list[Queue]]:
+    """Yields an application's queues in lists, sorted by name from ``start`` on."""
     more = True
     while more:
         listed = bridge.run(store.catalogue.list_queues(owner, start=start, limit=page))

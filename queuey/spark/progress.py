@@ -124,6 +124,7 @@ class ProgressMetrics(StreamingQueryListener):
             metric.remove(name)
 
     def _count_moved(self, options: StoreOptions, query: str) -> int:
+        """Returns the query's number of moved rows; if it cannot be read, logs that and returns the previous one."""
         try:
             store = open_stores.opened(options)
             report = write_reports.stream_report(store, open_stores.application(store, options), query)
@@ -134,6 +135,7 @@ class ProgressMetrics(StreamingQueryListener):
 
 
 def reported_lag(latest: str | None) -> dict[str, Any] | None:
+    """Returns the lag in a source's latest offset, or None if the source is not a stream over queues."""
     try:
         offset = json.loads(latest or "")
     except ValueError:

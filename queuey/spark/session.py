@@ -34,7 +34,7 @@ _LOCAL_CONF = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOP
 
 
 def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name: str = "queuey") -> SparkSession:
-    """Starts Spark and registers the format ``queuey``.
+    """Starts Spark, unless this process has a session already, and registers the format ``queuey``.
 
     ::
 

@@ -153,6 +153,7 @@ def _parse_offset(option: str, value: object) -> Bound:
 
 
 def _parse_instant(option: str, value: object) -> Bound:
+    """Returns the first position at a time in milliseconds since 1970. Raises OptionError for anything else."""
     try:
         milliseconds = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
     except ValueError:

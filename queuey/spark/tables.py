@@ -85,7 +85,7 @@ def table_schema(options: Mapping[str, str]) -> StructType:
     """Returns the columns of a table, with its options as metadata.
 
     Raises:
-        OptionError: The options are not valid, or are for both reading and writing.
+        OptionError: The options are not valid, are for both reading and writing, or name a ``run``.
     """
     if not {"queue", "topic"}.isdisjoint(options):
         if any(name.lower() in options for name in table.SELECTIONS):
@@ -100,7 +100,9 @@ def table_schema(options: Mapping[str, str]) -> StructType:
     else:
         schema = columns.read_schema(headers=table.check_read(options))
         kind = READ
-        fields = [_field(one.name, one.dataType, _READ_COMMENTS[one.name], nullable=one.nullable) for one in schema]
+        fields = [
+            _field(field.name, field.dataType, _READ_COMMENTS[field.name], nullable=field.nullable) for field in schema
+        ]
     fields[0].metadata[kind] = table.lasting(options)
     return StructType(fields)
 

@@ -29,12 +29,11 @@ PAGE = Path(__file__).with_name("index.html")
 
 
 def inbox(user: str) -> str:
-    """Returns the name of a user's queue."""
     return queue_name("inbox-{user}", user_name(DEV_ISSUER, user))
 
 
 def free_port() -> int:
-    """Returns a port at which nothing listens: a service of the user's keeps its own."""
+    """Returns a port at which nothing listens, so that another service of the user is not disturbed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -44,9 +43,9 @@ class App:
     """The app and the service behind it.
 
     Args:
-        directory: For the data, the issuer's keys and the settings.
-        port: Of the page.
-        service_port: Of the service.
+        directory: Directory for the data, the issuer's keys and the settings.
+        port: Port of the page.
+        service_port: Port of the service; 0 chooses a free one.
     """
 
     def __init__(self, directory: Path, port: int, service_port: int) -> None:
@@ -70,35 +69,35 @@ class App:
         self._service.stdout.readline()  # It serves.
 
     def token(self, user: str) -> dict[str, Any]:
-        """Logs a user in: sees to an inbox, and returns a token."""
+        """Logs a user in: creates the inbox if it does not exist, and returns a token and when it expires."""
         self._client.create_queue(inbox(user), ttl=7 * 86_400)
         token, expires = sign(self._directory, user, TOKEN_SECONDS)
         return {"token": token, "expires": expires}
 
     def notify(self, user: str, text: str) -> None:
-        """Sends a user a notification, also while the service is away for a moment."""
+        """Sends a user a notification; tries again while the service is being restarted."""
         self._client.send(inbox(user), json={"text": text})
 
     def kill(self) -> None:
-        """Kills the service and starts it again."""
+        """Kills the service and starts it again, one request at a time."""
         with self._lock:
             self._service.kill()
             self._service.wait()
             self._start()
 
     def close(self) -> None:
-        """Ends the service."""
+        """Ends the service with SIGTERM, and waits for its end."""
         self._service.terminate()
         self._service.wait()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the page."""
+    """Answers the requests of the page, and serves the page itself."""
 
     app: App
 
     def do_GET(self) -> None:
-        """Serves the page, where the service is, and tokens."""
+        """Serves the page, the address of the service, and tokens for users; anything else gets 404."""
         url = urlsplit(self.path)
         if url.path == "/":
             self._answer(PAGE.read_bytes(), "text/html; charset=utf-8")
@@ -110,10 +109,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
-        """Notifies users, and kills the service."""
-        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        """Notifies a user at ``/notify``; at any other path restarts the service."""
+        notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/notify":
-            self.app.notify(given["user"], given["text"])
+            self.app.notify(notification["user"], notification["text"])
         else:
             self.app.kill()
         self._answer(b"{}")
@@ -126,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing of requests."""
+        """Does not log requests."""
 
 
 def main(port: int = 8000, service_port: int = 0) -> None:

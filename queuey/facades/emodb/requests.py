@@ -137,7 +137,13 @@ def _read_batch_body(request: Request, limits: Limits) -> bytes:
 
 
 def read_ids(request: Request, limits: Limits) -> list[str]:
-    """Reads the ids of messages, without checking each of them. Null is refused."""
+    """Reads the ids of messages, without checking each of them.
+
+    Raises:
+        WrongContentType: The content type is not JSON.
+        BadBody: The body is not a list of strings.
+        BadArgument: The body is null, or too short for its number of ids.
+    """
     body = _read_json_body(request, limits)
     if body.count(b",") > len(body) // ID_LENGTH:
         raise BadArgument("Invalid event ID.")  # ids this short are not valid, and their list would take much memory
@@ -152,7 +158,10 @@ def _make_drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]
 
 
 def _make_draft(raw: bytes, limits: Limits) -> Draft:
-    """Returns the draft of a JSON value, whose text is stored unchanged. The limit does not count its white space."""
+    """Returns the draft of a JSON value, whose text is stored unchanged.
+
+    Refuses more than ``MAX_MESSAGE`` bytes without its white space, or ``limits.max_body`` bytes with it.
+    """
     try:
         text = check_value(raw)
     except BadField as error:

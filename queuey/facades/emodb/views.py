@@ -86,6 +86,8 @@ class OpenClaims:
 class EmodbFacade(Facade):
     """The calls of EmoDB's queue service. A missing queue behaves as an empty one.
 
+    The caller's key comes from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped.
+
     Attributes:
         open_claims: Limits the live claims of each queue.
     """
@@ -203,7 +205,10 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     async def _send(self, request: Request, match: Match, drafts: Sequence[Draft]) -> Response:
-        """Stores messages in batches, in order, and creates a missing queue. If a batch fails, those before it stay."""
+        """Stores messages in batches, in order; if a batch fails, earlier ones stay.
+
+        Creates a missing queue, unless there are no messages.
+        """
         for start in range(0, len(drafts), self._limits.max_batch):
             batch = drafts[start : start + self._limits.max_batch]
             await self.apply(request, match, "send", partial(self._messages.post, drafts=batch))
@@ -212,9 +217,9 @@ class EmodbFacade(Facade):
     # Claims
 
     async def poll(self, request: Request, match: Match) -> Response:
-        """Claims messages; ``ttl=0`` only shows them.
+        """Claims messages, at most ``MAX_SHORT_BYTES`` in all; ``ttl=0`` only shows them.
 
-        Answers an empty list if the queue does not exist or has too many claims.
+        Answers an empty list if the queue does not exist or, unless ``ttl=0``, has too many claims.
         """
         access = await self._admit(request, match, "work")
         query = _read_query(request)
@@ -289,6 +294,7 @@ class EmodbFacade(Facade):
         return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
 
     def count_claims(self, request: Request, match: Match) -> Response:
+        """Answers with the exact number of live claims. Ignores a limit."""
         access = self._find(request, match, "measure")
         _read_query(request)
         return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.counts(access).claimed))
@@ -349,7 +355,10 @@ class EmodbFacade(Facade):
         return source, target
 
     def show_move(self, request: Request, match: Match) -> Response:
-        """Shows the status of a move to a caller with any right to measure, send or delete in the application."""
+        """Shows the status of a move to a caller with any right to measure, send or delete in the application.
+
+        Moves between queues of the other kind (plain or dedup) count as missing.
+        """
         if not any(self._may_on_some_queue(request, action) for action in ("measure", "send", "delete")):
             raise NotAllowed
         move = names.move_of(match["reference"])
@@ -371,7 +380,7 @@ async def _answer_ping(_request: Request, _match: Match) -> Response:
 
 
 def _read_query(request: Request) -> dict[str, str]:
-    """Parses the query. Ignores unknown fields, as the original did."""
+    """Parses the query. Refuses a bad ``partitioned`` (:func:`check_partitioned`), and ignores unknown fields."""
     query = parse_form(request.query, "query")
     check_partitioned(query)
     return query

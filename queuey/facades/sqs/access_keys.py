@@ -63,7 +63,7 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
     if location is None:
         path = (settings.data.parent if settings.data.is_file() else settings.data) / FILE
         if not path.exists():
-            _write(path)
+            _create_secret_file(path)
         location = f"file:{path}"
     secret = SecretName.parse(location).read(environ)
     if len(secret) < MIN_SECRET:
@@ -73,8 +73,9 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
     return secret.encode()
 
 
-def _write(path: Path) -> None:
-    # The link fails if another process created the file at the same moment; its secret is used then.
+def _create_secret_file(path: Path) -> None:
+    """Creates the file with a new secret for its owner alone; keeps a file that another process has just created."""
+    # The link fails if the file exists.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     temporary.touch(mode=0o600)
     temporary.write_text(f"{secrets.token_hex(32)}\n", "utf-8")

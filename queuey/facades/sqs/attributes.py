@@ -309,7 +309,7 @@ def _show_if_fifo(queue: Queue, text: str) -> str | None:
 
 
 def requested_attributes(names: Iterable[str]) -> list[str]:
-    """Returns the requested attributes, with ``All`` expanded.
+    """Returns the requested names without repetitions, with ``All`` expanded.
 
     Raises:
         SqsError: An attribute does not exist.
@@ -331,6 +331,7 @@ def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[st
 
 
 def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
+    """Returns the names of given attributes whose values differ from the queue's."""
     kept = stored_attributes(queue)
 
     def differs(name: str) -> bool:

@@ -62,33 +62,33 @@ class MessageActions:
         self._claims = service.claims
         self._authorization = authorization
 
-    async def _call(self, asked: SignedRequest, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
+    async def _call(self, signed: SignedRequest, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
         """Authorizes the caller for an action on the queue of a URL, and makes the call with the queue."""
-        where = asked.where(url)
-        access = self._authorization.admit_at_once(asked.request, where, action)
+        where = signed.where(url)
+        access = self._authorization.admit_at_once(signed.request, where, action)
         if access is None:
-            access = await self._authorization.admit(asked.request, where, action)
+            access = await self._authorization.admit(signed.request, where, action)
         return await access.apply(call)
 
     # Sending
 
-    async def send(self, asked: SignedRequest) -> Result:
+    async def send(self, signed: SignedRequest) -> Result:
         """Stores a message. In a FIFO queue, one with the same deduplication id is not stored again."""
-        parameters = asked.read(requests.SendMessage)
+        parameters = signed.read(requests.SendMessage)
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                draft, key = fifo_draft_of(parameters, queue, _read_trace(asked))
+                draft, key = fifo_draft_of(parameters, queue, _read_trace(signed))
             else:
-                draft, key = _make_draft(parameters, stored_attributes(queue), _read_trace(asked)), None
+                draft, key = _make_draft(parameters, stored_attributes(queue), _read_trace(signed)), None
             posted = await self._messages.post(queue, [draft], key=key)
             return sent_result(parameters, posted.locations[0], fifo=is_fifo(queue))
 
-        return await self._call(asked, parameters.queue_url, "send", send)
+        return await self._call(signed, parameters.queue_url, "send", send)
 
-    async def send_batch(self, asked: SignedRequest) -> Result:
+    async def send_batch(self, signed: SignedRequest) -> Result:
         """Stores the valid messages of a batch; in a standard queue, all of these or none."""
-        parameters = asked.read(requests.SendMessageBatch)
+        parameters = signed.read(requests.SendMessageBatch)
         _check_batch(parameters.entries)
         size = sum(size_of(entry) for entry in parameters.entries)
         if size > MAX_MESSAGE:
@@ -97,8 +97,8 @@ class MessageActions:
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                return await self._send_batch_in_order(queue, parameters.entries, _read_trace(asked))
-            kept, trace = stored_attributes(queue), _read_trace(asked)
+                return await self._send_batch_in_order(queue, parameters.entries, _read_trace(signed))
+            kept, trace = stored_attributes(queue), _read_trace(signed)
             drafts, failed = _parse_entries(parameters.entries, lambda entry: _make_draft(entry, kept, trace))
             posted = await self._messages.post(queue, [draft for _, draft in drafts])
             done = [
@@ -107,7 +107,7 @@ class MessageActions:
             ]
             return _batch_result(done, failed)
 
-        return await self._call(asked, parameters.queue_url, "send", send)
+        return await self._call(signed, parameters.queue_url, "send", send)
 
     async def _send_batch_in_order(self, queue: Queue, entries: Sequence[requests.SentEntry], trace: str) -> Result:
         """Stores messages in a FIFO queue: each group in order, and nothing of a group after a failed post.
@@ -141,24 +141,24 @@ class MessageActions:
 
     # Receiving
 
-    async def receive(self, asked: SignedRequest) -> Result:
+    async def receive(self, signed: SignedRequest) -> Result:
         """Claims messages, and waits for them as long as the request or the queue says.
 
         A visibility timeout of 0 releases them at once; if the claim stays undecided, the answer is empty.
         """
-        parameters = asked.read(requests.ReceiveMessage)
+        parameters = signed.read(requests.ReceiveMessage)
         limit = in_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
-        where = asked.where(parameters.queue_url)
-        access = self._authorization.admit_at_once(asked.request, where, "work")
+        where = signed.where(parameters.queue_url)
+        access = self._authorization.admit_at_once(signed.request, where, "work")
         if access is None:
-            access = await self._authorization.admit(asked.request, where, "work")
+            access = await self._authorization.admit(signed.request, where, "work")
         wait = in_range(
             "WaitTimeSeconds", parameters.wait_time_seconds, 0, MAX_WAIT, stored_attributes(access.queue).wait
         )
 
         async def attempt(waiter: Waiter | None) -> Result:
-            current = access if waiter is None else await self._authorization.admit(asked.request, where, "work")
-            await asked.request.reserve(MAX_SHORT_BYTES)
+            current = access if waiter is None else await self._authorization.admit(signed.request, where, "work")
+            await signed.request.reserve(MAX_SHORT_BYTES)
             return await current.apply(partial(receive, waiter=waiter))
 
         async def receive(queue: Queue, waiter: Waiter | None) -> Result:
@@ -169,18 +169,18 @@ class MessageActions:
             )
             if claimed and not seconds:
                 await self._claims.release(queue, [delivery.receipt for delivery in claimed])
-            return _show_received(claimed, queue, asked.region, parameters)
+            return _show_received(claimed, queue, signed.region, parameters)
 
         try:
-            return await asked.request.until_found(wait, attempt, ClaimUndecided)
+            return await signed.request.until_found(wait, attempt, ClaimUndecided)
         except ClaimUndecided:  # Messages may be available; clients of SQS receive again anyway.
             return {}
 
     # Receipts
 
-    async def delete(self, asked: SignedRequest) -> Result:
+    async def delete(self, signed: SignedRequest) -> Result:
         """Acknowledges a message. Succeeds if it is gone, and in a standard queue also if it was received again."""
-        parameters = asked.read(requests.DeleteMessage)
+        parameters = signed.read(requests.DeleteMessage)
 
         async def delete(queue: Queue) -> Result:
             [settled] = await self._claims.acknowledge(queue, [_read_handle(parameters.receipt_handle, queue)])
@@ -188,10 +188,11 @@ class MessageActions:
                 raise _make_expired_error()
             return {}
 
-        return await self._call(asked, parameters.queue_url, "work", delete)
+        return await self._call(signed, parameters.queue_url, "work", delete)
 
-    async def delete_batch(self, asked: SignedRequest) -> Result:
-        parameters = asked.read(requests.DeleteMessageBatch)
+    async def delete_batch(self, signed: SignedRequest) -> Result:
+        """Acknowledges the messages of a batch. Each entry succeeds or fails on its own, as :meth:`delete` does."""
+        parameters = signed.read(requests.DeleteMessageBatch)
         _check_batch(parameters.entries)
 
         async def delete(queue: Queue) -> Result:
@@ -205,11 +206,11 @@ class MessageActions:
             failed += [_make_failure(name, _make_expired_error()) for name in expired]
             return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in expired], failed)
 
-        return await self._call(asked, parameters.queue_url, "work", delete)
+        return await self._call(signed, parameters.queue_url, "work", delete)
 
-    async def change(self, asked: SignedRequest) -> Result:
+    async def change(self, signed: SignedRequest) -> Result:
         """Releases the claim of a message with the visibility timeout as delay."""
-        parameters = asked.read(requests.ChangeVisibility)
+        parameters = signed.read(requests.ChangeVisibility)
         seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
 
         async def change(queue: Queue) -> Result:
@@ -219,18 +220,19 @@ class MessageActions:
                 raise _make_refusal(settled, parameters.receipt_handle)
             return {}
 
-        return await self._call(asked, parameters.queue_url, "work", change)
+        return await self._call(signed, parameters.queue_url, "work", change)
 
-    async def change_batch(self, asked: SignedRequest) -> Result:
-        parameters = asked.read(requests.ChangeVisibilityBatch)
+    async def change_batch(self, signed: SignedRequest) -> Result:
+        """Releases the claims of a batch, each with its own delay, or else the queue's visibility timeout."""
+        parameters = signed.read(requests.ChangeVisibilityBatch)
         _check_batch(parameters.entries)
 
         async def change(queue: Queue) -> Result:
             kept = stored_attributes(queue)
 
-            def parse(one: requests.ChangedEntry) -> tuple[int, ClaimReceipt]:
-                seconds = in_range("VisibilityTimeout", one.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
-                return seconds, _read_handle(one.receipt_handle, queue)
+            def parse(entry: requests.ChangedEntry) -> tuple[int, ClaimReceipt]:
+                seconds = in_range("VisibilityTimeout", entry.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
+                return seconds, _read_handle(entry.receipt_handle, queue)
 
             parsed, failed = _parse_entries(parameters.entries, parse)
             settled: dict[str, Settlement] = {}
@@ -243,15 +245,19 @@ class MessageActions:
             failed += [_make_failure(name, _make_refusal(result, handles[name])) for name, result in refused.items()]
             return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in refused], failed)
 
-        return await self._call(asked, parameters.queue_url, "work", change)
+        return await self._call(signed, parameters.queue_url, "work", change)
 
 
-def _read_trace(asked: SignedRequest) -> str:
-    return asked.request.headers.get("x-amzn-trace-id", "")
+def _read_trace(signed: SignedRequest) -> str:
+    return signed.request.headers.get("x-amzn-trace-id", "")
 
 
 def _make_draft(entry: requests.MessageParameters, kept: StoredAttributes, trace: str) -> Draft:
-    """Checks a message to send to a standard queue, and returns its draft with the queue's defaults."""
+    """Returns the draft of a message to a standard queue, with the queue's delay by default.
+
+    Raises:
+        SqsError: SQS does not allow the message, or it has a deduplication id.
+    """
     if entry.message_deduplication_id is not None:
         raise invalid("MessageDeduplicationId", entry.message_deduplication_id, "Only FIFO queues have these.")
     if entry.message_group_id is not None:

@@ -100,13 +100,17 @@ def draft_of(
     sent = round(now * 1000) if delay else 0
     meta = None
     if given.message_attributes or trace or sent or (group and not fifo) or deduplication:
-        beside = SqsAttributes(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
-        meta = Meta(headers=((HEADER, _make_header(beside)),))
+        sqs_fields = SqsAttributes(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
+        meta = Meta(headers=((HEADER, _make_header(sqs_fields)),))
     return Draft(given.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
 
 
 def _find_trace(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
-    """Returns the trace header of a message. It has its own limit, because it does not count towards the size."""
+    """Returns the trace header of a message, or else of its request; ignores one of a request that is too long.
+
+    Raises:
+        SqsError: The message has another system attribute, or a trace header that is too long or not a String.
+    """
     trace = attributes.get("AWSTraceHeader")
     if trace is None and 0 < len(traced) <= MAX_TRACE:
         trace = AttributeValue(data_type="String", string_value=traced)
@@ -128,9 +132,9 @@ def check_id(name: str, text: str) -> None:
         )
 
 
-def _make_header(beside: SqsAttributes) -> str:
+def _make_header(sqs_fields: SqsAttributes) -> str:
     # json.dumps writes ASCII, as headers of dead letters have to be.
-    return json.dumps(msgspec.to_builtins(beside), separators=(",", ":"))
+    return json.dumps(msgspec.to_builtins(sqs_fields), separators=(",", ":"))
 
 
 def size_of(given: MessageParameters) -> int:
@@ -234,7 +238,7 @@ def sent_result(given: MessageParameters, location: tuple[int, ids.Position], *,
 def render_received(
     one: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
 ) -> dict[str, Any]:
-    """Returns a received message as the answer has it.
+    """Returns a received message as the answer has it, without empty fields. Bytes are shown in base64.
 
     Args:
         one: Delivery of the message.
@@ -245,11 +249,13 @@ def render_received(
         names: Names of the requested message attributes.
     """
     message = one.message
-    beside = _sqs_attributes(message)
+    sqs_fields = _sqs_attributes(message)
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
-    chosen = {name: value for name, value in beside.attributes.items() if _is_wanted(name, names)}
+    chosen = {name: value for name, value in sqs_fields.attributes.items() if _is_requested(name, names)}
     source, location = _sent_to(message, queue)
-    attributes = _system_attributes(one, beside, queue, (source, location[1]), region, now, system) if system else {}
+    attributes = (
+        _system_attributes(one, sqs_fields, queue, (source, location[1]), region, now, system) if system else {}
+    )
     fields = {
         "MessageId": message_id(location),
         "ReceiptHandle": f"{one.receipt}-{receipt_mark(queue.qid)}",
@@ -286,38 +292,42 @@ def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Positi
     return "", (message.partition, message.position)
 
 
-def _is_wanted(name: str, names: Iterable[str]) -> bool:
-    return any(p in _EVERY or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in names)
+def _is_requested(name: str, patterns: Iterable[str]) -> bool:
+    return any(p in _EVERY or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in patterns)
 
 
 def _system_attributes(
     delivery: ClaimDelivery,
-    beside: SqsAttributes,
+    sqs_fields: SqsAttributes,
     queue: Queue,
     origin: tuple[str, ids.Position],
     region: str,
     now: float,
-    wanted: Collection[str],
+    names: Collection[str],
 ) -> dict[str, str]:
+    """Returns the named system attributes that have a value.
+
+    From its second delivery on, the message shows the time of sending as the time of its first delivery.
+    """
     message = delivery.message
     source, (ticks, _) = origin
-    sent = beside.sent or ids.ticks_to_seconds(ticks) * 1000
+    sent = sqs_fields.sent or ids.ticks_to_seconds(ticks) * 1000
     key = None if message.meta is None else message.meta.key
-    # The time of the first delivery is not stored, so later ones show the time of sending.
+    # The time of the first delivery is not stored.
     first = now * 1000 if delivery.deliveries == 1 else sent
     values = {
         "SenderId": queue.application,
         "SentTimestamp": str(round(sent)),
         "ApproximateReceiveCount": str(delivery.deliveries),
         "ApproximateFirstReceiveTimestamp": str(round(first)),
-        "AWSTraceHeader": beside.trace and beside.trace.string_value,
+        "AWSTraceHeader": sqs_fields.trace and sqs_fields.trace.string_value,
         "DeadLetterQueueSourceArn": arn_of(source, region) if source else None,
-        "MessageGroupId": key or beside.group,
-        "MessageDeduplicationId": beside.deduplication,
+        "MessageGroupId": key or sqs_fields.group,
+        "MessageDeduplicationId": sqs_fields.deduplication,
         "SequenceNumber": sequence_number(message.position) if key else None,
     }
-    every = not _EVERY.isdisjoint(wanted)
-    return {name: value for name, value in values.items() if value and (every or name in wanted)}
+    includes_all = not _EVERY.isdisjoint(names)
+    return {name: value for name, value in values.items() if value and (includes_all or name in names)}
 
 
 class FifoDraft(NamedTuple):

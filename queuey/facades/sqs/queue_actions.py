@@ -60,34 +60,37 @@ class QueueActions:
         # Posts to several partitions of a networked store overlap; one file has one writer.
         self._partitions = 4 if service.store.waits_for_network else 1
 
-    def _enter(self, asked: SignedRequest, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
-        return self._authorization.enter(asked.request, asked.place(name), action, **options)
+    def _enter(self, signed: SignedRequest, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
+        return self._authorization.enter(signed.request, signed.place(name), action, **options)
 
-    def _enter_url(self, asked: SignedRequest, call: requests.OfQueue, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
-        return self._enter(asked, asked.where(call.queue_url)["queue"], action)
+    def _enter_url(self, signed: SignedRequest, call: requests.OfQueue, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+        return self._enter(signed, signed.where(call.queue_url)["queue"], action)
 
-    def _enter_arn(self, asked: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+    def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
         """Opens the queue of an ARN. For actions that answer ResourceNotFoundException if it does not exist."""
         name = queue_of_arn(arn)
         if not name:
-            raise invalid(parameter, arn, f"An ARN of a queue is needed, such as {arn_of('jobs', asked.region)}.")
+            raise invalid(parameter, arn, f"An ARN of a queue is needed, such as {arn_of('jobs', signed.region)}.")
         try:
-            return self._enter(asked, name, action)
+            return self._enter(signed, name, action)
         except QueueNotFound:
             text = f"The resource that you specified for the {parameter} parameter doesn't exist: {arn[:200]}"
             raise SqsError("ResourceNotFoundException", text, 404) from None
 
     # Queues
 
-    def create(self, asked: SignedRequest) -> Result:
-        """Creates a queue, or returns an existing one if its attributes do not differ."""
-        parameters = asked.read(requests.CreateQueue)
+    def create(self, signed: SignedRequest) -> Result:
+        """Creates a queue, or returns an existing one if each given attribute equals its own.
+
+        Tags for an existing queue are ignored.
+        """
+        parameters = signed.read(requests.CreateQueue)
         fifo = parameters.attributes.get("FifoQueue", "").lower() == "true"
         attributes.check_name(parameters.queue_name, fifo=fifo)
         changes = read_changes(parameters.attributes, fifo=fifo)
         changes.options.setdefault("ttl", attributes.DEFAULT_RETENTION)
-        self._authorization.creation_check(asked.request, asked.application)(parameters.queue_name)
-        self._check_dead_letter(asked, parameters.queue_name, changes.options.get("dead_letter"), fifo=fifo)
+        self._authorization.creation_check(signed.request, signed.application)(parameters.queue_name)
+        self._check_dead_letter(signed, parameters.queue_name, changes.options.get("dead_letter"), fifo=fifo)
         spec = replace(
             changes.spec(with_tags(attributes.DEFAULT_ATTRIBUTES, parameters.tags)),
             partitions=self._partitions,
@@ -96,22 +99,22 @@ class QueueActions:
         )
         try:
             queue, _ = self._queues.create(
-                asked.application, parameters.queue_name, self._queues.claimable(spec), longest=MAX_NAME
+                signed.application, parameters.queue_name, self._queues.claimable(spec), longest=MAX_NAME
             )
         except QueueExists as error:
             queue = error.queue
             if names := attributes.differing(queue, parameters.attributes):
                 text = f"A queue already exists with the same name and a different value for {', '.join(names)}."
                 raise SqsError("QueueNameExists", text) from None
-        return {"QueueUrl": asked.url_of(queue.name)}
+        return {"QueueUrl": signed.url_of(queue.name)}
 
-    def _check_dead_letter(self, asked: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:
+    def _check_dead_letter(self, signed: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:
         """Raises an error if a queue may not send its dead letters to the target."""
         if target is None:
             return
-        self._authorization.require_dead_letter(asked.request, asked.application, name, target)
+        self._authorization.require_dead_letter(signed.request, signed.application, name, target)
         try:
-            queue = self._service.find(asked.application, target)
+            queue = self._service.find(signed.application, target)
         except QueueNotFound:
             raise invalid("RedrivePolicy", target, "Dead letter target does not exist.") from None
         if attributes.is_fifo(queue) != fifo:
@@ -120,40 +123,41 @@ class QueueActions:
         if allow is not None and not allow.permits(name):
             raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not allow this queue.")
 
-    def url(self, asked: SignedRequest) -> Result:
-        name = asked.read(requests.GetQueueUrl).queue_name
-        return {"QueueUrl": asked.url_of(self._enter(asked, name, "measure").queue.name)}
+    def url(self, signed: SignedRequest) -> Result:
+        name = signed.read(requests.GetQueueUrl).queue_name
+        return {"QueueUrl": signed.url_of(self._enter(signed, name, "measure").queue.name)}
 
-    def delete(self, asked: SignedRequest) -> Result:
-        self._queues.delete(self._enter_url(asked, asked.read(requests.OfQueue), "admin"))
+    def delete(self, signed: SignedRequest) -> Result:
+        self._queues.delete(self._enter_url(signed, signed.read(requests.OfQueue), "admin"))
         return {}
 
-    def purge(self, asked: SignedRequest) -> Result:
-        self._queues.purge(self._enter_url(asked, asked.read(requests.OfQueue), "admin"))
+    def purge(self, signed: SignedRequest) -> Result:
+        self._queues.purge(self._enter_url(signed, signed.read(requests.OfQueue), "admin"))
         return {}
 
-    def list_queues(self, asked: SignedRequest) -> Result:
+    def list_queues(self, signed: SignedRequest) -> Result:
         """Lists a page of queues that the caller may measure and whose names begin with the prefix.
 
         Searches from the prefix on, and ends at the first other name.
         """
-        parameters = asked.read(requests.ListQueues)
+        parameters = signed.read(requests.ListQueues)
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
-        patterns = self._authorization.patterns(asked.request, asked.application, "measure")
+        patterns = self._authorization.patterns(signed.request, signed.application, "measure")
         start = max(parameters.queue_name_prefix, _read_token(parameters.next_token))
-        queues, following = self._queues.list(asked.application, start=start, limit=limit, patterns=patterns)
+        queues, following = self._queues.list(signed.application, start=start, limit=limit, patterns=patterns)
         names = [queue.name for queue in queues if queue.name.startswith(parameters.queue_name_prefix)]
         ends = len(names) < len(queues) or not (following or "").startswith(parameters.queue_name_prefix)
-        result: Result = {"QueueUrls": [asked.url_of(name) for name in names]} if names else {}
+        result: Result = {"QueueUrls": [signed.url_of(name) for name in names]} if names else {}
         return result if following is None or ends else result | {"NextToken": _make_token(following)}
 
     # Attributes and tags
 
-    def get_attributes(self, asked: SignedRequest) -> Result:
-        parameters = asked.read(requests.GetQueueAttributes)
-        access = self._enter_url(asked, parameters, "measure")
+    def get_attributes(self, signed: SignedRequest) -> Result:
+        """Returns the requested attributes that have a value. Counts above ``MAX_COUNTED`` are estimated."""
+        parameters = signed.read(requests.GetQueueAttributes)
+        access = self._enter_url(signed, parameters, "measure")
         names = attributes.requested_attributes(parameters.attribute_names)
-        values = attributes.attribute_values(access.queue, asked.region, names)
+        values = attributes.attribute_values(access.queue, signed.region, names)
         if access.queue.ttl is None and "MessageRetentionPeriod" in names:
             values["MessageRetentionPeriod"] = str(self._service.limits.default_ttl)
         if counts := [name for name in names if name in COUNTS]:
@@ -161,10 +165,10 @@ class QueueActions:
             values |= {name: str(COUNTS[name](backlog)) for name in counts}
         return {"Attributes": values} if values else {}
 
-    def set_attributes(self, asked: SignedRequest) -> Result:
+    def set_attributes(self, signed: SignedRequest) -> Result:
         """Sets attributes and keeps all others. Refuses a lower delay of a FIFO queue, which would change the order."""
-        parameters = asked.read(requests.SetQueueAttributes)
-        access = self._enter_url(asked, parameters, "admin")
+        parameters = signed.read(requests.SetQueueAttributes)
+        access = self._enter_url(signed, parameters, "admin")
         queue = access.queue
         changes = read_changes(parameters.attributes, fifo=attributes.is_fifo(queue))
         target = changes.options.get("dead_letter")
@@ -173,25 +177,25 @@ class QueueActions:
             and changes.kept.get("delay", stored_attributes(queue).delay) < stored_attributes(queue).delay
         ):
             raise bad_value("DelaySeconds", "a lower delay would deliver newer messages of a FIFO queue first")
-        self._check_dead_letter(asked, queue.name, target, fifo=attributes.is_fifo(queue))
-        access = self._enter(asked, queue.name, "admin", dead_letter=target)
+        self._check_dead_letter(signed, queue.name, target, fifo=attributes.is_fifo(queue))
+        access = self._enter(signed, queue.name, "admin", dead_letter=target)
         self._queues.update(access, lambda row: changes.spec(stored_attributes(row)), changes.clear, longest=MAX_NAME)
         return {}
 
-    def tags(self, asked: SignedRequest) -> Result:
-        tags = stored_attributes(self._enter_url(asked, asked.read(requests.OfQueue), "measure").queue).tags
+    def tags(self, signed: SignedRequest) -> Result:
+        tags = stored_attributes(self._enter_url(signed, signed.read(requests.OfQueue), "measure").queue).tags
         return {"Tags": tags} if tags else {}
 
-    def tag(self, asked: SignedRequest) -> Result:
-        parameters = asked.read(requests.TagQueue)
+    def tag(self, signed: SignedRequest) -> Result:
+        parameters = signed.read(requests.TagQueue)
         if not parameters.tags:
             raise missing("Tags")
         return self._update_spec(
-            asked, parameters, lambda row: spec_storing(with_tags(stored_attributes(row), parameters.tags))
+            signed, parameters, lambda row: spec_storing(with_tags(stored_attributes(row), parameters.tags))
         )
 
-    def untag(self, asked: SignedRequest) -> Result:
-        parameters = asked.read(requests.UntagQueue)
+    def untag(self, signed: SignedRequest) -> Result:
+        parameters = signed.read(requests.UntagQueue)
         if not parameters.tag_keys:
             raise missing("TagKeys")
 
@@ -201,38 +205,38 @@ class QueueActions:
                 replace(kept, tags={k: v for k, v in kept.tags.items() if k not in parameters.tag_keys})
             )
 
-        return self._update_spec(asked, parameters, without)
+        return self._update_spec(signed, parameters, without)
 
     def _update_spec(
-        self, asked: SignedRequest, call: requests.OfQueue, change: Callable[[Queue], QueueSpec]
+        self, signed: SignedRequest, call: requests.OfQueue, change: Callable[[Queue], QueueSpec]
     ) -> Result:
-        self._queues.update(self._enter_url(asked, call, "admin"), change)
+        self._queues.update(self._enter_url(signed, call, "admin"), change)
         return {}
 
-    def permission(self, asked: SignedRequest) -> Result:
+    def permission(self, signed: SignedRequest) -> Result:
         """Refuses AddPermission and RemovePermission: access keys decide who may use a queue."""
-        self._enter_url(asked, asked.read(requests.Permission), "measure")
-        raise SqsError("UnsupportedOperation", f"{asked.call.action} is not supported; {attributes.NO_PERMISSIONS}")
+        self._enter_url(signed, signed.read(requests.Permission), "measure")
+        raise SqsError("UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS}")
 
     # Dead letters
 
-    def sources(self, asked: SignedRequest) -> Result:
+    def sources(self, signed: SignedRequest) -> Result:
         """Lists the queues whose dead letters go to a queue."""
-        parameters = asked.read(requests.ListSources)
-        access = self._enter_url(asked, parameters, "measure")
+        parameters = signed.read(requests.ListSources)
+        access = self._enter_url(signed, parameters, "measure")
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
-        names, token = self._find_sources(asked, access.queue.name, _read_token(parameters.next_token), limit)
-        result: Result = {"queueUrls": [asked.url_of(name) for name in names]}
+        names, token = self._find_sources(signed, access.queue.name, _read_token(parameters.next_token), limit)
+        result: Result = {"queueUrls": [signed.url_of(name) for name in names]}
         return result if token is None else result | {"NextToken": _make_token(token)}
 
-    def _find_sources(self, asked: SignedRequest, name: str, start: str, limit: int) -> tuple[list[str], str | None]:
+    def _find_sources(self, signed: SignedRequest, name: str, start: str, limit: int) -> tuple[list[str], str | None]:
         """Returns a page of the source queues, and the name that the next page begins at, or None at the end."""
-        patterns = self._authorization.patterns(asked.request, asked.application, "measure")
+        patterns = self._authorization.patterns(signed.request, signed.application, "measure")
         names: list[str] = []
         following: str | None = start
         for _ in range(MAX_SEARCHED // PAGE_SIZE):
             page, following = self._queues.list(
-                asked.application, start=following or "", limit=PAGE_SIZE, patterns=patterns
+                signed.application, start=following or "", limit=PAGE_SIZE, patterns=patterns
             )
             for queue in page:
                 if queue.dead_letter == name and queue.max_deliveries:
@@ -243,42 +247,45 @@ class QueueActions:
                 break
         return names, following
 
-    def start_move(self, asked: SignedRequest) -> Result:
-        """Starts to move all messages of a dead-letter queue to the destination, or else to its only source queue."""
-        parameters = asked.read(requests.StartMove)
+    def start_move(self, signed: SignedRequest) -> Result:
+        """Starts to move all messages of a dead-letter queue to the destination, or else to its only source queue.
+
+        Refuses FIFO queues, and a limit of the rate.
+        """
+        parameters = signed.read(requests.StartMove)
         if parameters.max_number_of_messages_per_second is not None:
             raise SqsError("UnsupportedOperation", "MaxNumberOfMessagesPerSecond is not supported; leave it out.")
-        source = self._enter_arn(asked, "SourceArn", parameters.source_arn, "read").queue
+        source = self._enter_arn(signed, "SourceArn", parameters.source_arn, "read").queue
         if attributes.is_fifo(source):
             raise SqsError("UnsupportedOperation", "Messages of a FIFO queue cannot be moved.")
         if parameters.destination_arn is None:
-            target = self._enter(asked, self._find_only_source(asked, source.name), "send")
+            target = self._enter(signed, self._find_only_source(signed, source.name), "send")
         else:
-            target = self._enter_arn(asked, "DestinationArn", parameters.destination_arn, "send")
-        report = self._moves.begin(self._enter(asked, source.name, "delete"), target)
+            target = self._enter_arn(signed, "DestinationArn", parameters.destination_arn, "send")
+        report = self._moves.begin(self._enter(signed, source.name, "delete"), target)
         return {"TaskHandle": _make_token(report.id)}
 
-    def _find_only_source(self, asked: SignedRequest, name: str) -> str:
+    def _find_only_source(self, signed: SignedRequest, name: str) -> str:
         """Returns the only source of a dead-letter queue; raises SqsError if it has none or several."""
-        names, next_name = self._find_sources(asked, name, "", 2)
+        names, next_name = self._find_sources(signed, name, "", 2)
         if len(names) != 1 or next_name is not None:
             raise invalid("DestinationArn", "", f"{name} has no source queue, or several: name the destination.")
         return names[0]
 
-    def moves(self, asked: SignedRequest) -> Result:
-        """Lists moves out of a queue, one by default."""
-        parameters = asked.read(requests.ListMoves)
-        name = self._enter_arn(asked, "SourceArn", parameters.source_arn, "measure").queue.name
+    def moves(self, signed: SignedRequest) -> Result:
+        """Lists moves out of a queue, the newest first; only one by default."""
+        parameters = signed.read(requests.ListMoves)
+        name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
-        may_see = self._authorization.matching(asked.request, asked.application, "measure")
-        moves = [move for move in self._moves.list(asked.application, may_see) if move.source == name]
-        return {"Results": [_describe_move(move, asked.region) for move in moves[:limit]]}
+        may_see = self._authorization.matching(signed.request, signed.application, "measure")
+        moves = [move for move in self._moves.list(signed.application, may_see) if move.source == name]
+        return {"Results": [_describe_move(move, signed.region) for move in moves[:limit]]}
 
-    def cancel_move(self, asked: SignedRequest) -> Result:
-        handle = asked.read(requests.CancelMove).task_handle
+    def cancel_move(self, signed: SignedRequest) -> Result:
+        handle = signed.read(requests.CancelMove).task_handle
         name = _read_token(handle, "TaskHandle")
-        may_delete = self._authorization.matching(asked.request, asked.application, "delete")
-        report = self._moves.cancel(asked.application, name, may_delete)
+        may_delete = self._authorization.matching(signed.request, signed.application, "delete")
+        report = self._moves.cancel(signed.application, name, may_delete)
         return {"ApproximateNumberOfMessagesMoved": report.moved}
 
 

@@ -124,6 +124,8 @@ def _canonical_query(query: str) -> str:
 def verify(signature: Signature, request: Request, body: bytes, secret: str, now: float) -> None:
     """Verifies that a secret signed the request as it is, and that the signature has not expired.
 
+    The signature has to cover the header Host and all headers ``x-amz-…``.
+
     Raises:
         SqsError: The signature is not valid.
     """

@@ -33,6 +33,8 @@ class _SignedState(msgspec.Struct):
 
 
 class SqsFacade(Facade):
+    """The calls of Amazon SQS. An access key signs each request, and the view verifies its signature of the body."""
+
     def __init__(self, setup: Setup, prefix: str) -> None:
         super().__init__(setup, prefix)
         if not setup.secret:
@@ -118,13 +120,13 @@ class SqsFacade(Facade):
     async def _read_signed(self, request: Request, match: Match) -> SignedRequest:
         """Verifies the signature, and parses the request."""
         caller = await self._authorization.identify(request)
-        known = request.known
+        state = request.known
         if not isinstance(
-            known, _SignedState
+            state, _SignedState
         ):  # Not prepared by `set_credential`: paths that begin with "/__" are the service's.
             raise NoSuchResource("The resource could not be found.")
         if request.verify is not None:
             request.verify(request)
         call = await request.read(partial(read_call, request, request.body or b""))
         application, queue = application_of_owner(caller.tenant), match.get("queue", "")
-        return SignedRequest(request, call, application, known.signature.region, self._prefix, queue)
+        return SignedRequest(request, call, application, state.signature.region, self._prefix, queue)

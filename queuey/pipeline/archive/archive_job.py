@@ -88,7 +88,7 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        return sum(one.count for one in self.archived)
+        return sum(bucket.count for bucket in self.archived)
 
     @property
     def ok(self) -> bool:
@@ -159,7 +159,7 @@ class ArchiveRun:
         return ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
     def searches(self, damaged: list[str]) -> list[Search]:
-        """Returns a search for each queue, which skips buckets with matching manifests.
+        """Returns a search for each queue, which skips buckets with matching manifests, unless ``again`` is set.
 
         Reads only the manifests of buckets that may still have messages in the store by the queue's TTL, because the
         total number of manifests grows forever.
@@ -175,7 +175,7 @@ class ArchiveRun:
             for bucket in listed
             if self.options.again or bucket.end >= now - self._ttl(names[name])
         }
-        read = {one.key: one.source.qid for one in self.there.manifests(recent, damaged)}
+        read = {bucket.key: bucket.source.qid for bucket in self.there.manifests(recent, damaged)}
         self._unusable = recent - read.keys()
         if self.options.again:
             return [self._make_search(queue, ()) for queue in names.values()]
@@ -183,9 +183,9 @@ class ArchiveRun:
             self._make_search(
                 queue,
                 (
-                    one
-                    for one in archived[name]
-                    if (name, one.name) not in recent or read.get((name, one.name)) == f"{queue.qid:x}"
+                    bucket
+                    for bucket in archived[name]
+                    if (name, bucket.name) not in recent or read.get((name, bucket.name)) == f"{queue.qid:x}"
                 ),
             )
             for name, queue in names.items()
@@ -202,6 +202,7 @@ class ArchiveRun:
         return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
 
     def planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
+        """Returns the buckets of units with their numbers of messages, as a dry run reports them."""
         counts: dict[Key, int] = {}
         for unit in units:
             counts[unit.key] = counts.get(unit.key, 0) + unit.weight
@@ -237,7 +238,7 @@ class ArchiveRun:
         return ArchiveReport(
             to=self.there.files.root,
             queues=len(self.queues),
-            archived=tuple(sorted(archived, key=lambda one: (one.queue, one.bucket))),
+            archived=tuple(sorted(archived, key=lambda bucket: (bucket.queue, bucket.bucket))),
             failed=tuple(failed),
             vanished=vanished,
             damaged=tuple(damaged),
@@ -272,7 +273,7 @@ class ArchiveRun:
         summaries = checksums.summaries(rows)
         differing = {}
         if self.options.verify:
-            count = sum(one.count for one in summaries.values())
+            count = sum(summary.count for summary in summaries.values())
             self.say(f"checking {plural(count, 'message')} against the store")
             differing = self._find_differences(units, rows, summaries)
         sealed = summaries.keys() - differing.keys()
@@ -289,7 +290,7 @@ class ArchiveRun:
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
         """Writes the messages of units to new files, merged with older versions and ``extra``; reads them back."""
         rows = find_buckets.messages(self.spark, self.options.store, self._group_units(units))
-        paths = [path for one in older.values() for path in one.paths]
+        paths = [path for version in older.values() for path in version.paths]
         if not paths and extra is None:
             return self._write_and_read_back(rows, manifest.run_path(run))
         # The scan is staged first, because a second scan may find less: messages expire.
@@ -297,7 +298,7 @@ class ArchiveRun:
         rows, _ = self._write_and_read_back(rows, staged)
         if paths:
             kept = storage.read_paths(self.spark, self.there.files, paths)
-            if any(len(one.runs) > 1 for one in older.values()):
+            if any(len(version.runs) > 1 for version in older.values()):
                 kept = kept.dropDuplicates(list(checksums.PLACE))
             rows = checksums.merged(rows, kept)
         if extra is not None:
@@ -315,7 +316,7 @@ class ArchiveRun:
     ) -> dict[Key, Difference]:
         """Scans the store again; compares single messages only in buckets whose counts or hashes differ."""
         stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._group_units(units)))
-        doubtful = {key for key, one in stored.items() if not one.same(summaries.get(key))}
+        doubtful = {key for key, summary in stored.items() if not summary.same(summaries.get(key))}
         if not doubtful:
             return {}
         # Usually messages have expired in between, which only a comparison of messages shows.
@@ -355,8 +356,8 @@ class ArchiveRun:
 
 def failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
     return [
-        FailedBucket(queue=key[0], bucket=key[1], missing=one.missing, changed=one.changed)
-        for key, one in differing.items()
+        FailedBucket(queue=key[0], bucket=key[1], missing=difference.missing, changed=difference.changed)
+        for key, difference in differing.items()
     ]
 
 

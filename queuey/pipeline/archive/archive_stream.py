@@ -144,6 +144,7 @@ class BucketCloser:
         self._failed: dict[Key, FailedBucket] = {}
 
     def keep(self, messages: DataFrame, batch: int) -> None:
+        """Writes a micro-batch, unless it was written before, and removes earlier ones that are complete."""
         query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
         if not query:
             raise OptionError("Spark does not name the stream, so its batches cannot be identified")
@@ -188,16 +189,17 @@ class BucketCloser:
         manifests, differing = run.wave(closed, units, lost, also)
         for text in lost:
             self._say(f"Lost from the archive: {text}")
-        self._parts.complete(one.key for one in manifests)
+        self._parts.complete(bucket.key for bucket in manifests)
         for completed in manifests:
             self._closed[completed.key] = completed.summary.count
             self._failed.pop(completed.key, None)
-        self._failed.update({(one.queue, one.bucket): one for one in failures(differing)})
+        self._failed.update({(bucket.queue, bucket.bucket): bucket for bucket in failures(differing)})
 
     def _bucket_of(self, key: Key) -> ArchiveBucket:
         return buckets.named(key[1], self._options.seconds)
 
     def _is_closed(self, queue: Queue, bucket: ArchiveBucket) -> bool:
+        """Returns whether the horizon is past the bucket's end and the grace; always true for a deleted queue."""
         if not queue.partitions:
             return True
         return bucket.upper[0] + self._grace <= bridge.run(self._store.bulk.horizon(queue))

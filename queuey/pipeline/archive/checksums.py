@@ -60,6 +60,7 @@ def summaries(messages: DataFrame) -> dict[Key, Summary]:
 
 
 def summary(rows: list[Row]) -> Summary:
+    """Returns the summary of a bucket, from a row for each of its partitions."""
     return Summary(
         count=sum(row["count"] for row in rows),
         bytes=sum(row["size"] for row in rows),

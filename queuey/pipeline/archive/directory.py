@@ -85,6 +85,7 @@ class ArchiveDirectory:
         self._recent: dict[str, list[Key]] | None = None
 
     def queues(self) -> list[str]:
+        """Returns the sorted names of queues that have committed buckets."""
         directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.queue_of(name) for name in directories if name.startswith("queue=")}
         return sorted(name for name in names | self._recent_commits().keys() if self._versions(name))
@@ -119,7 +120,7 @@ class ArchiveDirectory:
         valid, wrong = self._read_manifests(keys)
         for key in sorted(valid.keys() - wrong.keys()):
             if len(valid[key]) > 1:
-                runs = " and ".join(sorted(one.run for one in valid[key]))
+                runs = " and ".join(sorted(version.run for version in valid[key]))
                 place = self.files.path(valid[key][0].path)
                 wrong[key] = [f"{place}: runs {runs} overlapped; archive it with --again, which merges both"]
         texts = [text for _, errors in sorted(wrong.items()) for text in errors]
@@ -140,10 +141,10 @@ class ArchiveDirectory:
         older = {}
         for key in sorted(keys):
             runs = tuple(sorted(self._versions(key[0]).get(key[1], ())))
-            paths = [path for one in valid.get(key, ()) for path in self.present(one, damaged)]
+            paths = [path for version in valid.get(key, ()) for path in self.present(version, damaged)]
             if key in wrong:
                 # The file name of an unreadable manifest gives its run, and so the directory of its messages.
-                read = {one.run for one in valid.get(key, ())}
+                read = {version.run for version in valid.get(key, ())}
                 places = [manifest.messages_path(*key, run) for run in runs if run not in read]
                 paths += [path for place in places for path in self._list_data_files(place)]
             if runs:
@@ -164,10 +165,10 @@ class ArchiveDirectory:
         The cleanup removes the files of killed runs, and the files that committed runs have replaced.
         """
         runs = self._read_runs()
-        old = [one for one in runs if one.at < now - KEEP_UNREFERENCED]
+        old = [begun for begun in runs if begun.at < now - KEEP_UNREFERENCED]
         for begun in old:  # the oldest first: files that a run has replaced go before the run's own files
             self._clean_up_after(begun.run)
-        recent = (one for one in runs if one not in old)
+        recent = (begun for begun in runs if begun not in old)
         self.files.write(f"{RUNS}.json", manifest.encode(Runs(runs=(*recent, Begun(run, now)))))
         if old:
             self.refresh()
@@ -177,12 +178,14 @@ class ArchiveDirectory:
             self.files.write(entry.path, manifest.encode(entry))
 
     def commit(self, run: str, manifests: Sequence[Manifest]) -> None:
-        committed = tuple(CommittedBucket(*one.key, one.replaces) for one in manifests)
+        """Writes the commit of a run, which makes its manifests valid."""
+        committed = tuple(CommittedBucket(*bucket.key, bucket.replaces) for bucket in manifests)
         self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=committed)))
         for entry in manifests:
             self._versions(entry.queue).setdefault(entry.bucket, set()).add(run)
 
     def refresh(self) -> None:
+        """Forgets the listed runs and manifests, so that they are listed again."""
         self._found.clear()
         self._recent = None
 

@@ -46,6 +46,7 @@ def schema() -> StructType:
 
 
 def texts_of(store: StoreOptions) -> dict[str, str]:
+    """Returns the options of a store as texts, for the format ``queuey``."""
     more = {"config": store.config, "application": store.application}
     return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
 

@@ -78,6 +78,7 @@ class HadoopFiles:
         return f"{self.root}/{path}" if path else self.root
 
     def list(self, path: str) -> list[DirectoryEntry]:
+        """Returns the sorted entries of a directory; none if it does not exist."""
         with _raising_unavailable(path):
             if not self._system.exists(self._java_path(path)):
                 return []
@@ -151,6 +152,7 @@ class HadoopFiles:
         context.rename(self._java_path(draft), self._java_path(path), overwrite)
 
     def delete(self, path: str) -> None:
+        """Deletes a file, or a directory with its content. Does nothing if it does not exist."""
         with _raising_unavailable(path):
             self._system.delete(self._java_path(path), True)  # noqa: FBT003 - recursive
 

@@ -141,7 +141,7 @@ class ArchiveLease:
             raise ArchiveBusy(f"{self._archive}: the lease of this run has ended, and another run has taken it.")
 
     def check(self) -> None:
-        """Makes sure that the lease is held. Call it before replacing a file.
+        """Makes sure that the lease is held, and renews it if it is about to end. Call it before replacing a file.
 
         Raises:
             ArchiveBusy: Another run has taken the lease.
@@ -177,6 +177,7 @@ class ArchiveLease:
         return True
 
     def _renew_until_exit(self) -> None:
+        """Renews the lease every third of its timeout until the block is left; ignores failures."""
         while not self._ended.wait(self._seconds / 3):
             try:
                 self.renew()

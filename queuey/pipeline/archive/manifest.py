@@ -59,7 +59,6 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def describe_differences(self, other: Archive) -> list[str]:
-        """Returns a clause for each field that differs."""
         names = {"application": "application", "seconds": "width of buckets (s)"}
         pairs = [(text, getattr(self, name), getattr(other, name)) for name, text in names.items()]
         return [f"its {text} is {mine}, not {theirs}" for text, mine, theirs in pairs if mine != theirs]
@@ -110,6 +109,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     expires: tuple[str, str]
 
     def same(self, other: Summary | None) -> bool:
+        """Returns whether count, bytes and hash are equal; false without another summary."""
         return other is not None and (self.count, self.bytes, self.hash) == (other.count, other.bytes, other.hash)
 
 
@@ -290,8 +290,8 @@ def version_of(file: str) -> tuple[str, str] | None:
 def standing(found: Iterable[Manifest]) -> list[Manifest]:
     """Returns the manifests of one bucket that no other one replaces. Overlapping runs leave several."""
     manifests = list(found)
-    replaced = {run for one in manifests for run in one.replaces}
-    return [one for one in manifests if one.run not in replaced]
+    replaced = {run for version in manifests for run in version.replaces}
+    return [version for version in manifests if version.run not in replaced]
 
 
 def identity(manifests: Iterable[Manifest]) -> str:

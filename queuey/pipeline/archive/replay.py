@@ -81,7 +81,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> int:
         """Number of messages that were selected and had not expired."""
-        return sum(one.count for one in self.queues)
+        return sum(queue.count for queue in self.queues)
 
 
 class ReplayNote(msgspec.Struct, frozen=True, array_like=True):
@@ -146,7 +146,7 @@ def targets_of(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[st
     Raises:
         OptionError: Several queues would be written to one with their old ids, which may collide.
     """
-    sources = sorted({one.queue for one in manifests})
+    sources = sorted({bucket.queue for bucket in manifests})
     if options.into is not None and len(sources) > 1 and not options.fresh:
         raise OptionError(f"{len(sources)} queues can be written to one only with fresh ids")
     return {name: options.into or name for name in sources}
@@ -306,6 +306,7 @@ class ReplayRun:
         return storage.read(self._spark, self._there.files, self._manifests)
 
     def _select(self, messages: DataFrame) -> DataFrame:
+        """Returns the messages within the options' bounds that satisfy the condition, including expired ones."""
         chosen = messages
         if self._options.lower > FIRST:
             chosen = chosen.where(chosen["position"] >= columns.text_of(self._options.lower))
@@ -314,6 +315,7 @@ class ReplayRun:
         return chosen if self._options.where is None else chosen.where(self._options.where)
 
     def _expired_column(self) -> Column:
+        """Returns whether a message has expired; always false unless messages keep their expiry."""
         from pyspark.sql import functions as f
 
         if not self._options.keep_expiry:
@@ -322,7 +324,10 @@ class ReplayRun:
         return f.col("expires") <= f.timestamp_micros(f.lit(round(now * 1_000_000)))
 
     def _rows_to_write(self) -> DataFrame:
-        """Returns the rows with their targets: with their ids, or numbered in each partition if ids are fresh."""
+        """Returns the rows with their targets: with their ids, or numbered in each partition if ids are fresh.
+
+        Rows with fresh ids from partitions that the target lacks are put into its others. Expired rows are included.
+        """
         from pyspark.sql import functions as f
 
         selected = self._select(self._read_archived())
@@ -357,7 +362,7 @@ class ReplayRun:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
     def _is_own(self, queue: Queue, recorded: ReplayNote | None) -> bool:
-        """Returns whether this replay has created a queue, perhaps without recording it."""
+        """Returns whether this replay has created a queue. If its creation was begun but not recorded, it is empty."""
         if recorded is None or queue.name not in recorded.made:
             return False
         uid = recorded.made[queue.name]
@@ -368,11 +373,14 @@ class ReplayRun:
 
     def _min_partitions(self, target: str) -> int:
         """Returns the number of partitions that a target needs so that messages keep theirs."""
-        return max(_count_partitions(one) for one in self._manifests if self._targets[one.queue] == target)
+        return max(_count_partitions(bucket) for bucket in self._manifests if self._targets[bucket.queue] == target)
 
     def _new_queue_spec(self, target: str) -> QueueSpec:
         """Returns the options of a new target, as those of the archived queue in its latest bucket."""
-        last = max((one for one in self._manifests if self._targets[one.queue] == target), key=lambda one: one.bucket)
+        last = max(
+            (bucket for bucket in self._manifests if self._targets[bucket.queue] == target),
+            key=lambda bucket: bucket.bucket,
+        )
         source: ArchivedQueue = last.source
         return QueueSpec(
             partitions=self._options.partitions or self._min_partitions(target),
@@ -382,6 +390,7 @@ class ReplayRun:
 
 
 def _numbered(rows: DataFrame, written: Sequence[str]) -> DataFrame:
+    """Returns the columns ``written``, and as ``sequence`` a row's number in its target partition, by old position."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

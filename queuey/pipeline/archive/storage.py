@@ -87,7 +87,7 @@ def archived(spark: SparkSession, archive: str, *queues: str) -> DataFrame:
     opened = directory.open_existing(spark, archive)
     names = opened.selected(Subscribe(queues) if queues else Pattern(".*"))
     return read(
-        spark, opened.files, opened.manifests({(name, one) for name in names for one in opened.bucket_names(name)})
+        spark, opened.files, opened.manifests({(queue, name) for queue in names for name in opened.bucket_names(queue)})
     )
 
 
@@ -97,7 +97,7 @@ def read(spark: SparkSession, files: HadoopFiles, manifests: Iterable[Manifest])
     Raises:
         ArchiveDamaged: A file is missing.
     """
-    return read_paths(spark, files, [path for one in manifests for path in one.data_paths])
+    return read_paths(spark, files, [path for bucket in manifests for path in bucket.data_paths])
 
 
 def read_paths(spark: SparkSession, files: HadoopFiles, paths: Iterable[str]) -> DataFrame:

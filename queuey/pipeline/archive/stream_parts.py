@@ -60,6 +60,7 @@ class StreamParts:
 
     @property
     def keys(self) -> Collection[Key]:
+        """The buckets that have messages and are not complete."""
         return self._incomplete.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
@@ -89,7 +90,13 @@ class StreamParts:
         """Returns the messages of buckets, without the duplicates that a stream with a new checkpoint writes."""
         bases = sorted({base for key in keys for base in self._incomplete[key]})
         batches = [self._batches[base] for base in bases]
-        paths = [f"{one.place}/{path}" for one in batches for key, files in one.files if key in keys for path in files]
+        paths = [
+            f"{written.place}/{path}"
+            for written in batches
+            for key, files in written.files
+            if key in keys
+            for path in files
+        ]
         return storage.read_paths(spark, self._files, paths).dropDuplicates(["queue", "bucket", "partition", "id"])
 
     def complete(self, keys: Iterable[Key]) -> None:

@@ -90,13 +90,13 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     opened = directory.open_existing(spark, options.archive)
     names = opened.selected(options.selection)
     unreadable: list[str] = []
-    manifests = opened.manifests({(name, one) for name in names for one in opened.bucket_names(name)}, unreadable)
+    manifests = opened.manifests({(name, bucket) for name in names for bucket in opened.bucket_names(name)}, unreadable)
     say(f"checking {plural(len(manifests), 'bucket')}")
-    lengths = {path: opened.files.length(path) for one in manifests for path in one.data_paths}
-    present = {one.key: [path for path in one.data_paths if lengths[path] is not None] for one in manifests}
+    lengths = {path: opened.files.length(path) for bucket in manifests for path in bucket.data_paths}
+    present = {bucket.key: [path for path in bucket.data_paths if lengths[path] is not None] for bucket in manifests}
     summaries = checksums.summaries(storage.read_paths(spark, opened.files, chain.from_iterable(present.values())))
-    damaged = [damage for one in manifests for damage in compared(one, summaries.get(one.key))]
-    damaged += [damage for one in manifests for damage in _check_files(one, lengths)]
+    damaged = [damage for bucket in manifests for damage in compared(bucket, summaries.get(bucket.key))]
+    damaged += [damage for bucket in manifests for damage in _check_files(bucket, lengths)]
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
         say("comparing with the store")
@@ -105,7 +105,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     return CheckReport(
         archive=opened.files.root,
         buckets=len(manifests),
-        messages=sum(one.summary.count for one in manifests),
+        messages=sum(bucket.summary.count for bucket in manifests),
         damaged=tuple(sorted(damaged)),
         unreadable=tuple(unreadable),
         waiting=tuple(sorted(waiting)),
@@ -113,6 +113,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
 
 
 def compared(one: Manifest, found: Summary | None) -> list[Damage]:
+    """Returns the first difference between a manifest and the messages that were read, if there is one."""
     expected = one.summary
     if found is None:
         return [Damage(*one.key, f"its {expected.count} messages are missing")]
@@ -162,7 +163,7 @@ def _compare_with_store(
     paths = [path for key in {unit.key for unit in archived} for path in present[key]]
     theirs = storage.read_paths(spark, archive.files, paths)
     differences = checksums.differences(stored, theirs)
-    return [Damage(*key, _difference_text(one)) for key, one in differences.items()], waiting
+    return [Damage(*key, _difference_text(difference)) for key, difference in differences.items()], waiting
 
 
 def _difference_text(difference: checksums.Difference) -> str:

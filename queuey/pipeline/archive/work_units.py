@@ -55,6 +55,7 @@ class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
 
 
 def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
+    """Returns a unit for each partition of a queue, which covers the bucket and has this weight."""
     return [
         WorkUnit(
             queue.name,

@@ -87,7 +87,7 @@ def present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
         if frame is not None
     ]
     return (
-        reduce(lambda one, other: one.unionByName(other), frames)
+        reduce(lambda union, frame: union.unionByName(frame), frames)
         .groupBy(*PLACE)
         .agg(
             f.count_if(f.col("place") == "store").alias("stored"),

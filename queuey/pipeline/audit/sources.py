@@ -118,7 +118,7 @@ class MessageSources:
         lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
         starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
         # Missing files are skipped, so that the audit reports their messages as missing.
-        paths = [path for one in self._manifests(spans) for path in self._archive.present(one, [])]
+        paths = [path for bucket in self._manifests(spans) for path in self._archive.present(bucket, [])]
         return receipt_join.archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
     def sealed(self, wanted: DataFrame, spans: Sequence[Span]) -> DataFrame:
@@ -126,8 +126,8 @@ class MessageSources:
         if self._archive is None:
             return wanted
         rows = [
-            (one.queue, one.span.start * TICKS_PER_SECOND, datetime.fromisoformat(one.archived).timestamp())
-            for one in self._manifests(spans)
+            (bucket.queue, bucket.span.start * TICKS_PER_SECOND, datetime.fromisoformat(bucket.archived).timestamp())
+            for bucket in self._manifests(spans)
         ]
         width = self._archive.about.seconds * TICKS_PER_SECOND
         return receipt_join.sealed(wanted, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
@@ -167,6 +167,7 @@ class MessageSources:
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
 
     def _read_about_archived(self, name: str) -> tuple[float, int, float]:
+        """Returns TTL, horizon and read delay; the horizon is the end of the last archived bucket, or 0 without one."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         manifests = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
         if not manifests:

@@ -117,13 +117,15 @@ def classes(
     others = ordered.offset(most).groupBy("queue", "error").agg(*less)
     whole = [_error_class(row, samples) for row in [*ordered.limit(most).collect(), *others.collect()]]
     grouped.unpersist()
-    return DeadLetterClasses(sum(one.count for one in whole), tuple(whole))
+    return DeadLetterClasses(sum(error_class.count for error_class in whole), tuple(whole))
 
 
 def _error_class(row: Iterable[Any], samples: int) -> ErrorClass:
     queue, error, text, count, first, last, attempts, *kept = row
     newest = sorted(chain(*kept), reverse=True)[:samples]
-    return ErrorClass(queue, error, text, count, first, last, attempts, tuple(DeadLetterSample(*one) for one in newest))
+    return ErrorClass(
+        queue, error, text, count, first, last, attempts, tuple(DeadLetterSample(*sample) for sample in newest)
+    )
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:

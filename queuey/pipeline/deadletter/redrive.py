@@ -106,8 +106,8 @@ class Returning(msgspec.Struct):
     def messages(self, base: int, low: int) -> MessageColumns:
         lives = self.ttl * TICKS_PER_SECOND
         return columns_of(
-            Message(base + index, low, one.partition, base + index + lives, one.body, _make_meta(one))
-            for index, one in zip(self.indexes.tolist(), self.dead_letters, strict=True)
+            Message(base + index, low, letter.partition, base + index + lives, letter.body, _make_meta(letter))
+            for index, letter in zip(self.indexes.tolist(), self.dead_letters, strict=True)
         )
 
 
@@ -142,9 +142,10 @@ class Redrive:
         self._about = order.about()
 
     def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
+        """Counts a unit's dead letters by target queue, and the ones that would stay. Changes nothing."""
         outcome = Redriven()
         for page, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
-            _, going, staying = self._group_by_target([one.dead_letter for one in page])
+            _, going, staying = self._group_by_target([found.dead_letter for found in page])
             outcome += Redriven({name: len(locations) for name, locations in going.items()}) + staying
         return outcome
 
@@ -175,7 +176,7 @@ class Redrive:
     def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
         """Sends the dead letters of a chunk that still exist, and records the chunk as sent."""
         stored = sending.existing(chunk)
-        targets, going, outcome = self._group_by_target([one.dead_letter for _, one in stored])
+        targets, going, outcome = self._group_by_target([found.dead_letter for _, found in stored])
         gone: list[PlannedDeadLetter] = []
         for name, locations in going.items():
             mine = [stored[location] for location in locations]
@@ -183,12 +184,12 @@ class Redrive:
             rows = Returning(
                 np.array([index for index, _ in mine], np.int64),
                 chunk.count,
-                [one.dead_letter for _, one in mine],
+                [found.dead_letter for _, found in mine],
                 self._order.ttl or queue.ttl or self._usual_ttl,
             )
             counts = sending.reserver(queue).write(number, rows)
             outcome += Redriven({name: counts.rows}, counts.moved, counts.kept)
-            gone += [_to_planned(one.message) for _, one in mine]
+            gone += [_to_planned(found.message) for _, found in mine]
         done = msgspec.structs.replace(chunk, dead_letters=tuple(gone), outcome=outcome)
         return sending.set(number, raw, done)
 
@@ -243,8 +244,8 @@ class _UnitRedrive:
         for dead_letters, location in selection.pages(
             self._store, self._dead.queue, unit, selected, start=start, page=self._page
         ):
-            chosen += [_to_planned(one.message) for one in dead_letters]
-            size += sum(len(one.message.body) for one in dead_letters)
+            chosen += [_to_planned(found.message) for found in dead_letters]
+            size += sum(len(found.message.body) for found in dead_letters)
             if len(chosen) >= self._chunk or size >= CHUNK_BYTES:
                 after = None if len(chosen) == selected.limit else location
                 break
@@ -282,7 +283,7 @@ class _UnitRedrive:
         return self._reservers[queue.uid]
 
     def remove(self, chunk: RedriveChunk) -> None:
-        gone = [(one.message.partition, one.message.position) for _, one in self.existing(chunk)]
+        gone = [(found.message.partition, found.message.position) for _, found in self.existing(chunk)]
         if gone:
             self._dead.use(lambda queue: bridge.run(self._store.messages.delete(queue, gone)))
 
@@ -294,7 +295,9 @@ def _to_planned(message: Message) -> PlannedDeadLetter:
 def _refuse_keyed(name: str, dead_letters: Sequence[DeadLetter]) -> Redriven:
     """Returns dead letters as staying, because Spark cannot write to a queue that keeps keys."""
     reason = f"queue {name} keeps keys, which Spark cannot write: redrive them with qdo deadletter redrive"
-    staying = [UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in dead_letters]
+    staying = [
+        UnsentDeadLetter(letter.lies_in, letter.stored_partition, letter.stored_id, reason) for letter in dead_letters
+    ]
     return Redriven(left={reason: len(staying)}, samples=tuple(sorted(staying)[:SAMPLES]))
 
 

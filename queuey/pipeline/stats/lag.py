@@ -143,20 +143,20 @@ def run(
         say(f"observing again in {options.sample:g} s")
         wait(options.sample)
         earlier, observations = observations, _collect_observations(spark, options, payloads)
-    behind = [group_lag(one, earlier.get(key), options.within) for key, one in observations.items()]
+    behind = [group_lag(observation, earlier.get(key), options.within) for key, observation in observations.items()]
     return lag_report(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
 
 
 def lag_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> LagReport:
-    unread = [one for one in behind if one.messages]
+    unread = [lag for lag in behind if lag.messages]
     ordered = sorted(unread, key=_danger_key)
-    firsts = [one.forecast.first for one in unread if one.forecast.first is not None]
+    firsts = [lag.forecast.first for lag in unread if lag.forecast.first is not None]
     return LagReport(
         partitions=len(behind),
         behind=len(unread),
-        messages=sum(one.messages for one in unread),
-        exact=all(one.exact for one in unread),
-        lost=sum(one.forecast.lost for one in unread),
+        messages=sum(lag.messages for lag in unread),
+        exact=all(lag.exact for lag in unread),
+        lost=sum(lag.forecast.lost for lag in unread),
         first=min(firsts, default=None),
         rows=tuple(ordered[: options.top]),
         within=options.within,
@@ -171,6 +171,10 @@ def _danger_key(lag: GroupLag) -> tuple[float, int, str, int, str]:
 
 
 def _payloads(options: LagOptions) -> list[bytes]:
+    """Returns the work of each task: a range of queues and, if offsets are given, the offsets of its queues.
+
+    Given offsets restrict the selection to their queues.
+    """
     if options.offsets is None:
         if options.selection is not None:
             name_ranges.check(options.store, options.selection)
@@ -187,7 +191,10 @@ def _collect_observations(
     spark: SparkSession, options: LagOptions, payloads: Sequence[bytes]
 ) -> dict[tuple[str, int, str], GroupObservation]:
     observations = tasks.values(spark, partial(_observe, options.store, options.groups), payloads)
-    return {one.key: one for one in (msgspec.msgpack.decode(packed, type=GroupObservation) for packed in observations)}
+    return {
+        observation.key: observation
+        for observation in (msgspec.msgpack.decode(packed, type=GroupObservation) for packed in observations)
+    }
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:

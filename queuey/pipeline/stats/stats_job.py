@@ -120,7 +120,7 @@ def _measures(spark: SparkSession, options: StatsOptions, say: Callable[[str], N
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     pending: list[tuple[object, ...]] = []
     for queue, measures in _measure_range(options, payload):
-        pending += [_row(queue, one) for one in measures if one.count] or [_empty_row(queue)]
+        pending += [_row(queue, measure) for measure in measures if measure.count] or [_empty_row(queue)]
         if len(pending) >= name_ranges.PAGE_SIZE:
             yield _to_batch(pending)
             pending = []
@@ -128,11 +128,21 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
         yield _to_batch(pending)
 
 
-def _row(queue: Queue, one: Measure) -> tuple[object, ...]:
-    ends = one.oldest[0], one.newest[0]
+def _row(queue: Queue, measure: Measure) -> tuple[object, ...]:
+    ends = measure.oldest[0], measure.newest[0]
     oldest, newest = ((ticks - ids.EPOCH_TICKS) // _MICROSECOND for ticks in ends)
-    speed = rate(one.count, *map(ids.ticks_to_seconds, ends))
-    return queue.name, queue.partitions, one.partition, one.count, one.size, one.exact, oldest, newest, speed
+    speed = rate(measure.count, *map(ids.ticks_to_seconds, ends))
+    return (
+        queue.name,
+        queue.partitions,
+        measure.partition,
+        measure.count,
+        measure.size,
+        measure.exact,
+        oldest,
+        newest,
+        speed,
+    )
 
 
 def _empty_row(queue: Queue) -> tuple[object, ...]:

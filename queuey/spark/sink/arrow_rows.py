@@ -71,14 +71,14 @@ class ColumnLayout(msgspec.Struct, frozen=True):
 
 
 def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
-    """Checks the schema of a frame that is to be written.
+    """Checks the schema of a frame that is to be written. Case does not matter in names, and aliases are resolved.
 
     Args:
         schema: Spark's ``StructType``.
         queue: The option ``queue``; if given, a column ``queue`` is ignored.
 
     Raises:
-        OptionError: A column is missing, unknown, or of a wrong type.
+        OptionError: A column is missing, unknown, repeated or of a wrong type, or excludes another one.
     """
     types: dict[str, str] = {}
     for field in schema.fields:
@@ -90,13 +90,14 @@ def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
         types[name] = kind = re.sub(r"^(var)?char\(\d+\)$", "string", field.dataType.simpleString())
         if kind not in TYPES[name]:
             raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
-    _check_types(types, queue)
+    _check_combination(types, queue)
     # As with Kafka, the option overrides the column: it names the target when rows of another queue are copied.
     unused = _IMPLIED_BY_ID if queue is None else (*_IMPLIED_BY_ID, "queue")
     return ColumnLayout(tuple("" if name in unused else name for name in types), types["value"] == "string")
 
 
-def _check_types(types: Mapping[str, str], queue: str | None) -> None:
+def _check_combination(types: Mapping[str, str], queue: str | None) -> None:
+    """Raises OptionError if a required column is missing, or a column excludes another one or needs a missing one."""
     if "value" not in types:
         raise OptionError("A write needs a column value, with the bodies of messages.")
     if "queue" not in types and queue is None:
@@ -201,6 +202,7 @@ def _make_chunk(batches: list[pa.RecordBatch], layout: ColumnLayout, number: int
 
 
 def _normalize_column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
+    """Returns a column in the types of :class:`RowChunk`. Raises OptionError if a text is not valid UTF-8."""
     kind = chunked.type
     if pa.types.is_timestamp(kind):
         chunked = chunked.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())

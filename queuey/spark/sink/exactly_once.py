@@ -145,10 +145,10 @@ class TargetQueue:
         return self.patiently(attempt)
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """Makes an idempotent call; repeats it while the store is unavailable.
+        """Makes an idempotent call; repeats it while the store is unavailable, up to ``TRIES`` attempts.
 
         Raises:
-            StoreUnavailable: All attempts failed.
+            StoreUnavailable: All attempts failed, or this process has closed the store.
         """
         pause = FIRST_RETRY
         for _ in range(TRIES - 1):
@@ -305,6 +305,7 @@ class Reserver:
         return decode(before).end if before is not None else 0
 
     def _base(self, lowest_base: int, lead: float) -> int:
+        """Returns the time that is ``lead`` seconds ahead of the store's clock, or ``lowest_base`` if that is later."""
         return max(
             lowest_base,
             self._target.patiently(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
@@ -331,6 +332,7 @@ class Reserver:
         )
 
     def _check_same_rows(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
+        """Raises NotRepeatable if the rows differ from the ones of the entry in number, content or order."""
         if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(
@@ -411,8 +413,8 @@ class _ChunkAttempt:
         """
         self._target.settle()
         stored = {
-            (one.partition, one.position)
-            for one in self._target.use(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
+            (message.partition, message.position)
+            for message in self._target.use(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
         }
         stored_mask = chosen.copy()
         stored_mask[chosen] = [place in stored for place in places]

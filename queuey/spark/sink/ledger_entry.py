@@ -64,7 +64,7 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def end(self) -> int:
         """The lowest base above all these ids, in ticks."""
-        return max(one.base for one in self.generations) + self.span
+        return max(generation.base for generation in self.generations) + self.span
 
     def newest(self, indexes: Integers) -> Integers:
         """Returns for each index the number of the newest generation that has it."""
@@ -76,7 +76,8 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
     def moves(self, indexes: Integers) -> int:
         """Returns the max number of moves of any of these rows."""
         counts = sum(
-            (members(one.rows, indexes).astype(int) for one in self.generations[1:]), np.zeros(len(indexes), int)
+            (members(generation.rows, indexes).astype(int) for generation in self.generations[1:]),
+            np.zeros(len(indexes), int),
         )
         return int(counts.max(initial=0))
 

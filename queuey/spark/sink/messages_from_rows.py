@@ -180,6 +180,7 @@ def sequences(chunk: RowChunk, which: Integers) -> Integers:
 
 
 def _digest_rows(chunk: RowChunk, layout: ColumnLayout, indexes: Integers) -> tuple[bytes, bytes]:
+    """Returns a digest of rows in their order, and one of rows in any order. Both cover the columns."""
     rows = chunk.encoded(indexes)
     digest = sha256(repr((sorted(chunk.columns), layout.text)).encode())
     order, content = digest.copy(), digest
@@ -232,6 +233,7 @@ class _RowConverter:
             raise row_error(self._chunk, int(self._which[index]), name, str(error)) from error
 
     def bodies(self) -> pa.Array:
+        """Returns the bodies. Refuses rows whose body is null, empty or too long."""
         most = self._rules.most
         sizes = _integers(pc.binary_length(self._bodies), -1)
         self._refuse(
@@ -262,7 +264,7 @@ class _RowConverter:
         return pa.array(metas, pa.binary()).take(pa.array(places))
 
     def _body_kinds(self) -> tuple[Mask, Mask]:
-        """Returns masks of text bodies, including JSON, and of JSON bodies."""
+        """Checks text and JSON bodies. Returns masks of text bodies, including JSON, and of JSON bodies."""
         column = self._column("valueType")
         count = len(self._which)
         if column is None:
@@ -287,6 +289,7 @@ class _RowConverter:
             self._parse_cell(place, "value", _check_json, body.decode())
 
     def _content_types(self) -> tuple[list[str | None], Integers]:
+        """Returns the distinct content types, blank ones as None, and for each row the index of its type."""
         column = self._column("contentType")
         if column is None:
             return [None], np.zeros(len(self._which), np.int64)
@@ -347,6 +350,7 @@ class _RowConverter:
         return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
 
     def lifetimes(self) -> Integers:
+        """Returns lifetimes in ticks, by default the one of the rules. Refuses rows whose TTL is out of bounds."""
         column = self._column("ttl")
         if column is None:
             return np.full(len(self._which), self._rules.ttl * TICKS_PER_SECOND)
@@ -359,7 +363,11 @@ class _RowConverter:
         return seconds * TICKS_PER_SECOND
 
     def ends(self) -> tuple[Integers, Mask]:
-        """Returns expiries or lifetimes in ticks, and a mask of the lifetimes, which count from the id on."""
+        """Returns expiries or lifetimes in ticks, and a mask of the lifetimes, which count from the id on.
+
+        A row whose ``expires`` is null has the default lifetime. An expiry in the past is allowed, and one more than
+        ``MAX_TTL`` seconds ahead is refused.
+        """
         column = self._column("expires")
         if column is None:
             return self.lifetimes(), np.ones(len(self._which), bool)
@@ -388,6 +396,7 @@ def _as_text(value: str | bytes) -> str:
 
 
 def _parse_headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:
+    """Returns headers with their names in lower case. Raises ValueError if a name or value is not valid."""
     headers = []
     for pair in pairs or ():
         name, value = (None, None) if pair is None else (pair["key"], pair["value"])

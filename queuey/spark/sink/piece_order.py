@@ -47,8 +47,8 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
 
     def following(self, batch: int, span: int) -> PieceOrder:
         """Returns the initial entry of a later micro-batch."""
-        tops = (one.top + span for one in self.stretches)
-        lasts = (one.last for one in self.stretches)
+        tops = (stretch.top + span for stretch in self.stretches)
+        lasts = (stretch.last for stretch in self.stretches)
         return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT:])
 
 
@@ -78,9 +78,10 @@ def reserved(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceOrder,
     """Reserves ids for a piece; returns the new order, and the base of the ids in ticks.
 
     A reserved piece keeps its ids if it is at an end of its stretch. A request for a reserved piece in between means
-    that its own ledger entry was lost, so it gets the earliest possible ids.
+    that its own ledger entry was lost, so it gets the earliest possible ids. A new piece leaves room for each skipped
+    one, but its ids stay below those of higher pieces if they can still be written in time.
     """
-    below = [one for one in order.stretches if one.first <= piece]
+    below = [stretch for stretch in order.stretches if stretch.first <= piece]
     above = order.stretches[len(below) :]
     under = below[-1] if below else None
     if under is not None and piece <= under.last:

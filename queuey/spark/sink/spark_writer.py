@@ -69,7 +69,10 @@ class QueueyWriter(DataSourceArrowWriter):
         return _write(iterator, self._options, self._layout, self._writer_name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Records the counts of a run. The messages themselves need no commit."""
+        """Logs the counts. For a run, records them, and that it has finished its queues.
+
+        The messages themselves need no commit.
+        """
         counts = _sum_counts(messages)
         if self._options.run is not None:
             store = open_stores.opened(self._options.store)
@@ -108,7 +111,7 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Records the counts of a micro-batch, and logs them. A failure to record is only logged."""
         counts = _sum_counts(messages)
-        query = next((one.query for one in messages if isinstance(one, TaskCommit)), None)
+        query = next((task.query for task in messages if isinstance(task, TaskCommit)), None)
         if query is not None:
             try:
                 store = open_stores.opened(self._options.store)
@@ -133,6 +136,12 @@ def _make_layout(options: SinkOptions, schema: StructType, *, overwrite: bool, s
 
 
 def _prepare_queue(options: SinkOptions) -> None:
+    """Creates the options' queue if ``create`` is set; otherwise checks that it exists.
+
+    Raises:
+        OptionError: The queue exists with another number of partitions than the options have.
+        QueueNotFound: The queue does not exist, and is not to be created.
+    """
     if options.queue is None:
         return
     store = open_stores.opened(options.store)
@@ -157,11 +166,12 @@ def _write(
     *,
     batch: int = 0,
 ) -> TaskCommit:
+    """Writes the rows of this task; ``name`` is the kind and name of the writer, the same for all its attempts."""
     store = open_stores.opened(options.store)
     application = open_stores.application(store, options.store)
     settings = open_stores.settings_of(options.store)
-    kind, called = name
-    identity = TaskIdentity.of(kind, application, called, batch=batch, task=_task_context().partitionId())
+    kind, writer_name = name
+    identity = TaskIdentity.of(kind, application, writer_name, batch=batch, task=_task_context().partitionId())
     limits = WriteLimits(settings.max_body, settings.default_ttl)
     writer = TaskWriter(store, application, options, layout, identity, limits)
     return TaskCommit(writer.write(iterator), writer.uids)
@@ -175,7 +185,7 @@ def _task_context() -> TaskContext:
 
 
 def _sum_counts(messages: Sequence[WriterCommitMessage | None]) -> WriteCounts:
-    return sum((one.counts for one in messages if isinstance(one, TaskCommit)), WriteCounts())
+    return sum((task.counts for task in messages if isinstance(task, TaskCommit)), WriteCounts())
 
 
 def _target_text(options: SinkOptions) -> str:

@@ -192,7 +192,7 @@ class TaskWriter:
     def _look_up_queue(self, name: str) -> Queue:
         """Returns a queue; creates the options' queue if ``create`` is set.
 
-        Refuses queues to which Spark cannot write.
+        Refuses ordered and dedup queues, and those with ``max_claimed_per_key``.
         """
         try:
             queue = bridge.run(self._store.catalogue.queue(self._application, name, fresh=True))
@@ -210,6 +210,7 @@ class TaskWriter:
         return queue
 
     def _convert(self, chunk: RowChunk, queue: Queue, row_indexes: Integers) -> MessageBuilder:
+        """Converts rows for a queue. The default TTL is the options', else the queue's, else the service's."""
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._initial_partitions(chunk, queue)
         first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
@@ -219,7 +220,10 @@ class TaskWriter:
         return drafts_of(chunk, self._layout, row_indexes, rules)
 
     def _initial_partitions(self, chunk: RowChunk, queue: Queue) -> int:
-        """Returns the number of partitions for rows without a partition: the queue's at the first attempt."""
+        """Returns the number of partitions for rows without a partition: the queue's at the first attempt.
+
+        Returns the present number if all rows of the chunk have a partition.
+        """
         if "partition" in self._layout and not chunk.columns["partition"].null_count:
             return queue.partitions
         if queue.uid not in self._partitions:
@@ -228,6 +232,7 @@ class TaskWriter:
         return self._partitions[queue.uid]
 
     def _write_rows(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Writes rows for one queue: at their own ids, in pieces by their numbers, or else as one piece."""
         if drafts.positions is not None:
             return self._bulk_load(target, drafts)
         work = self._ledger_name(f"{target.queue.uid:x}")
@@ -276,7 +281,9 @@ class TaskWriter:
 
 
 def _divide_by_sequence(drafts: MessageBuilder, numbers: Integers, size: int) -> Iterator[tuple[int, MessageBuilder]]:
-    """Divides numbered rows into pieces; yields each piece's number, ascending, and its rows.
+    """Divides numbered rows into pieces of ``size`` numbers; yields each piece's number, ascending, and its rows.
+
+    The index of a row in its piece depends only on its partition and number.
 
     Raises:
         OptionError: Two rows of one partition have the same number.

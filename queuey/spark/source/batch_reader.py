@@ -149,7 +149,7 @@ def _range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queu
     options.starting.check(counts)
     options.ending.check(counts)
 
-    def wanted(queue: Queue) -> Ranges:
+    def find_ranges(queue: Queue) -> Ranges:
         return {
             number: (
                 _bound_position(options.starting.of(queue.name, number)),
@@ -158,7 +158,7 @@ def _range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queu
             for number in assigned.get(queue.name, range(1, queue.partitions + 1))
         }
 
-    return wanted
+    return find_ranges
 
 
 def _bound_position(bound: Bound) -> Position:
@@ -206,8 +206,9 @@ def _estimate_within(info: PartitionInfo, bounds: tuple[Position, Position]) -> 
 
 
 def _count_narrow(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]] | None:
-    """Returns narrow ranges as slices with their numbers of messages, or None if they are not narrow or hold many.
+    """Returns nonempty ranges as slices with their numbers of messages.
 
+    Returns None if a range is a whole partition, or holds ``MAX_COUNTED`` messages or more.
     The cost depends only on the messages in the ranges, not on the size of the queue.
     """
     if any(bounds == (FIRST, LAST) for bounds in ranges.values()):
@@ -223,6 +224,7 @@ def _count_narrow(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slic
 
 
 def _slice_whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
+    """Yields each range below the horizon as one slice of weight 1."""
     horizon = bridge.run(store.bulk.horizon(queue))
     for number, (lower, upper) in ranges.items():
         end = min(upper, (horizon, LOW_MIN))

@@ -138,6 +138,7 @@ def position_texts(ticks: Integers, low: Integers) -> pa.Array:
 
 
 def id_texts(ticks: Integers, low: Integers) -> pa.Array:
+    """Returns each message's id as 32 hex digits, which do not sort as positions do."""
     time = ticks.view(np.uint64)
     version = np.uint64(0x1000)
     high = (
@@ -193,9 +194,9 @@ def _metadata_columns(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Ar
     decoded = [meta_from(value) for value in (*encoded.dictionary.to_pylist(), None)]
     places = encoded.indices.fill_null(len(decoded) - 1)
     return {
-        field.name: pa.array([_meta_value(field.name, text=text, meta=one) for text, one in decoded], field.type).take(
-            places
-        )
+        field.name: pa.array(
+            [_meta_value(field.name, text=text, meta=value) for text, value in decoded], field.type
+        ).take(places)
         for field in fields
     }
 

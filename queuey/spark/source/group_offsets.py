@@ -50,6 +50,7 @@ class GroupOffsets:
         self._recorded = dict(done.positions)
 
     def _record(self, store: Store, owner: str, name: str, positions: Mapping[int, Position]) -> None:
+        """Records offsets of one queue, unless it was deleted; tries again after concurrent changes."""
         for _ in range(TRIES):
             try:
                 queue = bridge.run(store.catalogue.queue(owner, name, fresh=True))
@@ -65,6 +66,7 @@ class GroupOffsets:
             return
 
     def _find_advances(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
+        """Returns the changes of offsets that are lower than these positions; leaves out missing partitions."""
         try:
             present = {
                 offset.partition: offset.position

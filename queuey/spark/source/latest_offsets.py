@@ -66,6 +66,7 @@ def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizo
 
 
 def _read_horizon(store: Store, queue: Queue) -> QueueHorizon | None:
+    """Returns the horizon with all partitions of a queue, or None if it was deleted meanwhile."""
     for _ in range(TRIES):
         try:
             horizon = bridge.run(store.bulk.horizon(queue))

@@ -18,7 +18,10 @@ REQUEST_INTERVAL = 10.0
 
 
 class StreamLag:
-    """Measures the lag of a stream. Queries the store only while messages remain, and not for each batch.
+    """Measures the lag of a stream.
+
+    Queries the store only while messages remain, and at most every ``REQUEST_INTERVAL`` seconds. Between requests, and
+    after a failed one, it repeats the last result.
 
     Args:
         clock: A monotonic clock in seconds.
@@ -57,4 +60,4 @@ def _measure_total(store: Store, batch_ends: Mapping[Queue, Mapping[int, Positio
             )
         )
     ]
-    return Lag(sum(one.count for one in lags), all(one.exact for one in lags), max(one.seconds for one in lags))
+    return Lag(sum(lag.count for lag in lags), all(lag.exact for lag in lags), max(lag.seconds for lag in lags))

@@ -44,6 +44,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return self.positions.get(queue_partition, FIRST)
 
     def moved(self, changes: Mapping[QueuePartition, Position], gone: Iterable[QueuePartition] = ()) -> StreamOffset:
+        """Returns a copy with changed or added positions, and without the partitions that are gone."""
         dropped = set(gone)
         kept = {
             queue_partition: position
@@ -111,7 +112,7 @@ def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) ->
     pieces = ranges(start, end)
     if least is not None and 0 < len(pieces) < least:
         share = -(-least // len(pieces))
-        pieces = [piece for one in pieces for piece in _cut_by_time(one, share)]
+        pieces = [piece for whole in pieces for piece in _cut_by_time(whole, share)]
     return shared_out(pieces, max(DEFAULT_TASKS, least or 0))
 
 

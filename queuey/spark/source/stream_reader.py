@@ -141,7 +141,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the next batch, or ``start`` itself if there are no new messages.
+        """Returns the end of the next batch, or ``start`` itself, after a pause, if there are no new messages.
+
+        Also returns ``start`` at once for the first batch of a stream that starts at "latest".
 
         Raises:
             DataLoss: Messages above ``start`` may have expired unread, or their queue was deleted.
@@ -187,10 +189,12 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return scanned(self._options, partition.value, self._schema, rows=self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Records the end of a batch as the group's offsets, if the option ``group`` is set."""
         if self._group_offsets is not None:
             self._group_offsets.record(stream_offsets.parse(end))
 
     def _find_end(self, start: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
+        """Returns the end of the next batch; tries again if a queue changes meanwhile."""
         try:
             return self._find_end_once(start, limit)
         except QueueChanged:
@@ -220,7 +224,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_age(waiting, {name: front.queue for name, front in fronts.items()}, bridge.run(store.ledger.now()))
         unseen = list(self._unscanned(waiting))
         ends, empty = self._choose_ends(store, fronts, unseen, limit)
-        known_empty = {one.queue_partition for one in waiting} - {one.queue_partition for one in unseen}
+        known_empty = {part.queue_partition for part in waiting} - {part.queue_partition for part in unseen}
         kept = {queue_partition: self._empty_ranges[queue_partition] for queue_partition in known_empty}
         self._empty_ranges = kept | {
             queue_partition: (start.of(queue_partition), uppers[queue_partition]) for queue_partition in empty
@@ -276,32 +280,38 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _choose_ends(
         self, store: Store, horizons: Mapping[str, QueueHorizon], waiting: Sequence[QueueSlice], limit: ReadLimit
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
-        def extent(one: QueueSlice, most: int) -> ScannedTo:
-            limited = Slice(one.partition, one.lower, one.upper, limit=most)
-            return ScannedTo(*bridge.run(store.bulk.extent(horizons[one.queue].queue, limited)))
+        """Returns the new ends of ranges to read, within the limit, and the partitions of empty ranges."""
+
+        def extent(queue_slice: QueueSlice, limit: int) -> ScannedTo:
+            limited = Slice(queue_slice.partition, queue_slice.lower, queue_slice.upper, limit=limit)
+            return ScannedTo(*bridge.run(store.bulk.extent(horizons[queue_slice.queue].queue, limited)))
 
         if isinstance(limit, ReadMaxRows):
             return stream_offsets.share(waiting, limit.max_rows, extent)
         return stream_offsets.occupied(waiting, extent)
 
     def _check_planned(self, planned: Sequence[QueueSlice]) -> None:
+        """Reports data loss if a queue of these ranges was deleted, or their messages may have expired."""
         if not planned:
             return
         store = open_stores.opened(self._options.store)
         owner = open_stores.application(store, self._options.store)
         queues: dict[str, Queue] = {}
-        for name in sorted({one.queue for one in planned}):
+        for name in sorted({part.queue for part in planned}):
             try:
                 queues[name] = bridge.run(store.catalogue.queue(owner, name, fresh=True))
             except QueueNotFound:
                 self._report_loss(f"Queue {name!r} was deleted.")
-        self._check_age([one for one in planned if one.queue in queues], queues, bridge.run(store.ledger.now()))
+        self._check_age([part for part in planned if part.queue in queues], queues, bridge.run(store.ledger.now()))
 
     def _check_age(self, waiting: Sequence[QueueSlice], queues: Mapping[str, Queue], now: int) -> None:
-        """Checks that no message can have expired between the start of a range and now."""
+        """Reports data loss if a message can have expired between the start of a range and now.
+
+        Ranges that start at the beginning of a partition, or at a time from the options, are not checked.
+        """
         lost = []
         for queue_slice in waiting:
-            expired = now - self._ttl(queues[queue_slice.queue]) * TICKS_PER_SECOND
+            expired = now - self._ttl_seconds(queues[queue_slice.queue]) * TICKS_PER_SECOND
             if FIRST[0] < queue_slice.lower[0] < expired and not self._is_instant(queue_slice):
                 lost.append(queue_slice)
         if lost:
@@ -327,9 +337,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _idle_max_age(self, queue: Queue) -> int:
         """Returns the max age of a position without new messages, in ticks."""
-        return self._ttl(queue) * TICKS_PER_SECOND // IDLE_FRACTION
+        return self._ttl_seconds(queue) * TICKS_PER_SECOND // IDLE_FRACTION
 
-    def _ttl(self, queue: Queue) -> int:
+    def _ttl_seconds(self, queue: Queue) -> int:
         if queue.ttl is not None:
             return queue.ttl
         if self._default_ttl is None:
