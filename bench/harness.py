@@ -122,7 +122,6 @@ def run_measure(
 ) -> Report:
     """Runs one measure in its own workspace, which is removed afterwards. A :class:`Skip` becomes a skipped report.
 
-
     Raises:
         Void: The measure could not be completed.
     """

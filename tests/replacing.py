@@ -21,7 +21,6 @@ from typing import Any
 def replace(function: object, by: object) -> Iterator[None]:
     """Replaces a part during the block where it is defined, for all code that looks it up there.
 
-
     Args:
         function: A function or class of a module, or a method, staticmethod, classmethod or property of a class.
         by: The replacement. A plain function becomes a property, staticmethod or classmethod if the original is one.
@@ -47,7 +46,6 @@ def replace(function: object, by: object) -> Iterator[None]:
 @contextmanager
 def replace_in(owner: ModuleType | type, function: object, by: object) -> Iterator[None]:
     """Replaces a part during the block, under every name that a module or class has for it.
-
 
     Raises:
         TypeError: The module or class has no name for it.

@@ -191,7 +191,6 @@ class Generator:
 def body_length(head: bytes) -> int:
     """Returns the Content-Length of a response head; 0 for 204 without one.
 
-
     Raises:
         BadAnswer: The head has no Content-Length.
     """

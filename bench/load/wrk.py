@@ -153,7 +153,6 @@ def read_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sa
 def read(output: str, cpu: float, complaint: str, job: Job) -> Sample:
     """Parses the output of wrk; raises Void with ``complaint`` for a bad one.
 
-
     Raises:
         Void: The output reports errors, or is not the output of wrk.
     """

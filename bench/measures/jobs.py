@@ -287,7 +287,6 @@ def of_slowest(groups: Sequence[Sequence[float]]) -> float:
 def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     """Runs the producer until the block ends; yields a function that reads its next line.
 
-
     Raises:
         Void: The producer ended without a line.
     """

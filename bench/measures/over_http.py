@@ -142,7 +142,6 @@ def run_baseline(action: str, variant: str, path: Path, seconds: float) -> Sampl
 def check_slice(server: processes.Process, request: str) -> None:
     """Checks the number of messages, and that they have the fields that the baseline encodes.
 
-
     Raises:
         Void: The answer differs.
     """

@@ -52,25 +52,24 @@ def listening(
     if times is not None:
         plan["times"] = times
     command = [sys.executable, "-m", "bench.load.listeners"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert child.stdin is not None
-    assert child.stdout is not None
     results: list[ReceivedMessages] = []
-    try:
-        child.stdin.write(json.dumps(plan) + "\n")
-        child.stdin.flush()
-        if child.stdout.readline() != "open\n":
-            raise Void(f"{server.name}: the streams could not be opened\n{server.log_tail()}")
-        yield results
-        child.stdin.write("\n")
-        child.stdin.flush()
-        line = child.stdout.readline()
-        if not line:
-            raise Void(f"{server.name}: streams have ended\n{server.log_tail()}")
-        results.append(json.loads(line))
-    finally:
-        child.kill()
-        child.wait()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(json.dumps(plan) + "\n")
+            child.stdin.flush()
+            if child.stdout.readline() != "open\n":
+                raise Void(f"{server.name}: the streams could not be opened\n{server.log_tail()}")
+            yield results
+            child.stdin.write("\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+            if not line:
+                raise Void(f"{server.name}: streams have ended\n{server.log_tail()}")
+            results.append(json.loads(line))
+        finally:
+            child.kill()
 
 
 @measure("streams", "Ten thousand live streams on one worker, each of an inbox of its own")

@@ -19,7 +19,6 @@ BUILD_SECONDS = 900.0
 def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
     """Builds a program from the Go files of a directory, unless the cache has it; returns its path.
 
-
     Args:
         name: Name of the program.
         source: Directory of the Go files.
@@ -45,7 +44,6 @@ def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
 
 def installed(name: str, module: str, version: str) -> Path:
     """Installs a program that is its own Go module, such as a server, unless the cache has it; returns its path.
-
 
     Raises:
         Skip: The program could not be built.

@@ -32,7 +32,6 @@ VERSIONS = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.versio
 def interpreter() -> Path:
     """Returns ``BENCH_JOBS_PYTHON``, or an interpreter whose cached environment it creates if necessary.
 
-
     Raises:
         Skip: The environment could not be created.
     """

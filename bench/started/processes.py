@@ -147,9 +147,9 @@ def inherited() -> dict[str, str]:
 def output(module: str, *arguments: object, seconds: float, environment: Mapping[str, str] | None = None) -> str:
     """Runs a module of the bench in a child process for at most ``seconds``; returns its standard output.
 
-
     Raises:
         Void: The process failed.
+        subprocess.TimeoutExpired: It took longer.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)

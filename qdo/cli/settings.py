@@ -254,8 +254,8 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
 
 
 def _check_combinations(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
-
     """Raises SettingsError if settings contradict each other; the error names the source of each."""
+
     def refuse(reason: str, *names: str) -> None:
         where = ", ".join(f"{name} from {given[name].source if name in given else 'default'}" for name in names)
         raise SettingsError(f"{reason} ({where})")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import translate
 from functools import lru_cache
 from itertools import accumulate, groupby
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -223,7 +223,7 @@ class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
     service: str
     application: str
     name: str
-    steps: list[int]
+    steps: list[Annotated[int, msgspec.Meta(ge=1)]]
 
 
 class _Offset(msgspec.Struct, frozen=True):

@@ -126,11 +126,7 @@ def decode_generation(node: NodeData | None) -> TargetGeneration:
 
 
 def decode_assigned(node: NodeData) -> MemberAssignment:
-    assigned = ASSIGNMENTS.decode(node.data)
-    for shares_of_queues in (assigned.now, assigned.next):
-        for _ in unpack_partitions(shares_of_queues):
-            """Raises an error if the stored numbers are not valid partitions."""
-    return assigned
+    return ASSIGNMENTS.decode(node.data)
 
 
 async def read(link: Link, group_paths: GroupPaths, node: NodeData | None) -> StoredTarget:

@@ -41,6 +41,9 @@ def found(path: Path, what: Profile | str) -> ProfileFile:
         pytest.param("foreign", "absent", False, SECOND_PROFILE, True, True, id="another server's profile"),
         pytest.param("foreign", OUR_PROFILE, False, SECOND_PROFILE, False, False, id="another server's profile, again"),
         pytest.param(
+            "absent", MOVED_PROFILE, False, SECOND_PROFILE, True, False, id="the second service, moved and alone"
+        ),
+        pytest.param(
             "foreign", MOVED_PROFILE, False, SECOND_PROFILE, True, False, id="another server's profile, moved"
         ),
     ],

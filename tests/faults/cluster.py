@@ -73,7 +73,6 @@ def store_on(
 ) -> Store:
     """Returns the store of a run on a keyspace with a copy on each node, which is emptied and gets the timing.
 
-
     Args:
         cluster: Three nodes.
         url: The keyspace.

@@ -95,7 +95,6 @@ class Line:
 def make_queue(web: Web, account: Account, **fields: object) -> None:
     """Creates a queue unless it exists. Repeats the request while the store is busy, for :data:`QUEUE_SECONDS`.
 
-
     Args:
         web: The web process to ask.
         account: The account of the queue.

@@ -58,7 +58,6 @@ def perform_waves(
 ) -> None:
     """Performs waves one after another, the faults of a wave each at its time. Raises the first error.
 
-
     Args:
         waves: The faults to perform.
         do: Does and undoes one fault. Returns the target to record.

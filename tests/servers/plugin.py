@@ -156,7 +156,6 @@ class Way(enum.Enum):
 def choose(variable: str, environment: Mapping[str, str], nodes: int, docker: Callable[[], bool]) -> Way:
     """Returns the source of servers: running ones if the variable names any, else Docker for one, else processes.
 
-
     Args:
         variable: The environment variable that names running servers.
         environment: The environment.

@@ -186,7 +186,6 @@ class CountedGroup:
     async def step(self, *calls: Awaitable[None]) -> Counter[str]:
         """Awaits the calls concurrently; returns the requests to the tree from then until :data:`PAUSE` seconds later.
 
-
         Raises:
             Void: The partitions are not evenly assigned afterwards.
         """

@@ -130,7 +130,6 @@ def _leave_and_settle(last: Member, others: Sequence[Member]) -> None:
 def _time_first_message(last: Member, members: Sequence[Member]) -> float:
     """Lets a member join; returns the seconds until its first message, once all members have equal shares.
 
-
     Raises:
         Void: The member received no message in time.
     """

@@ -220,7 +220,6 @@ def _write_parquet(path: Path, count: int) -> Path:
 def _require_all_rows(store: Store, count: int) -> None:
     """Checks for a minute that queuey's rows become readable.
 
-
     Raises:
         Void: Rows are missing.
     """

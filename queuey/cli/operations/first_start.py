@@ -51,7 +51,8 @@ def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers
     """Decides which profile a start uses, and whether it must be written.
 
     A profile of ours with the URL is used as it is. Otherwise one is written: the one beside the main one if the main
-    one is foreign, or ours and a service answers at its URL; else the main one. It gets the key of the main one, else
+    one is foreign, or ours and a service answers at its URL, or absent and the one beside it is ours; else the main
+    one. It gets the key of the main one, else
     its own, else a new one.
 
     Args:
@@ -72,7 +73,7 @@ def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers
         return Plan(main.path, main.profile, write=True, notes=(moved,))
     if main.profile is not None:
         return Plan(beside.path, main.profile, write=True, notes=_how_to_use(beside, main))
-    target = main if main.state == "absent" else beside
+    target = main if main.state == "absent" and beside.profile is None else beside
     if target.state == "foreign":
         raise ProfileInvalid(f"neither {main.path} nor {beside.path} can be used; name another place with --profile")
     if target.profile is not None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from queuey.claims.state import LastDelivery
 from queuey.deadletters import Attempt
+from queuey.errors import StoreBusy
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.storage import Ledger, exchange
@@ -78,24 +79,30 @@ class Attempts:
         await self._change(queue, partition, position, added)
 
     async def set_state(self, queue: Queue, partition: int, position: Position, state: JobState) -> None:
-        """Sets the state of a job, unless a later delivery has one."""
+        """Sets the state of a job, unless a later delivery has one.
+
+        Raises:
+            StoreBusy: Other changes came first five times, so the state is not set.
+        """
 
         def changed(record: DeliveryRecord) -> DeliveryRecord:
             is_late = record.state is not None and record.state.number > state.number
             return record if is_late else replace(record, state=state)
 
-        await self._change(queue, partition, position, changed)
+        if not await self._change(queue, partition, position, changed):
+            raise StoreBusy("The record of the job changes too fast. Try again.")
 
     async def _change(
         self, queue: Queue, partition: int, position: Position, change: Callable[[DeliveryRecord], DeliveryRecord]
-    ) -> None:
-        """Changes a message's record, up to five times if other processes change it too; then the change is lost."""
+    ) -> bool:
+        """Changes a message's record. Returns False if other processes changed it first five times."""
         work, piece = _ledger_place(queue, partition, position)
         for _ in range(_TRIES):
             before = await self._ledger.entry(work, piece)
             after = _encode(change(_decode_record(before, partition, position)))
             if await exchange(self._ledger, work, piece, after, expected=before) == after:
-                return
+                return True
+        return False
 
     async def records(
         self, queue: Queue, partition: int, positions: Iterable[Position]

@@ -74,6 +74,7 @@ class ClaimOverview(ABC):
 
     def counts(self, access: QueueAccess) -> ClaimCounts:
         """Counts outstanding messages by status and partition. Messages that were never delivered do not count."""
+
         def count(state: State, expired: int) -> PartitionClaims:
             claimed, retrying = state.live(expired), state.count_retrying(expired)
             waiting = len(state.outstanding) - claimed - retrying

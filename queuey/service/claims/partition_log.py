@@ -302,9 +302,7 @@ class PartitionLog:
         """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
         finder, now = self._finder, self._store.claim_logs.claim_now()
         covers = (
-            None
-            if finder.duplicates is None
-            else self._draft_covers(finder.duplicates, requests[0], candidates, now)
+            None if finder.duplicates is None else self._draft_covers(finder.duplicates, requests[0], candidates, now)
         )
         draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
         draft.records_ends = queue.result_ttl > 0

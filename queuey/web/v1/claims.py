@@ -186,9 +186,12 @@ class ClaimViews(Views):
     ) -> list[api.Settlement]:
         """Acknowledges receipts of several queues, one queue after the other.
 
-        Leaves out the receipts of a queue that fails meanwhile, and puts its error into ``refused``. A receipt that is
-        not valid fails the request, which is then in doubt if another queue was done before.
+        A receipt that is not valid fails the request before any queue is changed. Leaves out the receipts of a queue
+        that fails meanwhile, and puts its error into ``refused``.
         """
+        for access in accesses:
+            if (queue_receipts := receipts.get(access.queue.name)) is not None:
+                _read_receipts(f"acknowledge.{access.queue.name}", queue_receipts, access.queue)
         texts: list[str] = []
         settled: list[Settlement] = []
         for access in accesses:

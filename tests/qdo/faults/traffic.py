@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from qdo.coordination import AnyCoordinator, ServiceCoordinator
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
+from qdo.partitions import Partition
 from queuey.client import AsyncClient, Client, Outgoing, ServiceUnavailable, TransportError
 from queuey.client.credentials.profile import Profile
 from tests.harness.checking.records import CREATED, OK, ONLY_SENT, Observed, Outcome, Post, Read, Sent, Shown, place_of
@@ -127,14 +128,19 @@ class Observer:
     async def _watch_offsets(self, coordinator: AnyCoordinator, stop: threading.Event | None) -> None:
         try:
             await coordinator.open()
+            seen: set[Partition] = set()
             while stop is None or not stop.is_set():  # bounded: the run sets it when its clients have ended
                 start = now()
                 try:
-                    offsets = await coordinator.offsets()
+                    offsets = dict(await coordinator.offsets())
+                    # A group of the service shows only the queues of its present members.
+                    if missing := seen - offsets.keys():
+                        offsets |= await coordinator.offsets(missing)
                 except CoordinationError:
                     if stop is None:
                         raise
                 else:
+                    seen |= offsets.keys()
                     ids = {place_of(each): offset.id for each, offset in offsets.items() if offset.id is not None}
                     self.journal.add(Observed(start, now(), ids))
                 if stop is None:
