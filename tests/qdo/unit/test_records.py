@@ -21,6 +21,7 @@ from qdo.coordination.records import (
     unpack_partitions,
     valid_name,
 )
+from qdo.coordination.stored_assignments import ASSIGNMENTS, MemberAssignment
 from qdo.coordination.tree import NODE_LIMIT
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue, Subscription
@@ -59,6 +60,15 @@ def test_what_is_damaged_is_refused(decode: Callable[[bytes], object], form: byt
 def test_shares_come_back(share: frozenset[Partition]) -> None:
     """Partitions are read back unchanged and in order."""
     assert list(unpack_partitions(pack_partitions(share))) == sorted(share)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_impossible_partitions_are_damage(number: int) -> None:
+    """An assignment of a partition below 1 is refused as damaged."""
+    shares = pack_partitions([Partition(Queue("s", "a", "q"), number)])
+    damaged = ASSIGNMENTS.encode(MemberAssignment(1, "m", shares, []))
+    with pytest.raises(CoordinationIncompatible, match="cannot be read"):
+        ASSIGNMENTS.decode(damaged)
 
 
 def test_names() -> None:

@@ -80,6 +80,16 @@ def test_bad_input(owner: Caller, names: object, acknowledge: object, field: str
     assert owner.get("hi/claims").json["claimed"] == 0
 
 
+def test_a_bad_receipt_changes_no_queue(owner: Caller) -> None:
+    """A receipt that is not valid is refused before those of earlier queues are acknowledged."""
+    owner.post("hi", "hi")
+    receipt = ask(owner).messages[0]["receipt"]
+    reply = ask(owner, {"hi": [receipt], "lo": ["x"]})
+    assert (reply.status, list(reply.errors)) == (400, ["acknowledge.lo.0"])
+    assert owner.get("hi/claims").json["claimed"] == 1
+    assert ask(owner, {"hi": [receipt]}).json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]
+
+
 def test_terms_in_the_body(owner: Caller) -> None:
     """The terms are those of one queue; bad ones are named, and a field that is also in the query is refused."""
     for body in "ab":
