@@ -65,7 +65,7 @@ def test_shares_come_back(share: frozenset[Partition]) -> None:
 @pytest.mark.parametrize("number", [0, -1])
 def test_impossible_partitions_are_damage(number: int) -> None:
     """An assignment of a partition below 1 is refused as damaged."""
-    shares = pack_partitions([Partition(Queue("s", "a", "q"), number)])
+    shares = list(pack_partitions([Partition(Queue("s", "a", "q"), number)]))
     damaged = ASSIGNMENTS.encode(MemberAssignment(1, "m", shares, []))
     with pytest.raises(CoordinationIncompatible, match="cannot be read"):
         ASSIGNMENTS.decode(damaged)
