@@ -122,7 +122,7 @@ class Driver:
             loop,
             self.target.keyspace,
             options.speculative,
-            self._find_text,
+            self._text_of,
             local_dc=options.local_dc,
             clock=self._deadline.clock,
         )
@@ -490,7 +490,10 @@ class Driver:
         future.add_callbacks(answered, failed)
 
     def _timeout_in_call(self, timeout: float | None, *, reads: bool) -> float:
-        """Returns a request's timeout within the call's remaining time; raises if that is over. Marks a write as sent."""
+        """Returns a request's timeout within the call's remaining time, and marks a write's call as sent.
+
+        Raises if no time remains.
+        """
         seconds = self._deadline.left(self._options.timeout if timeout is None else timeout)
         if not reads:
             self._deadline.sent()
@@ -524,7 +527,7 @@ class Driver:
                         self._prepared[statement] = prepared
         return prepared
 
-    def _find_text(self, query_id: bytes) -> str | None:
+    def _text_of(self, query_id: bytes) -> str | None:
         """Returns the CQL text of a prepared statement, or None if it is not known."""
         statements = list(self._prepared.values())
         return next((statement.query_string for statement in statements if statement.query_id == query_id), None)

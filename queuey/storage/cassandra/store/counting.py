@@ -257,7 +257,7 @@ class Estimate:
         oldest = positions[0] if positions else newest
         bounds, most = (up.lower, down.upper), MAX_ROUGHLY_COUNTED_BUCKETS if rough else MAX_COUNTED_BUCKETS
         narrow, wide = await self._count_buckets([*{*up.sources, *down.sources}], bounds, most)
-        narrow += _estimate_gap(narrow, up, down)
+        narrow += _between(narrow, up, down)
         return Tally(max(len(positions), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
     async def _read_ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
@@ -374,7 +374,7 @@ class Estimate:
         return max(1, min(MORE_ROWS, MORE_BYTES // average))
 
 
-def _estimate_gap(size: int, up: Extent, down: Extent) -> int:
+def _between(size: int, up: Extent, down: Extent) -> int:
     """Estimates the messages in narrow buckets between two reads that do not meet, from the density in both reads."""
     starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]
     ends = [source.time_bucket.end for source in down.sources if not source.time_bucket.wide]

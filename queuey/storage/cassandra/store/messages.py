@@ -104,14 +104,14 @@ class SliceReader:
     def _start(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
         """Chooses the bounds of a read. Returns None if the clock is not known to be right.
 
-        A read must find everything that was acknowledged below its horizons. So its row and lookups may be as old as the
-        shortest delay of its slices minus the clock difference, but not older than C. ``polls``: slices without delay may
-        miss the newest messages, because data in memory may be old.
+        A read must find everything that was acknowledged below its horizons. So its row and lookups may be as old as
+        the shortest delay of its slices minus the clock difference, but not older than C. ``polls``: slices without
+        delay may miss the newest messages, because data in memory may be old.
         """
         now, boot = self._clock.both()
         if not self._watch.sound(boot):
             return None
-        delays = self._choose_delays(queue, slices)
+        delays = self._delays(queue, slices)
         exact_delays = [
             delay for part, delay in zip(slices, delays, strict=True) if not part.early and (part.delayed or not polls)
         ]
@@ -219,7 +219,7 @@ class SliceReader:
         prompt = self._generator.next_time()
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
-    def _choose_delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+    def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
         """Returns each slice's delay: 0 unless ``delayed``; the level's if ``ahead`` or if the queue has none."""
         level = self._levels.of(queue).delay
         own = level if queue.read_delay is None else queue.read_delay
@@ -232,7 +232,7 @@ class SliceReader:
         return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
-        [horizon] = self._make_horizons(self._choose_delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
+        [horizon] = self._make_horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
     def record_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:

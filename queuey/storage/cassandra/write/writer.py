@@ -241,8 +241,8 @@ class MessageWriter:
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
         level = bucket_widths.width_at(self._generator.next_time())
-        runs = [run for part in parts for run in self._generate_ids(part, row, level, now)]
-        self._require_recorded(buffer, row, {run.time_bucket for run in runs})
+        runs = [run for part in parts for run in self._generate(part, row, level, now)]
+        self._check_places(buffer, row, {run.time_bucket for run in runs})
         return runs, bucket_widths
 
     def _check_age(self, row: Row) -> None:
@@ -305,7 +305,7 @@ class MessageWriter:
         parts[:] = ready  # If a preparation is needed first, only these parts go on waiting.
         return ready
 
-    def _generate_ids(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
+    def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
         """Makes the ids of a part: one run if they are consecutive in one bucket, else one run per message."""
         items, low = part.items, self._generator.low
         if part.alike:
@@ -325,7 +325,7 @@ class MessageWriter:
             runs.append(BatchRun(part, [item], time_bucket, *position))
         return runs
 
-    def _require_recorded(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
+    def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
         """Raises NeedsPreparation, whose work records the buckets that readers do not know yet, if there are any."""
         missing = [
             time_bucket
@@ -353,12 +353,12 @@ class MessageWriter:
                 level.writes,
                 timeout=level.deadline,
             )
-            self._driver.send(request, partial(self._receive_answer, in_flight, level))
+            self._driver.send(request, partial(self._arrived, in_flight, level))
         except Exception as error:
             log.exception("Messages could not be sent.")
-            self._receive_answer(in_flight, level, None, InDoubt(f"messages could not be sent: {error}"))
+            self._arrived(in_flight, level, None, InDoubt(f"messages could not be sent: {error}"))
 
-    def _receive_answer(
+    def _arrived(
         self, in_flight: InFlightBatch, level: InForce, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
         """Receives the answer of a request. A write acknowledged after its deadline counts as failed, in doubt."""
@@ -368,10 +368,10 @@ class MessageWriter:
         if error is None and arrived - in_flight.minted > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra wrote the message too late; the write is undone")
-        self._count_down_batch(in_flight, error)
+        self._judge(in_flight, error)
         self._end_flight(in_flight.buffer)
 
-    def _count_down_batch(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
+    def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
         """Ends the part of each operation in a batch. Its messages may be stored unless the outcome is ``none``."""
         stored = error is None or error.outcome == "unknown"
         for operation in in_flight.operations:
