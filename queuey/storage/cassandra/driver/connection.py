@@ -126,7 +126,7 @@ class Driver:
             local_dc=options.local_dc,
             clock=self._deadline.clock,
         )
-        self._follow_cluster()
+        self._follow()
         return partial(self._end_client, client)
 
     def _end_client(self, client: CqlClient) -> None:
@@ -134,7 +134,7 @@ class Driver:
             self._client = None
         client.close()
 
-    def _follow_cluster(self) -> None:
+    def _follow(self) -> None:
         """Passes the present cluster to the client, if there is one."""
         if self._client is not None:
             self._client.follow(self._cluster)
@@ -218,7 +218,7 @@ class Driver:
         if cluster is not None:
             cluster.metadata.get_replicas(self.target.keyspace, b"")
         if self._client is not None:
-            self.loop.call(self._follow_cluster)
+            self.loop.call(self._follow)
 
     def _close_cluster(self) -> None:
         cluster, self._cluster, self._session = self._cluster, None, None
@@ -327,12 +327,12 @@ class Driver:
                 timeout = self._timeout_in_call(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
         except _NotPreparedError:
-            work = partial(self._send_in, self._deadline.call, self.send, request, done)
+            work = partial(self._within, self._deadline.call, self.send, request, done)
             _run_in_thread(work, partial(done, None), self._preparer)
         except _FAILURES as error:
             done(None, _make_failure(error, reads=request.statement.reads))
 
-    def _send_in(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+    def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
         """Calls ``send`` as part of ``call``, whatever call this thread is making."""
         with self._deadline.running(call):
             send(*arguments, **named)
@@ -457,7 +457,7 @@ class Driver:
         page: bytes | None = None,
     ) -> None:
         """Sends a statement through the driver, page by page. Never raises."""
-        send = partial(self._send_in, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
+        send = partial(self._within, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
         try:
             session = self._open_session()
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop

@@ -147,7 +147,7 @@ class StoreLoop:
             _, call = self._timers.pop(number)
             _make_logged(call)
 
-    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Enters a loop in its thread and sets all pending timers there, unless the loop was replaced before."""
         if loop is not self._loop or self._is_closed:
             return  # Another loop has replaced this one before it ran.
@@ -161,7 +161,7 @@ class StoreLoop:
             return
         self._replace(loop)
         if loop is not None:
-            self._enter_loop(loop)
+            self._begin(loop)
         if self._calls or self._timers:
             self._wake()
 
@@ -208,7 +208,7 @@ class StoreLoop:
     def _start(self) -> asyncio.AbstractEventLoop:
         """Starts a loop of the store's own in a new thread, and makes it the store's."""
         self._loop, self._end_own = _started()
-        self._loop.call_soon_threadsafe(self._enter_loop, self._loop)
+        self._loop.call_soon_threadsafe(self._begin, self._loop)
         return self._loop
 
     def _replace(self, loop: asyncio.AbstractEventLoop | None) -> None:
