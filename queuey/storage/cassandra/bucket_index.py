@@ -238,9 +238,8 @@ def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | 
     """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= MAX_FIRST_ROWS:
         return None
-    return BucketLookup(
-        began, RecordedBuckets(_to_buckets(rows)), 0, ids.TICKS_MAX + 1, _low_watermark(rows) if low_watermarks else None
-    )
+    low_watermark = _low_watermark(rows) if low_watermarks else None
+    return BucketLookup(began, RecordedBuckets(_to_buckets(rows)), 0, ids.TICKS_MAX + 1, low_watermark)
 
 
 def _log_failure(_rows: Rows | None, error: StoreUnavailable | None) -> None:
