@@ -422,11 +422,11 @@ def alive(rows: Columns, now: int) -> Columns:
     return Columns(rows.ticks[is_alive], rows.low[is_alive], rows.batch.filter(pa.array(is_alive)))
 
 
-def named(found: Columns) -> dict[int, tuple[str | None, bytes]]:
+def named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
     """Returns the name, and ``meta`` without the name, of each row that was written as the value of a name."""
-    if found.batch.num_columns < len(SCHEMA):
+    if columns.batch.num_columns < len(SCHEMA):
         return {}
-    metas = found.batch.column(_META)
+    metas = columns.batch.column(_META)
     if metas.null_count == len(metas):
         return {}
     marked = pc.fill_null(pc.greater(pc.binary_slice(metas, 0, 1), BYTES), False)  # noqa: FBT003 - Arrow's
