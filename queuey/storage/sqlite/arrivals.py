@@ -123,8 +123,8 @@ class CommittedArrivals:
     def _poll(self, watches: Sequence[Watch]) -> None:
         """Wakes watches of partitions with new messages, or of changed queues.
 
-        Unless other processes may have stored messages, reads only for watches with a read delay, and for prompt ones not
-        yet past the last read.
+        Unless other processes may have stored messages, reads only for watches with a read delay, and for prompt ones
+        not yet past the last read.
         """
         others = False
         polled: Sequence[Watch]
