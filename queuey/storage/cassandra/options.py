@@ -151,7 +151,7 @@ class DataCentreTarget:
 
 
 def parse_url(text: str) -> DataCentreTarget:
-    """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port. Names of keyspaces are lowered.
+    """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port. The keyspace is lowercased.
 
     Raises SettingsError if the URL is invalid, or has a user or a password.
     """
