@@ -43,7 +43,10 @@ def blocks() -> bool:
 
 
 def shared(key: object, make: Callable[[], T]) -> T:
-    """Returns the value that the present run with ``as_one`` shares under a key. Makes it if it does not exist."""
+    """Returns the value that the present run with ``as_one`` shares under a key. Makes it if it does not exist.
+
+    Outside such a run, makes a value for each call.
+    """
     if thread.shared is None:
         return make()
     if key not in thread.shared:
@@ -108,6 +111,7 @@ class Deadline(threading.local):
         return before
 
     def end(self, before: Call) -> None:
+        """Ends the call of this thread; ``before`` goes on."""
         self.call = before
 
     @contextmanager
@@ -306,6 +310,7 @@ class Home:
         Home._last = self
 
     def leave(self) -> None:
+        """Unregisters this home, unless another one was registered for its loop."""
         if _homes.get(self.calls.loop) == ref(self):
             del _homes[self.calls.loop]
         if Home._last is self:

@@ -66,6 +66,7 @@ class Decision(NamedTuple):
     written: set[int]
 
     def changed(self) -> list[OwnedOffset]:
+        """Returns the rows that must be written, by partition."""
         return [self.rows[partition] for partition in sorted(self.written)]
 
     def result(self, changes: Sequence[OffsetChange]) -> list[Offset]:
@@ -87,11 +88,13 @@ class Decision(NamedTuple):
 
 
 def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
+    """Returns the offsets of rows that have one, by partition."""
     recorded = [(row.partition, row.position, row.updated) for _, row in sorted(rows.items())]
     return [Offset(partition, position, updated) for partition, position, updated in recorded if position is not None]
 
 
 def with_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
+    """Returns the rows without notes, except those of the given partitions."""
     rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
     return OwnedOffsets(recorded.version, rows)
 
@@ -102,6 +105,7 @@ def stored_position(position: Position, epoch: int) -> Position | None:
 
 
 def was_owned(rows: dict[int, OwnedOffset]) -> bool:
+    """Returns whether a partition ever had an owner."""
     return any(row.epoch for row in rows.values())
 
 

@@ -140,7 +140,7 @@ def cassandra_options(
     from queuey.storage.cassandra.options import CassandraOptions  # noqa: PLC0415 - needs the driver
 
     names = {name: f"cassandra_{name}" for name in CassandraOptions.__dataclass_fields__}
-    stated = _stated(settings)
+    stated = _find_stated_timing(settings)
     values = {
         name: getattr(settings, setting)
         for name, setting in names.items()
@@ -214,7 +214,7 @@ def _make_levels(settings: Settings) -> dict[str, Level]:
     return levels
 
 
-def _stated(settings: Settings) -> dict[str, float]:
+def _find_stated_timing(settings: Settings) -> dict[str, float]:
     """Returns the timing parameters that are set. They must equal those stored in the keyspace."""
     stated = {name: getattr(settings, name) for name in KEYSPACE_TIMING_SETTINGS}
     for level in ("strong", "very_strong"):
@@ -234,6 +234,7 @@ def _check_files(options: CassandraOptions) -> None:
 
 
 def _check_body(settings: Settings) -> None:
+    """Raises SettingsError if ``max_body`` is more than Cassandra can store."""
     from queuey.storage.cassandra.options import MOST_BODY  # noqa: PLC0415 - needs the driver
 
     if settings.max_body > MOST_BODY:

@@ -147,6 +147,7 @@ class CassandraStore(Store):
         )
 
     def ready(self, timeout: float) -> bool:
+        """Waits for the connection up to ``timeout`` seconds, then checks the clock. Returns whether both are good."""
         with suppress(StoreUnavailable):
             return self._driver.ready(timeout) and (self._watch.sound() or self._driver.calls.run(self._watch.check()))
         return False
@@ -158,13 +159,13 @@ class CassandraStore(Store):
         return await self._identity()
 
     async def ping(self) -> None:
-        await in_thread(partial(self._in_time, self._ping))
+        await in_thread(partial(self._run_in_time, self._write_and_read))
 
-    def _in_time(self, work: Callable[[], T]) -> T:
+    def _run_in_time(self, work: Callable[[], T]) -> T:
         with self._parts.deadline.running():
             return work()
 
-    def _ping(self) -> None:
+    def _write_and_read(self) -> None:
         """Writes and reads this process's row. Raises StoreUnavailable also for a wrong clock, timing or schema."""
         # The check also fails for a wrong clock, and for a schema that is too old or too new.
         if self._closing.is_set():
@@ -204,7 +205,7 @@ class CassandraStore(Store):
     async def acknowledgement(self) -> Acknowledgement:
         now = self._clock.boottime()
         if self._acknowledgement is None or now - self._acknowledgement[0] > ASKED_EVERY:
-            ask = partial(self._in_time, partial(acknowledgement_of, self._driver))
+            ask = partial(self._run_in_time, partial(acknowledgement_of, self._driver))
             self._acknowledgement = now, await in_thread(ask)
         return self._acknowledgement[1]
 

@@ -158,24 +158,25 @@ class BucketIndex:
 
     async def lookup(
         self,
-        wanted: Sequence[tuple[int, int, int]],
+        starts: Sequence[tuple[int, int, int]],
         *,
         consistency: str,
         low_watermarks: bool,
         descending: bool = False,
         kept: bool = False,
     ) -> list[BucketLookup]:
-        """Reads the recorded buckets of partitions, given qid, partition and the tick to begin at.
+        """Reads and caches the recorded buckets of partitions, given qid, partition and the tick to begin at.
 
-        ``kept``: for a read that shows rows of kept messages after their end, which may lie below the low watermark.
+        Partitions with many buckets are read only near that tick (see ``low`` and ``high``). ``kept``: for a read that
+        shows rows of kept messages after their end, which may lie below the low watermark.
         """
         low_watermarks = low_watermarks and not kept
-        if not wanted:
+        if not starts:
             return []
         began = self._clock.boottime()
-        first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted])
+        first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in starts])
         lookups = []
-        for (qid, part, start), rows in zip(wanted, first, strict=True):
+        for (qid, part, start), rows in zip(starts, first, strict=True):
             lookup = all_of(began, rows, low_watermarks=low_watermarks)
             if lookup is None:
                 low_watermark = _low_watermark(rows) if low_watermarks else None
@@ -187,15 +188,15 @@ class BucketIndex:
         return lookups
 
     async def _look_further(
-        self, began: float, key: Key, at: int, low_watermark: Position | None, consistency: str, *, descending: bool
+        self, began: float, key: Key, start: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> BucketLookup:
         """Reads the buckets of a partition width by width, except those of new ids below the low watermark."""
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
         ]
         requests = [Request(_WIDE, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT)]
-        low = 0 if descending else max(0, at - _BEFORE)
-        high = at + _BEFORE if descending else ids.TICKS_MAX + 1
+        low = 0 if descending else max(0, start - _BEFORE)
+        high = start + _BEFORE if descending else ids.TICKS_MAX + 1
         for width_index in narrow:
             lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
@@ -210,16 +211,16 @@ class BucketIndex:
                 else:
                     high = min(high, last)
         rows = [row for answer in answers for row in answer]
-        return BucketLookup(began, RecordedBuckets(_places(rows)), low, high, low_watermark)
+        return BucketLookup(began, RecordedBuckets(_to_buckets(rows)), low, high, low_watermark)
 
     # The low watermark
 
     def raise_low_watermark(
         self, key: Key, known: BucketLookup, low_watermark: Position, *, lifetime: int, consistency: str
     ) -> None:
-        """Raises a partition's low watermark if the step is large enough. Neither waits nor fails.
+        """Raises a partition's low watermark, unless the step is small or the last one was just made.
 
-        ``lifetime``: seconds for which the low watermark can matter to a reader.
+        Neither waits nor fails. ``lifetime``: seconds for which the low watermark can matter to a reader.
         """
         if low_watermark[0] - (known.low_watermark[0] if known.low_watermark else 0) < LOW_WATERMARK_STEP:
             return
@@ -237,9 +238,8 @@ def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | 
     """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= MAX_FIRST_ROWS:
         return None
-    return BucketLookup(
-        began, RecordedBuckets(_places(rows)), 0, ids.TICKS_MAX + 1, _low_watermark(rows) if low_watermarks else None
-    )
+    low_watermark = _low_watermark(rows) if low_watermarks else None
+    return BucketLookup(began, RecordedBuckets(_to_buckets(rows)), 0, ids.TICKS_MAX + 1, low_watermark)
 
 
 def _log_failure(_rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -247,7 +247,7 @@ def _log_failure(_rows: Rows | None, error: StoreUnavailable | None) -> None:
         log.info("A low watermark could not be raised: %s", error)
 
 
-def _places(rows: Rows) -> tuple[Bucket, ...]:
+def _to_buckets(rows: Rows) -> tuple[Bucket, ...]:
     return tuple(
         Bucket(ttl_class, (start // bucketing.width(ttl_class, width_index)) << 3 | width_index)
         for _, width_index, start, ttl_class in rows

@@ -115,6 +115,7 @@ def longest_ttl(now: int) -> int:
 
 
 def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
+    """Returns whether the bucket index has such a bucket: every one but the wide buckets of the home class."""
     return time_bucket.ttl_class != home_class or time_bucket.width_index != HOME_WIDTH
 
 
@@ -162,8 +163,7 @@ class RecordedBuckets:
 
         Returns:
             The buckets in any order, and the tick up to which they are complete: the start (descending: the end) of the
-                first
-            bucket that was left out. None if they are all there.
+            first bucket that was left out. None if they are all there.
         """
         wide = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
         narrow: list[Bucket] = []

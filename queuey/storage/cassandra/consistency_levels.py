@@ -65,11 +65,11 @@ def _can_miss(write: str, writer: str, read: str, reader: str, copies: Copies) -
     return any(
         satisfies(write, written, copies, writer)
         and satisfies(read, {name: count - written[name] for name, count in copies.items()}, copies, reader)
-        for written in _choices(copies)
+        for written in _list_choices(copies)
     )
 
 
-def _choices(copies: Copies) -> Iterator[dict[str, int]]:
+def _list_choices(copies: Copies) -> Iterator[dict[str, int]]:
     for counts in product(*(range(count + 1) for count in copies.values())):
         yield dict(zip(copies, counts, strict=True))
 
@@ -94,6 +94,7 @@ class InForce(NamedTuple):
 
 
 def usual(copies: Copies) -> str:
+    """Returns the level that ``auto`` means: LOCAL_QUORUM if the copies are in several data centres."""
     return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
 
 
@@ -104,10 +105,10 @@ def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
     levels, since the queue may have had another level before.
     """
     writes = {level.write or usual(copies) for level in options.levels.values() if level.safe}
-    return all(_everywhere(write, reads, copies) for write in writes)
+    return all(_meets_everywhere(write, reads, copies) for write in writes)
 
 
-def _everywhere(write: str, read: str, copies: Copies) -> bool:
+def _meets_everywhere(write: str, read: str, copies: Copies) -> bool:
     return _known_meeting(write, read, tuple(copies.items()))
 
 
@@ -139,7 +140,7 @@ class ConsistencyLevels:
         stored, by_level = self._known
         if stored is not self._timing.stored:
             stored, by_level = self._known = self._timing.stored, {}
-        return by_level.get(queue.consistency) or self._decide(queue.consistency, stored, by_level)
+        return by_level.get(queue.consistency) or self._resolve_level(queue.consistency, stored, by_level)
 
     def delay(self, queue: Queue) -> float:
         return self.of(queue).delay if queue.read_delay is None else queue.read_delay
@@ -174,7 +175,7 @@ class ConsistencyLevels:
         copies = self._replication()
         if (refusal := self._serial_refusal(copies, "to claim messages")) is not None:
             return refusal
-        if self._claimable(queue.consistency, copies):
+        if self._is_claimable(queue.consistency, copies):
             return None
         level = self.of(queue)
         why = (
@@ -182,7 +183,7 @@ class ConsistencyLevels:
             f"a read may miss acknowledged messages{' of other data centres' if level.safe else ''}, so they cannot be "
             "claimed exactly."
         )
-        choices = [name for name in self._options.levels if self._claimable(name, copies)]
+        choices = [name for name in self._options.levels if self._is_claimable(name, copies)]
         if not choices:
             return f"{why} No consistency level of this store allows claims: set one to read and write at QUORUM."
         best = "strong" if "strong" in choices else choices[0]
@@ -197,7 +198,7 @@ class ConsistencyLevels:
         write, read = self._options.catalogue_write, self._options.catalogue_read
         if (refusal := self._serial_refusal(copies, "to have groups with members")) is not None:
             return refusal
-        if _everywhere(write, read, copies):
+        if _meets_everywhere(write, read, copies):
             return None
         return (
             f"consistency.catalogue is written at {write} and read at {read}: a read may miss a member's heartbeat. "
@@ -228,27 +229,27 @@ class ConsistencyLevels:
         reads ask one data centre and so may miss it, logs are read serially.
         """
         reads = self._options.catalogue_read
-        return reads if _everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial
+        return reads if _meets_everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial
 
-    def _claimable(self, name: str, copies: Copies) -> bool:
+    def _is_claimable(self, name: str, copies: Copies) -> bool:
         level, auto = self._options.levels[name], usual(copies)
-        return level.safe and _everywhere(level.write or auto, level.read or auto, copies)
+        return level.safe and _meets_everywhere(level.write or auto, level.read or auto, copies)
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
         """Returns the position below which an empty read stays empty, or None."""
         level = self.of(queue)
         return (now - ticks(level.delay), LOW_MIN) if self._concludes(level) else None
 
-    def _decide(self, name: str, stored: StoredTiming, known: dict[str, InForce]) -> InForce:
+    def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, InForce]) -> InForce:
         """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""
         try:
             auto = usual(self._replication())
         except StoreUnavailable:  # Reads and writes fail now anyway. Not cached, so it is decided later.
-            return self._in_force(name, "QUORUM", stored)
-        level = known[name] = self._in_force(name, auto, stored)
+            return self._make_in_force(name, "QUORUM", stored)
+        level = by_level[name] = self._make_in_force(name, auto, stored)
         return level
 
-    def _in_force(self, name: str, auto: str, stored: StoredTiming) -> InForce:
+    def _make_in_force(self, name: str, auto: str, stored: StoredTiming) -> InForce:
         """Returns a level's values; those with guarantees take their times from the stored timing, not the settings."""
         level = self._options.levels[name]
         delay, deadline = level.delay, level.deadline

@@ -72,6 +72,7 @@ class ChangeResult(NamedTuple):
 
 
 def new_number() -> int:
+    """Returns a random number above 0, for a token or an identity."""
     return secrets.randbits(62) or 1
 
 
@@ -175,19 +176,21 @@ class LightweightTransactions:
         waiting.append(turn)
         try:
             while waiting[0] is not turn:
-                await called(partial(self._wait_a_while, turn))
-                self._check_wait(waiting[0])
+                await called(partial(self._await_wake_up, turn))
+                self._check_waiting_time(waiting[0])
         except BaseException:
             self.leave(key, turn)
             raise
         turn.began = self._boottime()
 
-    def _check_wait(self, first: Turn) -> None:
+    def _check_waiting_time(self, first: Turn) -> None:
+        """Raises if the call's time is over, or StoreBusy if the first turn has taken too long."""
         self._driver.calls.deadline.left()
         if self._boottime() - first.began > MAX_TURN_SECONDS:
             raise StoreBusy("another change of the same row is waiting for Cassandra")
 
-    def _wait_a_while(self, turn: Turn, done: Done) -> None:
+    def _await_wake_up(self, turn: Turn, done: Done) -> None:
+        """Calls ``done`` when the turn is woken, and after a while at the latest."""
         turn.go_on = partial(done, None, None)
         self._driver.loop.later(_LOOK_EVERY, turn.wake)
 
@@ -226,4 +229,5 @@ class Turn:
 
 
 def unclear(what: str) -> StoreUnavailable:
+    """Returns the error for a change that may have been applied and then replaced by others."""
     return StoreUnavailable(f"{what} was changed by others while a change of ours was in doubt", outcome="unknown")

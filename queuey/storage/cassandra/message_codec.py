@@ -160,19 +160,22 @@ def starts(body: bytes, columns: int) -> list[int]:
     return offsets
 
 
-def packed(found: Rows, columns: int) -> bytes:
+def packed(rows: Rows, columns: int) -> bytes:
     """Encodes rows that the driver has decoded (ids as UUIDs) as they were received."""
     cells = []
-    for row in found:
+    for row in rows:
         values = (row[0].bytes, *row[1:])
         for value in values:
             data = struct.pack(">q", value) if isinstance(value, int) else value
             cells.append(_minus_one if data is None else struct.pack(">i", len(data)) + data)
-    return struct.pack(">iiii", 2, 4, columns, len(found)) + b"".join(cells)
+    return struct.pack(">iiii", 2, 4, columns, len(rows)) + b"".join(cells)
 
 
 def decode(body: bytes) -> Rows:
-    """Returns id, body, expires and meta of the rows in an answer (``cql.protocol.ROWS``) to ``UP`` or ``DOWN``."""
+    """Returns id, body, expires and meta of the rows in an answer (``cql.protocol.ROWS``) to ``UP`` or ``DOWN``.
+
+    Raises ValueError if a row has no body or no end.
+    """
     columns, count = _shape(body, 8)
     if columns != COLUMNS:
         raise ValueError(f"the answer has {columns} columns, not {COLUMNS}")
@@ -233,11 +236,13 @@ class NamedMessage(Message, gc=False):
 
 
 def named(message: NewMessage, name: str) -> NewMessage:
+    """Returns the message marked as the value of a name."""
     meta = message.meta or Meta()
     return msgspec.structs.replace(message, meta=NamedMeta(meta.content_type, meta.headers, meta.json, name=name))
 
 
 def encode(body: str | bytes, meta: Meta | None) -> tuple[bytes, Any]:
+    """Returns the columns ``body`` and ``meta``; ``meta`` is UNSET for a text without metadata."""
     if isinstance(meta, NamedMeta):
         body, plain = encode(body, Meta(meta.content_type, meta.headers, meta.json))
         name = meta.name.encode()
@@ -254,10 +259,12 @@ def _decode_meta(data: bytes) -> tuple[bool, Meta | None]:
 
 
 def size_of(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark for nothing
+    """Returns the bytes of a row in an answer."""
     return ROW + len(body) + (0 if meta is UNSET else len(meta))
 
 
 def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver
+    """Returns the message of a row; a :class:`NamedMessage` if it was written as the value of a name."""
     data, body, expires, meta = row
     first, middle, last, low = _unpack_id(data)
     ticks = (last & 0x0FFF) << 48 | middle << 32 | first
@@ -273,20 +280,20 @@ def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the
 
 
 def unmarked(meta: bytes) -> tuple[str | None, bytes]:
-    """Returns the name in a ``meta`` column, and the column as it is for messages without a name."""
+    """Returns the name in a ``meta`` column (None without a mark), and the column as it is without a name."""
     if meta[:1] <= _BYTES:
         return None, meta
     end = 3 + int.from_bytes(meta[1:3])
     return meta[3:end].decode(), bytes((meta[0] - _NAMED,)) + meta[end:]
 
 
-def messages(found: Rows, partition: int, now: int) -> list[Message]:
+def messages(rows: Rows, partition: int, now: int) -> list[Message]:
     """Returns the messages of rows (id, body, expires, meta) that are alive at ``now`` (ticks), in order."""
     return [
         Message((last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP, partition, expires, body.decode())
         if meta is None
         else message((data, body, expires, meta), partition)
-        for data, body, expires, meta in found
+        for data, body, expires, meta in rows
         if expires is not None and expires > now
         for first, middle, last, low in (_unpack_id(data),)
     ]

@@ -151,7 +151,10 @@ class DataCentreTarget:
 
 
 def parse_url(text: str) -> DataCentreTarget:
-    """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port."""
+    """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port. The keyspace is lowercased.
+
+    Raises SettingsError if the URL is invalid, or has a user or a password.
+    """
     parts = urlsplit(text)
     if parts.scheme != "cassandra" or parts.query or parts.fragment:
         raise SettingsError(f"{_without_password(text)!r} is not a store URL: use cassandra://host1,host2/keyspace.")

@@ -58,7 +58,7 @@ class Timing(msgspec.Struct, frozen=True):
     levels: Mapping[str, LevelTiming]
 
     def check(self) -> Timing:
-        """Returns itself, after checking that the values keep the guarantees."""
+        """Returns itself. Raises SettingsError unless D is at least W + U + S, and C at most D - S, at each level."""
         spare = 1e-9  # 0.4 + 0.35 + 0.25 may be a little more than 1.
         for name, level in self.levels.items():
             min_delay = level.deadline + level.undo + self.clock_difference
@@ -91,6 +91,7 @@ class Timing(msgspec.Struct, frozen=True):
         return {name: round(level.delay - self.clock_difference, 9) for name, level in self.levels.items()}
 
     def values(self) -> dict[str, float]:
+        """Returns the values by the setting that states them."""
         values = {"cassandra_clock_difference": self.clock_difference, "cassandra_row_age": self.row_age}
         for name, level in self.levels.items():
             values |= {f"consistency.{name}.{field}": value for field, value in msgspec.structs.asdict(level).items()}
@@ -137,7 +138,7 @@ class StoredTiming(msgspec.Struct, frozen=True):
         return self.kept == self.assumed
 
     def claim_margin(self, now: float) -> float:
-        """Returns S for claims, at a time in seconds since 1970."""
+        """Returns S for claims at a time in seconds since 1970: the highest by which a lasting claim was made."""
         difference = self.assumed.clock_difference
         return max(difference, self.claimed_by) if now < self.claimed_until else difference
 
@@ -147,13 +148,17 @@ def settled(timing: Timing, change: str = "") -> StoredTiming:
 
 
 def between(old: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
-    """Returns what is stored while a change is under way."""
+    """Returns what is stored while a change is under way: the lower values are kept, the higher ones assumed.
+
+    Raises SettingsError if the lower values together do not keep the guarantees.
+    """
     kept, assumed = old.kept.merged(new, min).check(), old.assumed.merged(new, max)
     unseen = {name: min(value, new.unseen().get(name, value)) for name, value in old.unseen.items()}
     return StoredTiming(change, kept, assumed, unseen, old.claim_margin(now), now + MAX_CLAIM_SECONDS)
 
 
 def after(step: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
+    """Returns what is stored after a change: only the new set, and S of the claims that may still last."""
     return StoredTiming(
         change, new, new, new.unseen(), max(step.claimed_by, step.assumed.clock_difference), now + MAX_CLAIM_SECONDS
     )
@@ -163,6 +168,7 @@ _decode = msgspec.json.Decoder(StoredTiming).decode
 
 
 def decode(text: str) -> StoredTiming:
+    """Raises SettingsError if the text is unreadable or of a newer version."""
     try:
         stored = _decode(text)
     except msgspec.DecodeError as error:
@@ -181,9 +187,10 @@ LONGEST_ROW_AGE = 1.0
 
 
 def changed(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> Timing:
-    """Returns timing with the named values replaced.
+    """Returns timing with the named values replaced: W, U and D only of the given levels.
 
-    Unless it is named, D becomes the least value that the others allow, and C the greatest, at most a second.
+    Unless it is named, D becomes the least value that the others allow, and C the greatest, at most a second. Raises
+    SettingsError if the values do not keep the guarantees.
     """
     difference = named.get("clock_difference", base.clock_difference)
     level_timings = dict(base.levels)

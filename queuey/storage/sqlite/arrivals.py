@@ -70,6 +70,7 @@ class CommittedArrivals:
         return stop
 
     def close(self) -> None:
+        """Ends polling, and wakes all watches."""
         self._closed.set()
         self._added.set()
         self.watches.close()
@@ -95,7 +96,7 @@ class CommittedArrivals:
         self._db.on_commit = self._committed
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """Wakes watches; ``moment`` is the last id of the other process (ticks)."""
+        """Wakes watches; ``moment`` is the last id of the other process (ticks). Returns whether there are any."""
         self._wake_partitions(partitions, moment)
         return bool(self.watches)
 
@@ -122,7 +123,8 @@ class CommittedArrivals:
     def _poll(self, watches: Sequence[Watch]) -> None:
         """Wakes watches of partitions with new messages, or of changed queues.
 
-        Skips watches for which nothing can be new.
+        Unless other processes may have stored messages, reads only for watches with a read delay, and for prompt ones
+        not yet past the last read.
         """
         others = False
         polled: Sequence[Watch]

@@ -119,7 +119,10 @@ class SqliteBulk(Bulk):
         return columns, len(columns[0]) >= limit
 
     def _bounds_of(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
-        """Returns the parameters of a range query: ``qp``, lower and upper position, and the clock."""
+        """Returns the parameters of a range query: ``qp``, lower and upper position, and the clock.
+
+        ``qp`` is -1 if the queue has no such partition.
+        """
         safe = sample(self._db, connection, queue)
         now = self._db.clock()
         qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1
@@ -188,11 +191,13 @@ def _gather_columns(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[
 
 
 def _count_until(chunk: list[Any], size: int) -> int:
+    """Returns how many rows it takes until their bodies have ``size`` bytes together; all of them if they do not."""
     ends = accumulate(len(row[_BODY]) for row in chunk)
     return next((number for number, end in enumerate(ends, 1) if end >= size), len(chunk))
 
 
 def _check_messages(queue: Queue, messages: Sequence[Message]) -> None:
+    """Raises InvalidRequest if a partition does not exist or a text cannot be encoded."""
     for message in messages:
         items_of.check_partition(queue, message.partition)
         items_of.check_text(message.body)
@@ -317,6 +322,7 @@ def _measure_rest(
     return total
 
 
-def _joined(one: Measure, other: Measure) -> Measure:
-    count, size = one.count + other.count, one.size + other.size
-    return Measure(one.partition, count, size, exact=True, oldest=one.oldest, newest=other.newest)
+def _joined(total: Measure, added: Measure) -> Measure:
+    """Returns the sum of two measures of a partition, of which ``added`` has the newer messages."""
+    count, size = total.count + added.count, total.size + added.size
+    return Measure(total.partition, count, size, exact=True, oldest=total.oldest, newest=added.newest)

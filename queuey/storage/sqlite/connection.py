@@ -79,7 +79,10 @@ class SqliteOptions:
 
 
 def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
-    """Returns the store error for a driver error. ``outcome`` is the outcome of the failed write."""
+    """Returns the store error for a driver error. ``outcome`` is the outcome of the failed write.
+
+    Locks are StoreBusy, a full disk StoreFull, another file format StoreIncompatible, other errors StoreUnavailable.
+    """
     text = str(error) or type(error).__name__
     match error:
         case apsw.BusyError() | apsw.LockedError():
@@ -99,6 +102,7 @@ def damaged(error: Exception) -> StoreUnavailable:
 
 
 def is_certain(error: apsw.Error) -> bool:
+    """Returns whether the failed statement certainly had no effect, and the connection may be used again."""
     return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.FullError | apsw.ReadOnlyError)
 
 
@@ -129,7 +133,7 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
-            connection.set_progress_handler(_stop, _HASTY_STEPS)
+            connection.set_progress_handler(_should_stop, _HASTY_STEPS)
         for pragma in options.pragmas:
             connection.execute(pragma).fetchall()
     except apsw.Error as error:
@@ -200,7 +204,8 @@ _HASTY_STEPS, _HASTY_ASKED = 5_000, 4
 SQLite counts the steps of a statement since it was prepared, so even a short read may call the handler once."""
 
 
-def _stop() -> bool:
+def _should_stop() -> bool:
+    """Returns whether SQLite must stop, as a progress handler: only hasty reads, after their max calls."""
     _haste.requested += 1
     return _haste.on and _haste.requested > _HASTY_ASKED
 
@@ -230,7 +235,7 @@ class Readers:
         connection: Connection | None
         try:
             if hasty:
-                connection = self._opened()
+                connection = self._take_open()
             else:
                 connection = self._free.get(timeout=self._deadline.left(self._options.deadline))
         except Empty as error:
@@ -248,8 +253,8 @@ class Readers:
                 raise
         return connection
 
-    def _opened(self) -> Connection:
-        """Returns a free connection that is already open.
+    def _take_open(self) -> Connection:
+        """Removes and returns a free connection that is already open.
 
         Raises:
             Empty: No open connection is free.
@@ -349,7 +354,10 @@ class Readers:
 
 
 def checkpoint(connection: Connection, *, truncate: bool = False) -> int:
-    """Copies the write-ahead log into the database file without waiting for others. Returns the log's pages."""
+    """Copies the write-ahead log into the database file without waiting for others.
+
+    Returns the log's pages, 0 if another process prevents it.
+    """
     mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
     with contextlib.suppress(apsw.BusyError, apsw.LockedError):
         pages, _ = connection.wal_checkpoint(mode=mode)

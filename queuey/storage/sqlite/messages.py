@@ -141,7 +141,7 @@ class SqliteMessages(Messages):
         remaining_bytes = sum([piece.max_bytes for piece in slices])
         for piece in slices:
             if remaining_bytes <= 0:
-                pages.append(piece.put_off(_horizon_of(queue, piece, safe, now)))
+                pages.append(piece.put_off(_choose_horizon(queue, piece, safe, now)))
                 continue
             pages.append(page := _read_page(connection, queue, piece, safe, now))
             if piece.bodies and len(slices) > 1:
@@ -149,7 +149,10 @@ class SqliteMessages(Messages):
         return pages
 
     def _read_at_once(self, queue: Queue, part: Slice) -> Page | None:
-        """Reads a slice in the loop's thread. Returns None if the read would wait or take too long."""
+        """Reads a slice in the loop's thread. Returns None if the read would wait or take too long.
+
+        For a second after that took too long for a partition, or was slow for any, it is not tried.
+        """
         began = monotonic()
         key = queue.qid << 8 | part.partition
         if began < max(self._loop_reads_from, self._long_until.get(key, 0.0)):
@@ -273,10 +276,11 @@ def behind(queue: Queue, horizon: int, now: int) -> int:
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
 
 
-def _horizon_of(queue: Queue, wanted: Slice, safe: int, now: int) -> int:
-    return behind(queue, safe, now) if wanted.delayed and not wanted.ahead else safe
+def _choose_horizon(queue: Queue, part: Slice, safe: int, now: int) -> int:
+    """Returns the horizon of a slice: behind the clock by the read delay if ``delayed`` but not ``ahead``."""
+    return behind(queue, safe, now) if part.delayed and not part.ahead else safe
 
 
-def _read_page(connection: Connection, queue: Queue, wanted: Slice, safe: int, now: int) -> Page:
-    qp = queue.qid << 8 | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
-    return read_slice(connection, qp, wanted, _horizon_of(queue, wanted, safe, now), now)
+def _read_page(connection: Connection, queue: Queue, part: Slice, safe: int, now: int) -> Page:
+    qp = queue.qid << 8 | part.partition if 0 < part.partition <= queue.partitions else -1
+    return read_slice(connection, qp, part, _choose_horizon(queue, part, safe, now), now)

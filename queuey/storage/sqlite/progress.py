@@ -257,6 +257,7 @@ def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]
 
 
 def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:
+    """Stores rows of a group; a row without an offset is stored with a position of zeros."""
     for row in rows:
         values = row.updated, row.owner, row.epoch, row.came, row.note
         connection.execute(_SET_OFFSET, (queue.uid, group, row.partition, *(row.position or ids.FIRST), *values))
@@ -268,7 +269,7 @@ def _read_groups(connection: Connection, queue: Queue) -> list[str]:
 
 
 def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
-    """Checks that a queue may have one more group. Individual readers have a limit of their own."""
+    """Raises Conflict if a queue may have no more groups. Individual readers have a limit of their own."""
     if not group.startswith(READERS):
         offset_changes.check_group_count(queue, len(_read_groups(connection, queue)))
         return
@@ -289,11 +290,13 @@ def _require_version(connection: Connection, record: Record, version: int) -> No
 
 
 def _set_record(version: int, new: Record, transaction: Transaction) -> None:
+    """Stores a record if the stored one has ``version``; otherwise raises ``RecordChanged``."""
     _require_version(transaction.connection, new, version)
     values = new.kind, new.application, new.name, new.value, new.due, new.version
     transaction.connection.execute(_SET_RECORD, values)
 
 
 def _remove_record(record: Record, transaction: Transaction) -> None:
+    """Removes a record if the stored one has its version; otherwise raises ``RecordChanged``."""
     _require_version(transaction.connection, record, record.version or -1)
     transaction.connection.execute(_REMOVE_RECORD, (record.kind, record.application, record.name))

@@ -21,6 +21,7 @@ KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
 
 
 def with_kept(query: str) -> str:
+    """Returns the query extended to kept messages that have expired."""
     return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
 
 
@@ -59,9 +60,9 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
 
 
 def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> tuple[Position, Position]:
-    """Returns the bounds of a slice.
+    """Returns the bounds of a slice: ``due`` ones end at the horizon, old ones begin at the lowest live message.
 
-    With ``due`` the horizon limits them, and an old slice begins at the lowest live message.
+    If a partition has no live messages, an old slice is empty.
     """
     lower, upper = wanted.lower, wanted.upper
     if wanted.due:
@@ -101,14 +102,14 @@ def _rendered_bytes(row: Any) -> int:  # noqa: ANN401 - as SQLite has it
     return rendered_bytes(row[3], None if row[4] is None else decode_meta(row[4]))
 
 
-def _next_lower(wanted: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
+def _next_lower(part: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
     """Returns where the next slice begins. For a descending slice it is the upper end, or None after the last."""
-    if wanted.descending:
+    if part.descending:
         last = messages[-1].position if more and messages else ids.FIRST
         return ids.preceding(last) if last > ids.FIRST else None
     if more and messages:
         return ids.following(messages[-1].position)
-    return max(wanted.lower, upper)
+    return max(part.lower, upper)
 
 
 def live_keys(
@@ -160,6 +161,7 @@ class ExpiryWindow(NamedTuple):
 
 
 def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow]:
+    """Returns the windows with rows that still have to be removed after ``now``, the first to end first."""
     rows = connection.execute(
         "SELECT expired_by, message_count, first_ticks, last_ticks, longest_ttl FROM expiry_windows WHERE "
         "queue_partition = ? AND expired_by > ? ORDER BY expired_by",

@@ -27,6 +27,7 @@ _MEETS: Mapping[Meeting, str] = {
 
 
 def nodes(hosts: Sequence[Host]) -> Finding:
+    """Warns of nodes that are down."""
     centres = sorted({host.dc for host in hosts})
     counts = ", ".join(f"{sum(host.dc == name for host in hosts)} in {name}" for name in centres)
     down = sorted(host.address for host in hosts if not host.up)
@@ -75,7 +76,11 @@ def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
 
 
 def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
-    """Judges the copies by data centre; the name is empty if the keyspace knows no data centres."""
+    """Judges the copies by data centre; the name is empty if the keyspace knows no data centres.
+
+    Fails if a data centre has fewer nodes than a majority of its copies; warns of fewer nodes than copies, of copies
+    placed without regard to data centres, and of copies whose majority is all of them.
+    """
     shown = ", ".join(f"{count} in {name}" if name else str(count) for name, count in copies.items())
     text = f"copies: {shown}"
     for name, count in copies.items():
@@ -114,7 +119,10 @@ def acknowledged(found: list[Node]) -> Finding:
 
 
 def clocks(ahead: Mapping[str, float], difference: float) -> Finding:
-    """Judges the clocks; ``ahead``: seconds by node that this machine is ahead, ``difference``: S in seconds."""
+    """Fails if this machine is more than ``REFUSE`` of S off the median; warns from ``RED`` on, also of nodes.
+
+    ``ahead``: seconds by node that this machine is ahead, ``difference``: S in seconds.
+    """
     median = statistics.median(ahead.values())
     widest = max(abs(value) for value in ahead.values())
     text = f"this machine is {median:+.3f} s off the nodes' median; the limit is {REFUSE * difference:g} s"
@@ -160,6 +168,7 @@ def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
 
 
 def paxos(found: Iterable[Node]) -> Finding:
+    """Warns unless every node has ``paxos_variant: v2``."""
     variants = sorted({node.paxos or "v1" for node in found})
     text = f"paxos_variant: {' and '.join(variants)}"
     if variants == ["v2"]:
@@ -169,7 +178,7 @@ def paxos(found: Iterable[Node]) -> Finding:
 
 
 def grace(seconds: Mapping[str, int], hints: float) -> Finding:
-    """Compares each table's ``gc_grace_seconds`` with the seconds for which nodes keep hints."""
+    """Fails if the ``gc_grace_seconds`` of a table are below the seconds for which nodes keep hints."""
     short = sorted(name for name, value in seconds.items() if value < hints)
     if short:
         return Finding(
@@ -187,6 +196,7 @@ REPAIRED = ("group_sessions",)
 
 
 def read_repair(options: Mapping[str, str]) -> Finding:
+    """Fails if a table of ``REPAIRED`` has another ``read_repair`` than BLOCKING; ``options`` has it by table."""
     wrong = [f"{name} ({options[name]})" for name in REPAIRED if options.get(name, "BLOCKING") != "BLOCKING"]
     if wrong:
         text = f"read_repair is not BLOCKING: {', '.join(wrong)}"
@@ -196,7 +206,10 @@ def read_repair(options: Mapping[str, str]) -> Finding:
 
 
 def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
-    """Fails if reads may miss acknowledged writes. Levels without guarantees are ok."""
+    """Fails if reads may miss acknowledged writes. Levels without guarantees are ok.
+
+    Warns if EACH_QUORUM is written in vain, because reads meet only writes of their data centre.
+    """
     auto = usual(copies)
     write, read = level.write or auto, level.read or auto
     text = f"{name}: written at {write}, read at {read}"
@@ -213,6 +226,7 @@ def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
 
 
 def _judge_catalogue(write: str, read: str, copies: Copies) -> Finding:
+    """Fails if reads may miss acknowledged writes; warns if they may miss those of other data centres."""
     meets = meeting(write, read, copies)
     text = f"catalogue: written at {write}, read at {read}: {_MEETS[meets]}"
     if meets == "everywhere":
@@ -222,5 +236,6 @@ def _judge_catalogue(write: str, read: str, copies: Copies) -> Finding:
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
+    """Returns the first two numbers."""
     parts = version.split("-", 1)[0].split(".")
     return tuple(int(part) for part in parts[:2] if part.isdecimal())

@@ -88,7 +88,10 @@ class Report(NamedTuple):
 
 
 def parse_replication(text: str) -> dict[str, str]:
-    """Parses the number of copies: ``3`` (SimpleStrategy) or ``dc1=3,dc2=3`` (each data centre)."""
+    """Parses the number of copies: ``3`` (SimpleStrategy) or ``dc1=3,dc2=3`` (each data centre).
+
+    Returns the keyspace's replication map. Raises SettingsError if the text is anything else.
+    """
     if _FACTOR.fullmatch(text) and int(text):
         return {"class": "SimpleStrategy", "replication_factor": str(int(text))}
     replication = {"class": "NetworkTopologyStrategy"}
@@ -126,7 +129,7 @@ def pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMigratio
 
 
 def schema_problem(driver: Driver) -> str | None:
-    """Returns why this program cannot use the keyspace, None if it can."""
+    """Returns why this program cannot use the keyspace: newer, older, or without tables. None if it can."""
     keyspace = driver.target.keyspace
     try:
         missing = pending(cql_files.known(), _read_recorded(driver))
@@ -186,10 +189,10 @@ def migrate(
     with reach() as driver:
         if dry_run:
             return Report(target.keyspace, created, tuple(pending(running.known, _read_recorded(driver))))
-        return Report(target.keyspace, created, *_make_all(driver, options, tell, running))
+        return Report(target.keyspace, created, *_apply_missing(driver, options, tell, running))
 
 
-def _make_all(
+def _apply_missing(
     driver: Driver, options: CassandraOptions, tell: Tell, running: Running
 ) -> tuple[tuple[SchemaMigration, ...], Timing | None]:
     """Applies the missing migrations under a lock, and writes the first timing. Returns both."""
@@ -240,6 +243,7 @@ class _Lock:
             self.transactions.wait(_UNLOCK, (self._owner,))
 
     def renew(self) -> None:
+        """Extends the lock. Raises StoreUnavailable if this run has lost it."""
         holder = self._acquire(self._owner)
         if holder != self._owner:
             raise StoreUnavailable(f"the lock for schema changes is now held by {holder or 'no process'}")
@@ -262,23 +266,23 @@ def _replication(driver: Driver) -> dict[str, str] | None:
     return replication
 
 
-def _check_replication(driver: Driver, wanted: dict[str, str] | None) -> dict[str, str]:
+def _check_replication(driver: Driver, requested: dict[str, str] | None) -> dict[str, str]:
     """Returns the replication for a new keyspace. Raises SettingsError if none was named or the nodes are too few."""
     hosts = driver.hosts()
     centres = {name: sum(host.dc == name for host in hosts) for name in sorted({host.dc for host in hosts})}
     nodes = ", ".join(f"{name} ({count} nodes)" if count > 1 else f"{name} (1 node)" for name, count in centres.items())
-    if wanted is None:
+    if requested is None:
         example = ",".join(f"{name}={min(3, count)}" for name, count in centres.items())
         raise SettingsError(
             f"Keyspace {driver.target.keyspace} does not exist. Give the number of copies to create it with, such as "
             f"--replication {example} (the data centres are: {nodes})."
         )
-    if wanted["class"] == "SimpleStrategy":
+    if requested["class"] == "SimpleStrategy":
         centres = {"replication_factor": len(hosts)}
-    for name, factor in wanted.items():
+    for name, factor in requested.items():
         if name != "class" and int(factor) > centres.get(name, 0):
-            raise SettingsError(f"There are too few nodes for {shown(wanted)}: {nodes}.")
-    return wanted
+            raise SettingsError(f"There are too few nodes for {shown(requested)}: {nodes}.")
+    return requested
 
 
 def _make_keyspace(driver: Driver, options: CassandraOptions, replication: Mapping[str, str]) -> None:
@@ -307,6 +311,7 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
 
 
 def shown(replication: Mapping[str, str]) -> str:
+    """Returns replication as users read it: ``3 copies`` or ``dc1=3, dc2=3``."""
     if replication["class"] == "SimpleStrategy":
         factor = replication["replication_factor"]
         return "1 copy" if factor == "1" else f"{factor} copies"

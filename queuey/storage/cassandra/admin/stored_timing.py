@@ -49,7 +49,10 @@ class Standing(NamedTuple):
 
 
 def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
-    """Writes the timing of a new keyspace and returns it; None if the keyspace has one."""
+    """Writes the timing of a new keyspace and returns it; None if the keyspace has one.
+
+    It is that of one or of several data centres, with the values that settings state.
+    """
     [(present,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if present is not None:
         return None
@@ -61,6 +64,7 @@ def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | Non
 
 
 def standing(driver: Driver, options: CassandraOptions) -> Standing:
+    """Reads the timing and the measurements. Raises SettingsError if the keyspace has no timing."""
     [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if text is None:
         raise SettingsError("The keyspace has no timing; run `queuey migrate`.")
@@ -76,7 +80,10 @@ def change(
     tell: Tell,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Changes the timing of all processes, in two steps. If it is stopped, the same call continues."""
+    """Changes the timing of all processes, in two steps, and waits between them. If stopped, the same call continues.
+
+    Raises StoreUnavailable if another command changes it meanwhile.
+    """
     stored = standing(driver, options).stored
     if stored.settled and stored.kept == wanted:
         tell("nothing to change")
@@ -107,6 +114,7 @@ def _count_centres(driver: Driver) -> int:
 
 
 def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
+    """Replaces the stored timing; returns False if it is not ``old`` any more."""
     text, expected = encode(new), None if old is None else encode(old)
     return (
         LightweightTransactions(driver, options, driver.calls.deadline.clock)

@@ -129,10 +129,13 @@ class GarbageCollector:
         self.reaped = 0
         """Number of pending deletes whose messages were removed."""
         if options.reap_interval is not None:
-            driver.loop.call(driver.loop.later, options.reap_interval, self._begin)
+            driver.loop.call(driver.loop.later, options.reap_interval, self._begin_run)
 
     async def run(self) -> int:
-        """Processes the pending deletes that are old enough. Returns how many had messages to remove."""
+        """Processes the pending deletes that are old enough. Returns how many had messages to remove.
+
+        A failed one stays for the next run; the third failure is raised.
+        """
         before, failures = self.reaped, 0
         ticks = self._clock.now() - round(self._options.reap_after * TICKS_PER_SECOND)
         for shard in range(SHARDS):
@@ -157,22 +160,23 @@ class GarbageCollector:
                         )
         return self.reaped - before
 
-    def _begin(self) -> None:
+    def _begin_run(self) -> None:
         if not self._closing.is_set():
-            self._driver.calls.begin(self.run(), self._ended, Call())
+            self._driver.calls.begin(self.run(), self._end_run, Call())
 
-    def _ended(self, _: object, error: Exception | None) -> None:
+    def _end_run(self, _: object, error: Exception | None) -> None:
+        """Logs an error, and plans the next run."""
         if error is not None:
             log.info(
                 "The data of purged and deleted queues could not be removed; garbage collection will try again: %s",
                 error,
             )
         if self._options.reap_interval is not None and not self._driver.calls.is_closed:
-            self._driver.loop.later(self._options.reap_interval, self._begin)
+            self._driver.loop.later(self._options.reap_interval, self._begin_run)
 
     async def _empty(self, pending: PendingDelete) -> None:
         """Removes what no queue uses any more, then the pending delete itself, so that a failure is repeated."""
-        uid, qid = await self._in_use(pending)
+        uid, qid = await self._read_in_use(pending)
         if qid != pending.qid:
             for partition in range(1, pending.partitions + 1):
                 await self._remove_messages(pending, partition)
@@ -183,7 +187,7 @@ class GarbageCollector:
             await self._index.remove(pending.application, pending.name, pending.uid)  # Unless the delete has done so.
         await self._pending_deletes.remove(pending)
 
-    async def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
+    async def _read_in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
         """Returns uid and qid of the queue of that name.
 
         Reads with serial consistency, which first completes or discards a change of the row that is still in doubt. A
@@ -194,6 +198,7 @@ class GarbageCollector:
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
+        """Removes all buckets of a partition, then their records."""
         write = self._options.catalogue_write
         recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
         await self._remove_buckets(pending, part, own_buckets(pending, self._clock.now()))

@@ -79,7 +79,10 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
 
 
 def next_longest_ttl(seconds: int, home_class: int) -> int:
-    """Returns the ``longest_ttl`` to record for a TTL: the next power of two, so that rows rarely change."""
+    """Returns the ``longest_ttl`` to record for a TTL: the next power of two, so that rows rarely change.
+
+    At most the lifetime of the class; raises ValueError if the TTL is longer.
+    """
     max_ttl = bucketing.CLASSES[home_class]
     if seconds > max_ttl:
         raise ValueError(f"class {home_class} holds messages for {max_ttl} s, not {seconds}")
@@ -134,7 +137,7 @@ class QueueCache:
         return len(self._rows)
 
     def get(self, application: str, name: str) -> Row | None:
-        """Returns the row if it was read within C. Never blocks."""
+        """Returns the row if it was read within C. If that is half of C ago, reads it again in the background."""
         row = self._rows.get((application, name))
         if row is None or self._is_closed:
             return None
@@ -153,12 +156,13 @@ class QueueCache:
             raise QueueNotFound(name)
         began = self._clock.boottime()
         rows = await self._driver.ask(Request(FIND, (application, name), self._options.catalogue_read))
-        return self._keep_found((application, name), rows, began)
+        return self._keep_read((application, name), rows, began)
 
     async def young(self, application: str, name: str) -> Row:
         """Reads a row that is young enough for a write. Retries after pauses while the read takes too long.
 
-        The age counts from the beginning of the read, because the row may be as it was then.
+        The age counts from the beginning of the read, because the row may be as it was then. Raises StoreUnavailable if
+        reads still take too long after ``READ_TIMEOUT`` seconds.
         """
         until, pause = self._clock.boottime() + READ_TIMEOUT, FIRST_PAUSE
         while True:
@@ -186,7 +190,7 @@ class QueueCache:
         key, began = (queue.application, queue.name), self._clock.boottime()
         [rows] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
         try:
-            row = self._keep_found(key, rows, began)
+            row = self._keep_read(key, rows, began)
         except QueueNotFound as error:
             raise QueueChanged(queue.name) from error
         # Versions are random, so a row of another version may be older or newer than the caller's.
@@ -250,16 +254,17 @@ class QueueCache:
         if self._is_closed:
             raise StoreClosed("the store is closed")
 
-    def _keep_found(self, key: tuple[str, str], found: Sequence[Any], began: float) -> Row:
+    def _keep_read(self, key: tuple[str, str], rows: Sequence[Any], began: float) -> Row:
         """Keeps a row that was read at ``began``; without one, forgets an older row and raises QueueNotFound."""
-        if not found:
-            self._drop(key, began)
+        if not rows:
+            self._forget_older(key, began)
             raise QueueNotFound(key[1])
-        row = row_of(*key, found[0], began)
+        row = row_of(*key, rows[0], began)
         self.put(row)
         return row
 
-    def _drop(self, key: tuple[str, str], began: float) -> None:
+    def _forget_older(self, key: tuple[str, str], began: float) -> None:
+        """Forgets a row unless it was read after ``began``."""
         present = self._rows.get(key)
         if present is not None and present.read_at <= began:
             self._rows.pop(key)
@@ -271,14 +276,14 @@ class QueueCache:
         self._refreshing.add(key)
         began = self._clock.boottime()
 
-        def done(found: Sequence[Any] | None, error: Exception | None) -> None:
+        def done(rows: Sequence[Any] | None, error: Exception | None) -> None:
             self._refreshing.discard(key)
             if error is not None:
                 return  # The old row expires. The next call that needs a row reads it, and gets the error.
-            if found:
-                self.put(row_of(*key, found[0], began))
+            if rows:
+                self.put(row_of(*key, rows[0], began))
             else:
-                self._drop(key, began)
+                self._forget_older(key, began)
 
         try:
             self._driver.send(Request(FIND, key, self._options.catalogue_read), done)

@@ -71,6 +71,7 @@ class QueueIndex:
     async def slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
+        """Returns up to ``limit`` entries after the given one of each shard."""
         consistency = self._options.catalogue_read
         answers = await self._driver.ask_all(
             [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), consistency) for shard, entry in after]
@@ -94,7 +95,7 @@ class Scan:
         """Returns the next entries in order: ``wanted`` of them, or fewer at the end."""
         entries: list[IndexEntry] = []
         while len(entries) < wanted:
-            await self._fill(entries_per_shard(wanted - len(entries)))
+            await self._refill(entries_per_shard(wanted - len(entries)))
             if not self._heap:
                 break
             while self._heap and len(entries) < wanted:
@@ -105,7 +106,8 @@ class Scan:
                     break  # The next entry may be in this shard.
         return entries
 
-    async def _fill(self, share: int) -> None:
+    async def _refill(self, share: int) -> None:
+        """Reads up to ``share`` further entries of each shard that has none in the heap."""
         empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
         slices = await self._index.slices(self._application, empty, share)
         for (shard, _), entries in zip(empty, slices, strict=True):

@@ -200,6 +200,7 @@ class Delayed:
         self._made: dict[float, tuple[int, int]] = {}
 
     def generate(self, delay: float) -> Position:
+        """Returns an id at the due time, but not below ``lowest``; ids of one delay follow tick by tick."""
         low, count = self._made.get(delay) or (ids.random_low(), 0)
         self._made[delay] = low, count + 1
         return max(self._now + round(delay * TICKS_PER_SECOND), self._lowest) + count, low

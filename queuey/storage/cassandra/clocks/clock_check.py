@@ -172,7 +172,8 @@ class ClockCheck:
     def apply_round(self, answers: Mapping[str, Interval], began: float | None = None, there: int = 1) -> None:
         """Applies a round of answers by coordinator; ``there``: number of coordinators.
 
-        Concludes nothing unless half of them answered: one may run on this very machine.
+        Concludes nothing unless half of them answered: one may run on this very machine. Calls ``jumped`` if ids made
+        before may have been late.
         """
         if not answers:
             return
@@ -185,7 +186,7 @@ class ClockCheck:
         with self._lock:
             known_before = self._add_answers(answers)
             if 2 * len(answers) >= there:
-                self._rank(answers, there)
+                self._rank_coordinators(answers, there)
                 self._conclude(answers, began, known_before)
             self._set_sound_until()
 
@@ -240,7 +241,10 @@ class ClockCheck:
         self._sound_until = self._clock.since_boot() + round(remaining * 1e9)
 
     def agrees(self, coordinator: str, answer: Interval) -> bool:
-        """Applies the answer to a light check; returns whether it proves the clock right."""
+        """Applies the answer to a light check; returns whether it proves the clock right.
+
+        If a clock has jumped, the clock is not sound until the next round.
+        """
         with self._lock:
             before = self._known_before.get(coordinator)
             if before is None:
@@ -330,8 +334,11 @@ class ClockCheck:
         self._median = median_of(self._known.values(), now)
         return before
 
-    def _rank(self, answers: Mapping[str, Interval], nodes: int) -> None:
-        """Chooses the coordinators of light checks: those that answered and whose clocks are right, fastest first."""
+    def _rank_coordinators(self, answers: Mapping[str, Interval], nodes: int) -> None:
+        """Chooses the coordinators of light checks: those that answered and whose clocks are right, fastest first.
+
+        Also notes which coordinators' clocks are ``off``.
+        """
         median = statistics.median(interval.middle for interval in self._known.values())
         red = RED * self._difference() * 1e9
         self.off = tuple(

@@ -54,6 +54,7 @@ _FIRST_VALUE = 20
 
 
 def decode_time(body: bytes) -> Rows:
+    """Returns one row with the time, in ticks since the epoch of UUIDs."""
     low, middle, high = _time_at(body, _FIRST_VALUE)
     return [((high & 0x0FFF) << 48 | middle << 32 | low,)]
 
@@ -92,7 +93,7 @@ class LightChecks:
         """Adds a callback to the check of the loop's next turn; it gets None, or why writes are refused."""
         self._waiting.append(told)
         if len(self._waiting) == 1:
-            self._driver.loop.soon(self._check)
+            self._driver.loop.soon(self._begin_check)
 
     def notify(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
         for callback in waiting:
@@ -101,7 +102,7 @@ class LightChecks:
             except Exception:
                 log.exception("The result of a write could not be delivered.")
 
-    def _check(self) -> None:
+    def _begin_check(self) -> None:
         waiting, self._waiting = self._waiting, []
         check = _Check(waiting, self._judge)
         for _ in range(check.left):
@@ -205,7 +206,7 @@ class ClockWatch:
         ``since``: a round that began at this boot time or later is enough; None asks for a new one.
         """
         if since is None or not self._clock_check.sound(since):
-            await called(lambda done: self._check(partial(done, None)))
+            await called(lambda done: self._join_round(partial(done, None)))
         return self._clock_check.sound(-math.inf if since is None else since)
 
     def sound(self, now: float | None = None) -> bool:
@@ -233,14 +234,14 @@ class ClockWatch:
         return self._clock_check.sound() and minted > self._clock_check.wrong_until
 
     async def require(self) -> None:
-        """Makes sure that the clock is sound and the stored times are fresh; asks if necessary."""
+        """Makes sure that the clock is sound and the stored times are fresh: asks if necessary, and raises if not."""
         if not self._clock_check.sound() and not await self.check():
             raise self.refusal()
         if not self._timing.fresh(self._clock.boottime()) and await self._timing.renew(self._driver) is not None:
             raise self._timing.refusal()
 
     async def confirm(self, arrived: float) -> None:
-        """Checks the clock before a write is acknowledged, by asking all coordinators."""
+        """Checks the clock before a write is acknowledged, by asking all coordinators. Raises if it is not right."""
         await called(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
 
     def confirm_soon(self, done: Told) -> None:
@@ -260,10 +261,13 @@ class ClockWatch:
         if self._clock_check.sound(arrived):
             done(None)
         else:
-            self._check(partial(self._conclude, arrived, attempts - 1, done))
+            self._join_round(partial(self._conclude, arrived, attempts - 1, done))
 
     def _conclude(self, arrived: float, attempts: int, done: Told, _error: StoreUnavailable | None) -> None:
-        """Continues after a round. Begins another one unless that was good or the attempts are used up."""
+        """Answers after a round that was good, or with the refusal; otherwise begins another round after a pause.
+
+        Refuses if attempts or time are used up, or if the clock is off.
+        """
         if self._clock_check.sound(arrived):
             done(None)
         elif not attempts or self._clock_check.refusing or self._clock.boottime() - arrived > MAX_CONFIRM_TIME:
@@ -272,7 +276,7 @@ class ClockWatch:
             self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
 
     def _ask_again(self) -> None:
-        """Begins a round unless one is under way, and sets the timer for the next."""
+        """Begins a round unless one is under way, calls ``beat``, and sets the timer for the next."""
         # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
         self._loop.later(seconds, self._ask_again)
@@ -283,7 +287,7 @@ class ClockWatch:
         except Exception:
             log.exception("Comparing the clock with the clocks of the Cassandra nodes failed.")
 
-    def _check(self, done: Told) -> None:
+    def _join_round(self, done: Told) -> None:
         """Adds a callback for the end of the next round, which begins now unless one is under way."""
         self._waiting.append(done)
         if self._round is None:
@@ -299,11 +303,11 @@ class ClockWatch:
         with self._driver.calls.deadline.running(Call()):
             for node in nodes:
                 request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
-                self._driver.send(request, partial(self._received, current, node, self._clock.since_boot()))
+                self._driver.send(request, partial(self._measure_answer, current, node, self._clock.since_boot()))
         # Without a callback if a node has stopped or the driver is closed.
         self._loop.later(self.timeout + CALLBACK_DELAY if nodes else 0.0, partial(self._end, current))
 
-    def _received(
+    def _measure_answer(
         self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
         answer = None

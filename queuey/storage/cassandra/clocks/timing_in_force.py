@@ -46,6 +46,10 @@ class TimingInForce:
         return self.stored.kept.clock_difference
 
     def fresh(self, at: float) -> bool:
+        """Returns whether the timing may be used at a boot time: it was read within LEASE and is usable.
+
+        Always true if the keyspace's timing is not followed.
+        """
         return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
 
     def patience(self) -> float:
@@ -95,7 +99,7 @@ class TimingInForce:
 
 
 def compare(stated: Mapping[str, float], stored: StoredTiming) -> None:
-    """Refuses settings that differ from the stored timing. During a change, both sets are allowed."""
+    """Raises SettingsError if settings differ from the stored timing. During a change, both sets are allowed."""
     for name, value in stated.items():
         stored_values = [timing.values().get(name, value) for timing in (stored.kept, stored.assumed)]
         if value not in stored_values:
@@ -173,6 +177,7 @@ class DurationHistogram:
         return Tail(total, _quantile(counts, total, 0.99, longest), _quantile(counts, total, 0.999, longest), longest)
 
     def _rotate(self) -> None:
+        """Begins new counts after a SPAN; the previous ones are kept for another."""
         if (now := self._clock.boottime()) - self._since > SPAN:
             stale = now - self._since > 2 * SPAN
             self._before = [0] * BUCKETS if stale else self._now

@@ -110,7 +110,7 @@ class Driver:
         self._closed = threading.Event()
         self.requests = 0
         """Number of requests made, for tests and metrics. Not exact under threads."""
-        self._thread = threading.Thread(target=self._connect, name="queuey-cassandra", daemon=True)
+        self._thread = threading.Thread(target=self._keep_connected, name="queuey-cassandra", daemon=True)
         self._thread.start()
 
     # Connecting
@@ -135,16 +135,19 @@ class Driver:
         client.close()
 
     def _follow(self) -> None:
+        """Passes the present cluster to the client, if there is one."""
         if self._client is not None:
             self._client.follow(self._cluster)
 
     def ready(self, timeout: float) -> bool:
+        """Waits until requests may be sent, up to ``timeout`` seconds. Returns whether they may."""
         return self._ready.wait(timeout)
 
     def problem(self) -> str | None:
+        """Returns why requests cannot be sent, or None if they can."""
         return None if self._usable else self._problem
 
-    def _connect(self) -> None:
+    def _keep_connected(self) -> None:
         """Runs in the driver's thread until ``close``: at intervals, reconnects, verifies, and updates the client."""
         while not self._closed.is_set():
             has_moved = self._session is None or self._has_moved()
@@ -277,7 +280,7 @@ class Driver:
         cluster = self._cluster
         keyspace = None if cluster is None else cluster.metadata.keyspaces.get(self.target.keyspace)
         if keyspace is None:
-            raise self._refusal()
+            raise self._make_refusal()
         known_strategy, copies = self._copies
         strategy = keyspace.replication_strategy
         if strategy is not known_strategy:  # A new object after each change; every read comes here.
@@ -293,6 +296,7 @@ class Driver:
     # Requests
 
     def prepare(self, statements: Iterable[Statement]) -> None:
+        """Prepares statements now, which may block, so that later requests need not."""
         try:
             for statement in statements:
                 self._prepare(self._open_session(), statement)
@@ -320,13 +324,13 @@ class Driver:
                 self._send_conditional_batch(statement, request.timeout, done)
             else:
                 reads = request.statement.reads
-                timeout = self._patience(request.timeout, reads=reads)
+                timeout = self._timeout_in_call(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
         except _NotPreparedError:
             work = partial(self._within, self._deadline.call, self.send, request, done)
-            _in_thread(work, partial(done, None), self._preparer)
+            _run_in_thread(work, partial(done, None), self._preparer)
         except _FAILURES as error:
-            done(None, _failure(error, reads=request.statement.reads))
+            done(None, _make_failure(error, reads=request.statement.reads))
 
     def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
         """Calls ``send`` as part of ``call``, whatever call this thread is making."""
@@ -341,6 +345,8 @@ class Driver:
 
     async def ask_all(self, requests: Sequence[Request | Encoded], *, most: int = MAX_IN_FLIGHT) -> list[Rows]:
         """Sends requests concurrently, ``most`` at a time; returns the rows of each.
+
+        After an error, sends no further ones.
 
         Raises:
             StoreUnavailable: A request failed. ``InDoubt``: a write's result is unknown, or only some were applied.
@@ -371,6 +377,7 @@ class Driver:
             self.send(request, partial(end, number))
 
     def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
+        """Sends a request and blocks until its rows have arrived."""
         return self.calls.run(self.ask(Request(statement, values, consistency, **how)))
 
     def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
@@ -398,7 +405,7 @@ class Driver:
                 routing_key=request.routing_key,
                 address=request.host,
                 metadata=prepared.result_metadata if reads else None,
-                timeout=self._patience(None, reads=reads) if request.timeout is None else request.timeout,
+                timeout=self._timeout_in_call(None, reads=reads) if request.timeout is None else request.timeout,
                 decode=request.decode,
                 done=done,
                 driver_fallback=driver_fallback,
@@ -418,7 +425,7 @@ class Driver:
                 opcode=protocol.BATCH,
                 body=protocol.conditional_batch(statement),
                 routing_key=statement.routing_key,
-                timeout=self._patience(timeout, reads=False),
+                timeout=self._timeout_in_call(timeout, reads=False),
                 done=done,
                 driver_fallback=driver_fallback,
                 into_loop=self.loop.call,
@@ -433,7 +440,7 @@ class Driver:
         if client is not None and asyncio._get_running_loop() is client.loop:  # noqa: SLF001 - the quick form of get_running_loop
             client.send(request)
         elif self.loop.is_here or self._closed.is_set():
-            request.finish(None, self._refusal())
+            request.finish(None, self._make_refusal())
         else:
             self.loop.soon(self._send_over_client, request)
 
@@ -454,12 +461,12 @@ class Driver:
         try:
             session = self._open_session()
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
-                refuse = lambda error: done(None, _failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
-                _in_thread(partial(send, attempts=attempts), refuse)
+                refuse = lambda error: done(None, _make_failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
+                _run_in_thread(partial(send, attempts=attempts), refuse)
                 return
             future = session.execute_async(statement, timeout=timeout, host=self._find_host(host), paging_state=page)
         except _FAILURES as error:
-            done(None, _failure(error, reads=reads, attempts=attempts))
+            done(None, _make_failure(error, reads=reads, attempts=attempts))
             return
         hosts = future.attempted_hosts
         # The driver calls back for each attempt, so twice if one is speculative. The callbacks must not keep the future
@@ -482,8 +489,11 @@ class Driver:
 
         future.add_callbacks(answered, failed)
 
-    def _patience(self, timeout: float | None, *, reads: bool) -> float:
-        """Returns a request's timeout in seconds within the call's remaining time. Marks a write's call as sent."""
+    def _timeout_in_call(self, timeout: float | None, *, reads: bool) -> float:
+        """Returns a request's timeout within the call's remaining time, and marks a write's call as sent.
+
+        Raises if no time remains.
+        """
         seconds = self._deadline.left(self._options.timeout if timeout is None else timeout)
         if not reads:
             self._deadline.sent()
@@ -493,10 +503,10 @@ class Driver:
         """Returns the session. Raises unless it is verified, or this thread is verifying it."""
         session = self._session
         if session is None or not (self._usable or self._deadline.call is self._verifying):
-            raise self._refusal()
+            raise self._make_refusal()
         return session
 
-    def _refusal(self) -> StoreUnavailable:
+    def _make_refusal(self) -> StoreUnavailable:
         if self._closed.is_set():
             return StoreClosed("the store is closed")
         return StoreUnavailable(self._problem)
@@ -518,10 +528,12 @@ class Driver:
         return prepared
 
     def _text_of(self, query_id: bytes) -> str | None:
+        """Returns the CQL text of a prepared statement, or None if it is not known."""
         statements = list(self._prepared.values())
         return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
 
     def _find_host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
+        """Returns the driver's host, or None without an address. Raises StoreUnavailable if there is no such node."""
         if address is None:
             return None
         cluster = self._cluster
@@ -532,7 +544,7 @@ class Driver:
         raise StoreUnavailable(f"Cassandra has no node {address}")
 
 
-def _in_thread(
+def _run_in_thread(
     work: Callable[[], object], refuse: Callable[[Exception], object], threads: ThreadPoolExecutor | None = None
 ) -> None:
     """Runs work that would block this thread's event loop in another thread; ``refuse`` gets its error."""
@@ -549,7 +561,7 @@ def _in_thread(
         refuse(StoreClosed("the event loop of the store is ending"))
 
 
-def _failure(error: Exception, *, reads: bool, attempts: int = 0) -> StoreUnavailable:
+def _make_failure(error: Exception, *, reads: bool, attempts: int = 0) -> StoreUnavailable:
     """Returns the error of a request that could not be sent; ``attempts`` nodes may have it already."""
     if not isinstance(error, StoreUnavailable):
         return translate(error, reads=reads, attempts=attempts)
@@ -573,7 +585,10 @@ def connected(
     keyspace: bool = True,
     driver: Callable[..., Driver] = Driver,
 ) -> Iterator[Driver]:
-    """Opens a driver for an administration command, and closes it afterwards."""
+    """Opens a driver for an administration command, and closes it afterwards.
+
+    Raises StoreUnavailable if it is not ready ``within`` seconds.
+    """
     opened = driver(target, options, keyspace=keyspace)
     try:
         if not opened.ready(within):

@@ -48,7 +48,10 @@ class TooManyDead(StoreUnavailable):
 
 
 def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
-    """Returns the store's error for a driver error; ``attempts``: number of nodes that were given the request."""
+    """Returns the store's error for a driver error; ``attempts``: number of nodes that were given the request.
+
+    It is :class:`InDoubt` for a write that a node may have applied, and :class:`TooManyDead` for a failed read.
+    """
     outcome: Outcome = "none" if reads or _without_effect(error, attempts) else "unknown"
     message = f"Cassandra {_describe(error)}"
     if isinstance(error, ReadFailure):
@@ -64,7 +67,8 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
 def worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False) -> StoreUnavailable:
     """Returns the error to raise for several: one with an unknown outcome first, :class:`TooManyDead` last.
 
-    A smaller request would avoid :class:`TooManyDead`.
+    A smaller request would avoid :class:`TooManyDead`. ``some_made``: other writes succeeded, so the outcome becomes
+    unknown.
     """
     chosen = max(errors, key=lambda error: (error.outcome == "unknown", not isinstance(error, TooManyDead)))
     if not some_made or chosen.outcome == "unknown":

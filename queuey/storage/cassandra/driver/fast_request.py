@@ -217,7 +217,10 @@ class InFlight:
                 request.finish(None, translate(error, reads=request.reads, attempts=request.asked))
 
     def _may_ask_another(self, request: FastRequest) -> bool:
-        """Returns whether to send a request to a second node: always if the first node answers nothing at all."""
+        """Returns whether to send a request to a second node: always if the first node answers nothing at all.
+
+        Otherwise spends a second attempt that was saved up, if there is one.
+        """
         if self._last_answer(request.host) < request.began:
             return True
         if self._spare < 1.0:

@@ -110,10 +110,10 @@ class StoreLoop:
         self._calls.append((call, args))
         if not self._is_waking:
             self._wake()
-        if self._is_ended and self._is_left((call, args)):
+        if self._is_ended and self._take_back((call, args)):
             raise StoreClosed("the store is closed")
 
-    def _is_left(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
+    def _take_back(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
         """Removes a call that came too late for the thread that closed the store. Returns whether it did."""
         try:
             self._calls.remove(entry)
@@ -145,7 +145,7 @@ class StoreLoop:
         """Makes a timer's call, once. Does nothing in a loop that was replaced."""
         if self.is_here and number in self._timers:
             _, call = self._timers.pop(number)
-            _make(call)
+            _make_logged(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Enters a loop in its thread and sets all pending timers there, unless the loop was replaced before."""
@@ -166,7 +166,7 @@ class StoreLoop:
             self._wake()
 
     def close(self) -> None:
-        """Makes all pending calls, and ends the loop if it is the store's own."""
+        """Makes all pending calls and those of timers, and ends the loop if it is the store's own."""
         if not self._is_closed:
             self._is_closed = True
             self._replace(None)
@@ -193,6 +193,7 @@ class StoreLoop:
                 loop.call_soon_threadsafe(self._make_calls)
 
     def _make_calls(self) -> None:
+        """Makes the pending calls, unless the loop was replaced: then the new one makes them."""
         if not self.is_here:
             return  # The loop has changed; the new one makes the calls.
         self._is_waking = False
@@ -202,9 +203,10 @@ class StoreLoop:
         """Makes the calls pending at this moment; those added meanwhile wait for the next turn."""
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
-            _make(call, *args)
+            _make_logged(call, *args)
 
     def _start(self) -> asyncio.AbstractEventLoop:
+        """Starts a loop of the store's own in a new thread, and makes it the store's."""
         self._loop, self._end_own = _started()
         self._loop.call_soon_threadsafe(self._begin, self._loop)
         return self._loop
@@ -255,7 +257,7 @@ class StoreLoop:
         self.on_fork()
 
 
-def _make(call: Callable[..., object], *args: object) -> None:
+def _make_logged(call: Callable[..., object], *args: object) -> None:
     """Makes a call; logs its error."""
     try:
         call(*args)
@@ -361,7 +363,7 @@ class Calls:
             running.done(value, error)
 
     def _remove(self, running: _Running) -> bool:
-        """Returns whether the call was still under way: only one of several threads may end it."""
+        """Removes a call. Returns whether it was still under way: only one of several threads may end it."""
         try:
             self._running.remove(running)
         except KeyError:
@@ -369,7 +371,10 @@ class Calls:
         return True
 
     def close(self, timeout: float) -> None:
-        """Refuses new calls, waits for calls that are under way, and gives up the rest. Idempotent."""
+        """Refuses new calls, waits for those under way, and fails the rest with ``StoreClosed``. Idempotent.
+
+        Waits up to ``timeout`` seconds, but not in the loop's thread.
+        """
         self.is_closed = True
         ends, pause = self.deadline.clock() + timeout, threading.Event()
         while self._running and not self.loop.is_here and self.deadline.clock() < ends:
@@ -378,7 +383,8 @@ class Calls:
             is_awaited = running.is_part or not running.call.is_given_up
             outcome = running.call.give_up()
             if self._remove(running) and is_awaited:
-                _make(running.done, None, StoreClosed("the store was closed before the call ended", outcome=outcome))
+                error = StoreClosed("the store was closed before the call ended", outcome=outcome)
+                _make_logged(running.done, None, error)
 
 
 class _Running:

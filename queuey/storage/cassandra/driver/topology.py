@@ -53,7 +53,7 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
 
         The driver refuses all requests while the socket accepts no bytes, which happens briefly after each long body.
         """
-        return self._takes_all or self._waiting() < MAX_WAITING_BYTES
+        return self._takes_all or self._count_waiting_bytes() < MAX_WAITING_BYTES
 
     @_socket_writable.setter
     def _socket_writable(self, value: bool) -> None:
@@ -62,11 +62,11 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
     def handle_write(self, *event: Any) -> Any:  # noqa: ANN401 - the event loop's
         # The driver marks the socket writable again only after it has refused requests.
         sent = super().handle_write(*event)
-        if not self._takes_all and not self._waiting():
+        if not self._takes_all and not self._count_waiting_bytes():
             self._takes_all = True
         return sent
 
-    def _waiting(self) -> int:
+    def _count_waiting_bytes(self) -> int:
         with self._deque_lock:
             return sum(map(len, self.deque))
 
@@ -159,6 +159,7 @@ def addresses_of(target: DataCentreTarget) -> frozenset[str]:
 
 
 def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
+    """Returns the copies by data centre; under an empty name if the strategy knows no data centres."""
     factors = getattr(strategy, "dc_replication_factors_info", None)
     if factors is None:
         return {"": int(strategy.replication_factor)}
@@ -166,6 +167,7 @@ def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver'
 
 
 def tls(options: CassandraOptions) -> ssl.SSLContext | None:
+    """Returns the context of encrypted connections, None if no option asks for them."""
     if not (options.tls or options.tls_ca or options.tls_cert):
         return None
     context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))

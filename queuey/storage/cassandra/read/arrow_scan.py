@@ -142,7 +142,7 @@ def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
     body, starts, stride = page
     if not len(starts):
         return NOTHING[bodies]
-    if stride and (columns := _columns_alike(body, len(starts), stride, bodies=bodies)) is not None:
+    if stride and (columns := _make_uniform_columns(body, len(starts), stride, bodies=bodies)) is not None:
         return columns
     words = np.ndarray((len(body) - 7,), ">u8", body, 0, (1,))
     sizes = np.ndarray((len(body) - 3,), ">i4", body, 0, (1,))
@@ -157,12 +157,14 @@ def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
         if not len(starts):
             return NOTHING[bodies]
     texts = (
-        [_cut(body, starts + _ID_AND_SIZE, body_ends), _metas(body, body_ends + 4 + _EXPIRES, sizes)] if bodies else []
+        [_cut_column(body, starts + _ID_AND_SIZE, body_ends), _make_metas(body, body_ends + 4 + _EXPIRES, sizes)]
+        if bodies
+        else []
     )
-    return _columns(words[starts + 4], words[starts + 12], words[body_ends + 4], *texts)
+    return _make_columns(words[starts + 4], words[starts + 12], words[body_ends + 4], *texts)
 
 
-def _columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> Columns:
+def _make_columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> Columns:
     high = high.astype(np.uint64)
     ticks = ((high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32).astype(np.int64)
     low = (low.astype(np.uint64) ^ FLIP).view(np.int64)
@@ -170,7 +172,7 @@ def _columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> Colum
     return Columns(ticks, low, pa.RecordBatch.from_arrays(columns, schema=SCHEMA if texts else PLACES))
 
 
-def _columns_alike(body: bytes, count: int, stride: int, *, bodies: bool) -> Columns | None:
+def _make_uniform_columns(body: bytes, count: int, stride: int, *, bodies: bool) -> Columns | None:
     """Returns the columns of rows whose values have the same lengths, or None if a value is missing.
 
     Each column is a slice of a table, so no row is visited.
@@ -189,28 +191,28 @@ def _columns_alike(body: bytes, count: int, stride: int, *, bodies: bool) -> Col
         return None
     fixed = [numbers(4), numbers(12), numbers(body_end + 4).view(">i8")]
     if not bodies:
-        return _columns(*fixed)
+        return _make_columns(*fixed)
     at = body_end + 4 + _EXPIRES
     metas = table[:, at + 4 : at + 4 + max(0, length(at))]
     nothing = metas.shape[1] == 0 or (metas.shape[1] == 1 and not metas.any())
     meta = pa.nulls(count, pa.binary()) if nothing else rows_as_bytes(np.ascontiguousarray(metas))
     if not nothing and metas.shape[1] == 1 and not metas.all():  # Some values are null, although the lengths are equal.
         return None
-    return _columns(*fixed, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE:body_end])), meta)
+    return _make_columns(*fixed, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE:body_end])), meta)
 
 
-def _metas(body: bytes, at: Array, sizes: Array) -> pa.Array:
+def _make_metas(body: bytes, offsets: Array, sizes: Array) -> pa.Array:
     """Returns the column ``meta``; a value that only marks the body as text becomes null."""
-    lengths = sizes[at].astype(np.int64)
+    lengths = sizes[offsets].astype(np.int64)
     octets = np.frombuffer(body, np.uint8)
-    first = octets[np.minimum(at + 4, len(body) - 1)]
+    first = octets[np.minimum(offsets + 4, len(body) - 1)]
     nothing = (lengths <= 0) | ((lengths == 1) & (first == 0))
     if nothing.all():
-        return pa.nulls(len(at), pa.binary())
-    return _cut(body, at + 4, at + 4 + np.maximum(lengths, 0), nothing)
+        return pa.nulls(len(offsets), pa.binary())
+    return _cut_column(body, offsets + 4, offsets + 4 + np.maximum(lengths, 0), nothing)
 
 
-def _cut(body: bytes, starts: Array, ends: Array, nothing: Array | None = None) -> pa.Array:
+def _cut_column(body: bytes, starts: Array, ends: Array, nothing: Array | None = None) -> pa.Array:
     """Returns the pieces of an answer between each start and end as a column.
 
     Arrow views the whole answer as a column in which these pieces and the gaps between them alternate, and copies every
@@ -266,12 +268,13 @@ class Pace:
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
     def record_page(self, page: ScanPage) -> None:
+        """Sets the rows of the next page by the size of this one's, at most ``MAX_GROWTH_RATIO`` times as many."""
         if len(page.starts):
             fit = self._bytes * len(page.starts) // len(page.body)
             self.rows = max(1, min(self._most, fit, MAX_GROWTH_RATIO * max(self.rows, len(page.starts))))
 
     def reduce(self, failed: Probe) -> bool:
-        """Requests fewer rows after a failed large request: bodies may have become larger. Returns whether it does."""
+        """Requests fewer rows after a request failed; bodies may have become larger. Returns False if it was small."""
         if failed.limit <= FIRST_ROWS:
             return False
         self.rows = max(1, failed.limit // MAX_GROWTH_RATIO)
@@ -326,12 +329,13 @@ class Stream:
         self._reading.driver.send(Encoded(*sent, self._reading.consistency, lambda body: [body]), done)
 
     def fill(self) -> None:
+        """Waits until the stream has rows or has ended. Raises the error of a small request."""
         while self.end < self._upper and not len(self._columns):
             self.ask()
             self._add_answer(*self._answers.get())
 
     def _add_answer(self, probe: Probe, answer: Rows | StoreUnavailable) -> None:
-        """Adds a page and requests the next. After a failure, the same range is requested in smaller pieces."""
+        """Adds a page and requests the next. After a failure, requests become smaller; raises if they are small."""
         self._is_requested = False
         if isinstance(answer, TooManyDead):
             self._span.narrow([probe])
@@ -410,18 +414,19 @@ def merged(parts: Sequence[Columns]) -> Columns | None:
     return Columns(ticks[new], low[new], batch)
 
 
-def alive(found: Columns, now: int) -> Columns:
-    is_alive = found.batch.column(2).to_numpy() > now
+def alive(rows: Columns, now: int) -> Columns:
+    """Returns the rows that have not expired by ``now``."""
+    is_alive = rows.batch.column(2).to_numpy() > now
     if is_alive.all():
-        return found
-    return Columns(found.ticks[is_alive], found.low[is_alive], found.batch.filter(pa.array(is_alive)))
+        return rows
+    return Columns(rows.ticks[is_alive], rows.low[is_alive], rows.batch.filter(pa.array(is_alive)))
 
 
-def named(found: Columns) -> dict[int, tuple[str | None, bytes]]:
+def named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
     """Returns the name, and ``meta`` without the name, of each row that was written as the value of a name."""
-    if found.batch.num_columns < len(SCHEMA):
+    if columns.batch.num_columns < len(SCHEMA):
         return {}
-    metas = found.batch.column(_META)
+    metas = columns.batch.column(_META)
     if metas.null_count == len(metas):
         return {}
     marked = pc.fill_null(pc.greater(pc.binary_slice(metas, 0, 1), BYTES), False)  # noqa: FBT003 - Arrow's
@@ -429,13 +434,13 @@ def named(found: Columns) -> dict[int, tuple[str | None, bytes]]:
     return {int(row): message_codec.unmarked(metas[int(row)].as_py()) for row in rows}
 
 
-def unnamed(found: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
+def unnamed(rows: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
     """Returns the rows with the users' columns, without named rows that are not in ``shown``."""
-    metas = found.batch.column(_META).to_pylist()
+    metas = rows.batch.column(_META).to_pylist()
     for row, (_, meta) in marked.items():
         metas[row] = None if meta == TEXT else meta
-    columns = [*found.batch.columns[:_META], pa.array(metas, pa.binary())]
-    is_shown = np.ones(len(found), bool)
+    columns = [*rows.batch.columns[:_META], pa.array(metas, pa.binary())]
+    is_shown = np.ones(len(rows), bool)
     is_shown[[row for row in marked if row not in shown]] = False
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA).filter(pa.array(is_shown))
-    return Columns(found.ticks[is_shown], found.low[is_shown], batch)
+    return Columns(rows.ticks[is_shown], rows.low[is_shown], batch)

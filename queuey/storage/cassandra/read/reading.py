@@ -108,7 +108,7 @@ class EmptyRanges:
                 self._ranges.popitem(last=False)
 
     def shorten(self, key: Key, source: BucketSource, lower: Position) -> BucketSource:
-        """Returns a source without the known empty range at ``lower``, if there is one."""
+        """Returns the source with a higher lowest position, if a known empty range begins its part above ``lower``."""
         empty = self._ranges.get((*key, source.time_bucket))
         start = max(lower, source.lowest)
         if empty is not None and empty[0] <= start < empty[1]:
@@ -149,7 +149,7 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
         first: Max rows of the requests before any row has arrived (see :func:`room_for`).
         most: Max rows of the requests of any other round.
     """
-    down, sources = requested.descending, _not_empty(extent)
+    down, sources = requested.descending, _select_nonempty(extent)
     nearest = max if down else min
     position, bound = (extent.upper, extent.lower) if down else (extent.lower, extent.upper)
     if is_merged := len(sources) > 1:
@@ -183,7 +183,8 @@ def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: fl
     return Gathered(filling.messages, ids.preceding(bound) if down else bound, more=False)
 
 
-def _not_empty(extent: Extent) -> list[BucketSource]:
+def _select_nonempty(extent: Extent) -> list[BucketSource]:
+    """Returns the sources whose bucket may hold a live message below the extent's upper bound."""
     return [source for source in extent.sources if source.lowest < min(extent.upper, (source.time_bucket.end, LOW_MIN))]
 
 
@@ -192,8 +193,8 @@ class _PageBuilder:
 
     __slots__ = ("_first", "_most", "_requested", "_rest", "_size", "_sized", "messages")
 
-    def __init__(self, wanted: Slice, first: float, most: float) -> None:
-        self._requested = wanted
+    def __init__(self, requested: Slice, first: float, most: float) -> None:
+        self._requested = requested
         self._first = first
         self._most = most
         self._size = self._sized = 0
@@ -205,11 +206,11 @@ class _PageBuilder:
     def probes(self, sources: Sequence[BucketSource], begin: Position, stop: Position) -> list[Probe]:
         """Returns the probes from ``begin`` to ``stop``, in the slice's direction."""
         descending, bodies = self._requested.descending, self._requested.bodies
-        spans = self._spans(sources, stop, begin) if descending else self._spans(sources, begin, stop)
-        limit = self._limit(len(spans))
+        spans = self._find_spans(sources, stop, begin) if descending else self._find_spans(sources, begin, stop)
+        limit = self._choose_limit(len(spans))
         return [Probe(time_bucket, low, high, limit, descending, bodies) for time_bucket, low, high in spans]
 
-    def _spans(
+    def _find_spans(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
     ) -> list[tuple[Bucket, Position, Position]]:
         """Returns the buckets that may hold messages between two positions, with the bounds in each."""
@@ -223,14 +224,20 @@ class _PageBuilder:
         return spans
 
     def window(self, sources: Sequence[BucketSource], begin: Position, bound: Position, narrow: int) -> Position:
-        """Returns the end of the window that begins at ``begin``; ``bound`` is its farthest possible end."""
-        down = self._requested.descending
-        stop = _window(sources, begin, narrow, down=down)
-        if down:
-            return self._near(sources, max(bound, stop), begin)[0]
-        return self._near(sources, begin, _before_next_wide(sources, begin, min(bound, stop)))[1]
+        """Returns the end of the window that begins at ``begin``, at the latest ``bound``.
 
-    def _near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
+        The window has a limited number of buckets (see :func:`_find_window_end`). It ends before the known rest of a
+        bucket, or upwards before a wide bucket, if other buckets may hold messages until then.
+        """
+        down = self._requested.descending
+        stop = _find_window_end(sources, begin, narrow, down=down)
+        if down:
+            return self._shorten_to_rest(sources, max(bound, stop), begin)[0]
+        return self._shorten_to_rest(sources, begin, _before_next_wide(sources, begin, min(bound, stop)))[1]
+
+    def _shorten_to_rest(
+        self, sources: Sequence[BucketSource], start: Position, stop: Position
+    ) -> tuple[Position, Position]:
         """Ends a window where the known rest of a bucket begins, if other buckets may hold messages before that.
 
         The next rows of that bucket were read once; they are not read again until the page reaches them.
@@ -238,7 +245,7 @@ class _PageBuilder:
         rests = [rest for rest in self._rest.values() if start < rest < stop]
         if rests:
             nearer = (max(rests), stop) if self._requested.descending else (start, min(rests))
-            if self._spans(sources, *nearer):
+            if self._find_spans(sources, *nearer):
                 return nearer
         return start, stop
 
@@ -253,7 +260,7 @@ class _PageBuilder:
             elif len(answer) < probe.limit:
                 self._rest[probe.time_bucket] = probe.lower if down else probe.upper
 
-    def _limit(self, time_buckets: int) -> int:
+    def _choose_limit(self, time_buckets: int) -> int:
         """Returns how many rows to request from each bucket: what the page lacks, as far as its bytes allow.
 
         The length of the next rows is unknown; they may be longer than the rows before.
@@ -269,7 +276,7 @@ class _PageBuilder:
         return max(1, int(min(limit, row_budget // max(1, time_buckets))))
 
     def add(self, merged: list[Message]) -> bool:
-        """Adds messages until the page is full. Returns whether it is full."""
+        """Adds messages until the page has its limit or reaches ``max_bytes``. Returns whether it is full."""
         requested = self._requested
         del merged[requested.limit - len(self.messages) :]
         self.messages += merged
@@ -284,12 +291,15 @@ class _PageBuilder:
 
 
 class Span:
-    """The max time that a round covers: unlimited until a range has too many dead rows."""
+    """The max time that a round covers: unlimited until a range has too many dead rows.
+
+    Then it is shortened at each such range, and doubled after each round that was answered.
+    """
 
     ticks: int | None = None
 
     def narrow(self, probes: Sequence[Probe]) -> None:
-        """Limits rounds to a quarter of the time that the probes covered."""
+        """Limits rounds to a quarter of the time that the probes covered. Raises if that is nothing."""
         covered = max(probe.upper for probe in probes)[0] - min(probe.lower for probe in probes)[0]
         self.ticks = covered // 4
         if not self.ticks:
@@ -307,10 +317,11 @@ class Span:
             self.ticks *= 2
 
 
-def _window(sources: Sequence[BucketSource], begin: Position, narrow: int, *, down: bool) -> Position:
-    """Returns the end of the window that begins at ``begin`` and has ``narrow`` narrow buckets (more if they overlap).
+def _find_window_end(sources: Sequence[BucketSource], begin: Position, narrow: int, *, down: bool) -> Position:
+    """Returns the end of the window that begins at ``begin``; without enough buckets to limit it, the end of time.
 
-    ``down``: the window lies below ``begin``, so a bucket's end comes before its start.
+    A window has ``narrow`` narrow buckets and ``MAX_WIDE_BUCKETS`` wide ones (more if they overlap). ``down``: it lies
+    below ``begin``, so a bucket's end comes before its start.
     """
     if len(sources) <= narrow:
         return ids.FIRST if down else _END
@@ -329,7 +340,7 @@ def _window(sources: Sequence[BucketSource], begin: Position, narrow: int, *, do
     return (max(stops) if down else min(stops)), LOW_MIN
 
 
-def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Position) -> Position:
+def _before_next_wide(sources: Sequence[BucketSource], begin: Position, stop: Position) -> Position:
     """Ends the window where the first partly empty wide bucket may hold messages, if other buckets may before.
 
     The page mostly fills before that, and then the wide bucket is not queried.
@@ -337,12 +348,12 @@ def _before_next_wide(sources: Sequence[BucketSource], at: Position, stop: Posit
     starts = [
         lowest
         for time_bucket, lowest in sources
-        if time_bucket.wide and at < lowest < stop and lowest[0] > time_bucket.start
+        if time_bucket.wide and begin < lowest < stop and lowest[0] > time_bucket.start
     ]
     if not starts:
         return stop
     nearest = min(starts)
-    has_earlier = any(lowest < nearest and (time_bucket.end, LOW_MIN) > at for time_bucket, lowest in sources)
+    has_earlier = any(lowest < nearest and (time_bucket.end, LOW_MIN) > begin for time_bucket, lowest in sources)
     return nearest if has_earlier else stop
 
 
@@ -355,11 +366,11 @@ def _merge(
     """
     filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
     if len(filled) == 1:
-        merged = _messages(*filled[0], requested.partition, now)
+        merged = _decode_messages(*filled[0], requested.partition, now)
     else:
         by_position: dict[Position, Message] = {}
         for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.new_ids_only):
-            for message in _messages(probe, answer, requested.partition, now):
+            for message in _decode_messages(probe, answer, requested.partition, now):
                 if probe.time_bucket.new_ids_only and message.position in by_position:
                     continue
                 by_position[message.position] = message
@@ -370,7 +381,7 @@ def _merge(
     return merged
 
 
-def _messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Message]:
+def _decode_messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Message]:
     if not probe.bodies:
         answer = [(data, b"", expires, None) for data, expires in answer]
     return message_codec.messages(answer, partition, now)
@@ -423,7 +434,7 @@ async def run(
         advance(number, None)
     while waiting:
         pending = waiting.copy() if len(waiting) == 1 else _select_fitting(waiting, room)
-        answers = await _answers(driver, keys, pending, consistency)
+        answers = await _send_probes(driver, keys, pending, consistency)
         for number, probes in pending.items():
             rows = answers.pop(number)
             if note is not None and rows is not None and not all(rows):
@@ -464,24 +475,24 @@ def _select_fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, l
     return fitting
 
 
-async def _answers(
-    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str
+async def _send_probes(
+    driver: Driver, keys: Sequence[tuple[int, int]], probes_of: dict[int, list[Probe]], consistency: str
 ) -> dict[int, list[Rows] | None]:
     """Sends all probes together, or one reader after the other if one has too many dead rows. That one gets None."""
-    queries = [query(keys[number], probe, consistency) for number, probes in asked.items() for probe in probes]
+    queries = [query(keys[number], probe, consistency) for number, probes in probes_of.items() for probe in probes]
     try:
         rows = await driver.ask_all(queries)
     except TooManyDead:
-        if len(asked) == 1:
-            return dict.fromkeys(asked)
+        if len(probes_of) == 1:
+            return dict.fromkeys(probes_of)
     else:
-        if len(asked) == 1:
-            return dict.fromkeys(asked, rows)
+        if len(probes_of) == 1:
+            return dict.fromkeys(probes_of, rows)
         answer_iterator = iter(rows)
-        return {number: [next(answer_iterator) for _ in probes] for number, probes in asked.items()}
+        return {number: [next(answer_iterator) for _ in probes] for number, probes in probes_of.items()}
     answers: dict[int, list[Rows] | None] = {}
-    for reader_probes in asked.items():
-        answers |= await _answers(driver, keys, dict([reader_probes]), consistency)
+    for reader_probes in probes_of.items():
+        answers |= await _send_probes(driver, keys, dict([reader_probes]), consistency)
     return answers
 
 

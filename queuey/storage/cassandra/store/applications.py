@@ -175,7 +175,7 @@ class CassandraApplications(Applications):
         while True:
             # Read the entry first: a caller that adds the key again after the removal below gives the entry a new
             # version.
-            entry, stored = await self._named_key(application, key_id)
+            entry, stored = await self._find_named_key(application, key_id)
             read_back = Request(_KEY, (entry.digest,), self._options.catalogue_serial)
             values = entry.digest, stored.version
             if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
@@ -185,7 +185,7 @@ class CassandraApplications(Applications):
     @store_call()
     async def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         while True:
-            entry, stored = await self._named_key(application, key_id)
+            entry, stored = await self._find_named_key(application, key_id)
             token = new_number()
             values = expires, token, entry.digest, stored.version
             if (await self._transactions.run(_EXPIRE_KEY, values, token)).is_done:
@@ -196,7 +196,7 @@ class CassandraApplications(Applications):
         stored = await self._find_digest(digest)
         return None if stored is None else stored.key
 
-    async def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _StoredKey]:
+    async def _find_named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _StoredKey]:
         """Returns a key and its row by application. Raises KeyNotFound unless both rows name each other."""
         entry = await self._find_entry(application, key_id)
         stored = None if entry is None else await self._find_digest(entry.digest)
@@ -238,6 +238,7 @@ def _values(key: Key) -> tuple[Any, ...]:
 
 
 def _own(key: Key, application: str) -> Key:
+    """Returns the key; raises Conflict if it belongs to another application."""
     if key.application != application:
         raise Conflict("This key belongs to another application.")
     return key

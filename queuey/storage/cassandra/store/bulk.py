@@ -69,7 +69,7 @@ class CassandraBulk(Bulk):
         return in_steps(self._scan_arrow(queue, part, bodies=bodies))
 
     async def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
-        return await in_thread(partial(self._extent, queue, part))
+        return await in_thread(partial(self._find_extent, queue, part))
 
     async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         return await in_thread(partial(self._load, queue, messages))
@@ -87,15 +87,15 @@ class CassandraBulk(Bulk):
     def _scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
         """Yields record batches of at most ``part.limit`` rows; before each, checks that the queue has not changed."""
         # The horizon is chosen once, when the scan begins.
-        for columns, _ in self._columns(queue, part, bodies=bodies):
+        for columns, _ in self._read_columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
                 self._run(self._rows.current(queue))
                 yield columns.batch.slice(start, part.limit)
 
-    def _extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+    def _find_extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         """Returns the number of messages in a slice, ``part.limit`` at most, and the position after the last one."""
         count, position = 0, part.lower
-        for columns, end in self._columns(queue, part, bodies=False):
+        for columns, end in self._read_columns(queue, part, bodies=False):
             missing = part.limit - count
             if len(columns) >= missing:
                 last = columns.slice(missing - 1, missing)
@@ -106,7 +106,7 @@ class CassandraBulk(Bulk):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._driver.calls.run(work)
 
-    def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
+    def _read_columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
         """Reads a slice upwards.
 
         Yields:
@@ -133,19 +133,19 @@ class CassandraBulk(Bulk):
             extent = self._reader.extent(row, lookup, remaining_slice, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._run(self._rows.current(queue))
-                yield self._values_shown(row.queue, part, arrow_scan.alive(columns, self._clock.now())), end
+                yield self._show_values(row.queue, part, arrow_scan.alive(columns, self._clock.now())), end
             position = extent.upper
             yield arrow_scan.NOTHING[bodies], position
 
-    def _values_shown(self, queue: Queue, part: Slice, found: Columns) -> Columns:
+    def _show_values(self, queue: Queue, part: Slice, columns: Columns) -> Columns:
         """Removes messages that are not the present value of their name, and the names from the others' metadata."""
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
 
-        named = arrow_scan.named(found)
+        named = arrow_scan.named(columns)
         if not named:
-            return found
+            return columns
         messages: list[Message] = [
-            NamedMessage(int(found.ticks[row]), int(found.low[row]), part.partition, 0, b"", None, name or "")
+            NamedMessage(int(columns.ticks[row]), int(columns.low[row]), part.partition, 0, b"", None, name or "")
             for row, (name, _) in named.items()
         ]
         find = names.find_values(self._parts, queue, message_codec.marked_in(messages))
@@ -153,7 +153,7 @@ class CassandraBulk(Bulk):
         shown_messages = names.values_shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in shown_messages}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
-        return arrow_scan.unnamed(found, named, rows)
+        return arrow_scan.unnamed(columns, named, rows)
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """Writes messages in pieces; before each, checks that the queue has not changed. Returns the number written."""
@@ -161,10 +161,10 @@ class CassandraBulk(Bulk):
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         self._run(self._watch.require())
-        loader = self._loader(self._run(self._rows.current(queue)))
+        loader = self._make_loader(self._run(self._rows.current(queue)))
         written = 0
         for piece in columns.chunked(messages, LOADED_AT_ONCE):
-            self._check(self._run(self._rows.current(queue)), piece, given=True)
+            self._cover_loaded(self._run(self._rows.current(queue)), piece, given=True)
             written += loader.write(piece)
         return written
 
@@ -177,7 +177,7 @@ class CassandraBulk(Bulk):
         self._run(self._watch.require())
         row = self._run(self._rows.current(queue))
         loaded = columns.columns_of(messages)
-        self._check(row, loaded)
+        self._cover_loaded(row, loaded)
         if not loaded:
             return 0
         lowest = int(loaded.ticks.min())
@@ -185,7 +185,7 @@ class CassandraBulk(Bulk):
         now, began = self._clock.both()
         if now >= within.begin:
             raise TooLate(written=False)
-        loader = self._loader(row)
+        loader = self._make_loader(row)
         placed = loader.placed(loaded, now)
         loader.record(placed)
         self._run(self._rows.current(queue))
@@ -206,17 +206,18 @@ class CassandraBulk(Bulk):
         return written
 
     def _window(self, queue: Queue, lowest: int) -> Window:
+        """Returns when messages from ``lowest`` on may be written, by the timing in force; see :func:`window`."""
         self._run(self._watch.require())
         assumed = self._timing.assumed
         delay, difference = self._levels.delay(queue), assumed.clock_difference
         return window(lowest, self._levels.of(queue), delay, difference=difference, age=assumed.row_age)
 
-    def _loader(self, row: Row) -> Loader:
+    def _make_loader(self, row: Row) -> Loader:
         from queuey.storage.cassandra.write.bulk_load import Loader  # noqa: PLC0415 - needs Arrow
 
         return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
 
-    def _check(self, row: Row, messages: MessageColumns, *, given: bool = False) -> None:
+    def _cover_loaded(self, row: Row, messages: MessageColumns, *, given: bool = False) -> None:
         """Refuses messages that cannot be loaded, and extends the queue's row to cover the others.
 
         Also keeps this process from making their ids. ``given``: readers' horizons may have passed their ids.

@@ -112,6 +112,7 @@ class CassandraClaimLogs(ClaimLogs):
                 await self._remove_log(key, head[0][0])
 
     async def _remove_log(self, key: tuple[int, int], last: int | None) -> None:
+        """Removes snapshots and covers of a partition, then the log itself whatever is appended meanwhile."""
         # The log is removed last: as long as it exists, an interrupted removal starts again.
         for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
             await self._driver.ask(Request(statement, key, self._options.catalogue_write))
@@ -136,7 +137,10 @@ def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate
 
 
 async def _read(driver: Driver, key: tuple[int, int], first: int, consistency: str) -> LogPage:
-    """Reads a log from an entry on. If entries were truncated, the page has the snapshot that replaces them."""
+    """Reads a log from an entry on. If entries were truncated, the page has the snapshot that replaces them.
+
+    Raises StoreUnavailable if the snapshot is replaced again and again.
+    """
 
     def entries(first: int) -> Request:
         return Request(_ENTRIES, (*key, first), consistency)
@@ -144,7 +148,7 @@ async def _read(driver: Driver, key: tuple[int, int], first: int, consistency: s
     if first > 1:
         rows = await driver.ask(entries(first))
         if rows and (rows[0][1], rows[-1][1]) == (first, first + len(rows) - 1):
-            return _page(rows)
+            return _make_page(rows)
     for _ in range(_ATTEMPTS):
         head = await driver.ask(Request(_HEAD, key, consistency))
         last, named = head[0][:2] if head else (None, None)
@@ -152,14 +156,14 @@ async def _read(driver: Driver, key: tuple[int, int], first: int, consistency: s
             return LogPage(last or 0, [])
         if named is None or named < first:
             rows = await driver.ask(entries(first))
-            return _page(rows, last)
+            return _make_page(rows, last)
         snapshot, rows = await driver.ask_all([Request(_SNAPSHOT, (*key, named), consistency), entries(named + 1)])
         if snapshot:
-            return _page(rows, last, LogEntry(named, snapshot[0][0]))
+            return _make_page(rows, last, LogEntry(named, snapshot[0][0]))
         # An entry has named another snapshot since the head was read, and this one was removed.
     raise StoreUnavailable("the claim log is replaced faster than it can be read")
 
 
-def _page(found: Rows, last: int = 0, snapshot: LogEntry | None = None) -> LogPage:
-    entries = [LogEntry(number, body) for _, number, body in found]
-    return LogPage(max([last, *(row[0] for row in found[-1:])]), entries, snapshot)
+def _make_page(rows: Rows, last: int = 0, snapshot: LogEntry | None = None) -> LogPage:
+    entries = [LogEntry(number, body) for _, number, body in rows]
+    return LogPage(max([last, *(row[0] for row in rows[-1:])]), entries, snapshot)

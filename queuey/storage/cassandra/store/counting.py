@@ -121,13 +121,14 @@ class Counting:
         return lags
 
     async def _count(
-        self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
+        self, row: Row, parts: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
     ) -> list[Tally]:
         """Counts the messages between two positions of each partition, a few partitions at a time."""
-        tallies = (self._tally(row, Slice(number, lower, upper), now, rough=rough) for number, lower, upper in wanted)
+        slices = (Slice(number, lower, upper) for number, lower, upper in parts)
+        tallies = (self._count_slice(row, part, now, rough=rough) for part in slices)
         return await side_by_side(self._driver.calls, tallies, most=COUNTED_AT_ONCE)
 
-    async def _tally(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
+    async def _count_slice(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
         key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
         lookup = partial(
             self._bucket_index.lookup, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
@@ -147,10 +148,10 @@ class Counting:
         calls = self._driver.calls
         calls.run(self._watch.require())
         for first in range(0, len(queues), MEASURED_TOGETHER):
-            works = map(self._measure, queues[first : first + MEASURED_TOGETHER])
+            works = map(self._measure_queue, queues[first : first + MEASURED_TOGETHER])
             yield from calls.run(side_by_side(calls, works, most=MEASURED_AT_ONCE), long=True)
 
-    async def _measure(self, queue: Queue) -> list[Measure]:
+    async def _measure_queue(self, queue: Queue) -> list[Measure]:
         """Measures each partition that has messages. Returns nothing if the queue was changed or deleted."""
         row = self._rows.held(queue)
         if row is None:
@@ -174,10 +175,10 @@ class Counting:
                     measures.append(measure)
         return measures
 
-    async def _measure_partition(self, row: Row, known: BucketLookup | None, number: int, now: int) -> Measure | None:
+    async def _measure_partition(self, row: Row, lookup: BucketLookup | None, number: int, now: int) -> Measure | None:
         """Measures a partition at once if it has few buckets; otherwise, or with too many dead rows, in steps."""
-        if known is not None:
-            extent = self._reader.extent(row, known, Slice(number, ids.FIRST, END), END, now)
+        if lookup is not None:
+            extent = self._reader.extent(row, lookup, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:
                 reads = self._levels.of(row.queue).reads
                 try:
@@ -200,7 +201,7 @@ class Counting:
         return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
     async def _measure_long(self, row: Row, number: int, now: int) -> Measure | None:
-        """Estimates a partition with very many buckets or dead rows."""
+        """Estimates a partition with very many buckets or dead rows: counts it, and samples the bytes at both ends."""
         [tally] = await self._count(row, [(number, ids.FIRST, END)], now)
         if tally.oldest is None or tally.newest is None:
             return None
@@ -241,7 +242,10 @@ class Estimate:
         self._samples: dict[Bucket, list[int]] = {}
 
     async def count(self, up: Extent, down: Extent, *, rough: bool = False) -> Tally:
-        """Counts the messages of a range, given its extents as seen from below and from above."""
+        """Counts the messages of a range, given its extents as seen from below and from above.
+
+        Exact up to :data:`MAX_LISTED` messages (``rough``: :data:`MAX_ROUGHLY_LISTED`), otherwise estimated.
+        """
         listed = await self._read_ids(up, (MAX_ROUGHLY_LISTED if rough else MAX_LISTED) + 1)
         positions = [message.position for message in listed.messages]
         if not listed.more and up.complete:
@@ -265,7 +269,10 @@ class Estimate:
     async def _count_buckets(
         self, sources: Sequence[BucketSource], bounds: tuple[Position, Position], most: int
     ) -> tuple[int, int]:
-        """Returns the number of messages in narrow buckets, estimated from ``most`` of them, and in wide buckets."""
+        """Returns the number of messages in narrow buckets, estimated from ``most`` of them, and in wide buckets.
+
+        Returns zeros if a bucket has too many dead rows.
+        """
         narrow = sorted(
             (source for source in sources if not source.time_bucket.wide), key=lambda source: source.time_bucket.start
         )
@@ -308,7 +315,7 @@ class Estimate:
                     for bucket_range, limit, answer in zip(ranges, limits, answers, strict=True)
                     if (unread := self._add_answer(bucket_range, limit, answer)) is not None
                 ]
-                limits = [self._rows_to_read(bucket_range) for bucket_range in ranges]
+                limits = [self._choose_more_rows(bucket_range) for bucket_range in ranges]
         if not ranges:
             return self._make_measure(len(self._sizes), sum(self._sizes.values()), self._sizes, exact=True)
         counts = [self._make_count(bucket_range) for bucket_range in ranges]
@@ -316,7 +323,7 @@ class Estimate:
         answers = await self._driver.ask_all([*counts, *ends])
         count, size, read_sizes = len(self._sizes), sum(self._sizes.values()), dict(self._sizes)
         for bucket_range, counted, answer in zip(ranges, answers, answers[len(ranges) :], strict=False):
-            alive = self._alive(answer)
+            alive = self._sizes_of_live(answer)
             read_sizes |= alive
             sample = [*self._samples[bucket_range.time_bucket], *alive.values()]
             count += counted[0][0]
@@ -324,6 +331,7 @@ class Estimate:
         return self._make_measure(count, size, read_sizes, exact=False)
 
     def _make_measure(self, count: int, size: int, seen: dict[Position, int], *, exact: bool) -> Measure | None:
+        """Returns the measure, with the oldest and the newest message that were read; None if none was read."""
         if not seen:
             return None
         return Measure(self._key[1], count, size, exact, min(seen), max(seen))
@@ -343,7 +351,7 @@ class Estimate:
 
     def _add_answer(self, part: BucketRange, limit: int, answer: Rows) -> BucketRange | None:
         """Adds an answer's messages to the samples. Returns the part that is still unread, or None."""
-        alive = self._alive(answer)
+        alive = self._sizes_of_live(answer)
         self._sizes = alive | self._sizes
         self._samples.setdefault(part.time_bucket, []).extend(alive.values())
         if len(answer) < limit:
@@ -351,14 +359,16 @@ class Estimate:
         unread = part._replace(lower=ids.following(message_codec.position_of(answer[-1][0])))
         return unread if unread.lower < unread.upper else None
 
-    def _alive(self, answer: Rows) -> dict[Position, int]:
+    def _sizes_of_live(self, answer: Rows) -> dict[Position, int]:
+        """Returns the body bytes of each unexpired message of an answer."""
         return {
             message_codec.position_of(data): len(body)
             for data, body, expires, _ in answer
             if expires is not None and body is not None and expires > self._now
         }
 
-    def _rows_to_read(self, part: BucketRange) -> int:
+    def _choose_more_rows(self, part: BucketRange) -> int:
+        """Returns how many rows the second read requests: up to ``MORE_ROWS`` or about ``MORE_BYTES``."""
         sample = self._samples[part.time_bucket]
         average = max(1, sum(sample) // max(1, len(sample)))
         return max(1, min(MORE_ROWS, MORE_BYTES // average))

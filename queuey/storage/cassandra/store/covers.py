@@ -61,7 +61,7 @@ class CassandraCovers(Covers):
         await self._rows.current(queue)
         level = self._levels.of(queue)
         writes = []
-        for shard, chunk in _by_shard(covers, lambda cover: cover[0]):
+        for shard, chunk in _divide_by_shard(covers, lambda cover: cover[0]):
             key = _pack_key(8, queue.qid, 4, partition, 4, shard)
             rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in chunk]
             key = _routing(queue, partition, shard)
@@ -73,7 +73,7 @@ class CassandraCovers(Covers):
         items_of.check_partition(queue, partition)
         await self._rows.current(queue)
         reads, level = [], self._levels.of(queue).reads
-        for shard, chunk in _by_shard(digests, lambda digest: digest):
+        for shard, chunk in _divide_by_shard(digests, lambda digest: digest):
             digest_list = struct.pack(">i", len(chunk)) + b"".join(map(_sized, chunk))
             values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _sized(digest_list)
             reads.append(Encoded(_READ, _ASKED, [values], _routing(queue, partition, shard), level, _decode))
@@ -88,13 +88,13 @@ class CassandraCovers(Covers):
         await self._driver.ask(Request(_FORGET, values, self._levels.of(queue).writes))
 
 
-def _by_shard(some: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:
+def _divide_by_shard(items: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:
     """Yields each Cassandra partition with chunks of its items, at most ``_ROWS`` at a time.
 
     The last byte of a digest chooses the Cassandra partition; the first bytes choose the partition of the queue.
     """
     shards: defaultdict[int, list[T]] = defaultdict(list)
-    for item in some:
+    for item in items:
         shards[digest_of(item)[-1] % SHARDS].append(item)
     for shard, shard_items in shards.items():
         for first in range(0, len(shard_items), _ROWS):

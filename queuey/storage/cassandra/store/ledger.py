@@ -63,7 +63,7 @@ class CassandraLedger(Ledger):
     @store_call()
     async def entry(self, work: str, piece: int) -> bytes | None:
         _check_piece(work, piece)
-        return (await self._entry(work, piece)).value
+        return (await self._read_entry(work, piece)).value
 
     @store_call()
     async def enter(
@@ -71,22 +71,25 @@ class CassandraLedger(Ledger):
     ) -> bytes:
         _check_piece(work, piece)
         seconds = min(LEDGER_TTL, ceil(kept), bucketing.longest_ttl(self._clock.now()))
-        return await self._enter(work, piece, value, expected=expected, kept=seconds)
+        return await self._write_entry(work, piece, value, expected=expected, kept=seconds)
 
     @store_call()
     async def identity(self) -> str:
         # The identity is an entry that never expires.
-        stored_id = (await self._entry(IDENTITY, 0)).value
+        stored_id = (await self._read_entry(IDENTITY, 0)).value
         if stored_id is None:
-            stored_id = await self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+            stored_id = await self._write_entry(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
         return stored_id.decode()
 
-    async def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
-        """Writes an entry if its value is ``expected``; returns its value afterwards. Raises Conflict if it is gone."""
+    async def _write_entry(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
+        """Writes an entry if its value is ``expected``; returns its value afterwards.
+
+        Raises Conflict if the entry is gone, StoreBusy if it keeps changing.
+        """
         until = self._clock.boottime() + self._options.catalogue_deadline
         async with self._transactions.turn(("ledger", work, piece)):
             while True:
-                present = await self._entry(work, piece)
+                present = await self._read_entry(work, piece)
                 if present.value is None and expected is not None:
                     raise Conflict(f"piece {piece} of {work!r} is not in the ledger any more")
                 if present.value is not None and (present.value == value or present.value != expected):
@@ -99,7 +102,7 @@ class CassandraLedger(Ledger):
                 if self._clock.boottime() > until:
                     raise StoreBusy("other callers keep changing this entry of the ledger")
 
-    async def _entry(self, work: str, piece: int) -> LedgerEntry:
+    async def _read_entry(self, work: str, piece: int) -> LedgerEntry:
         """Finishes or discards a change whose outcome is unknown, then reads the entry.
 
         A plain read may miss a change that a majority accepted before its writer died. That change could take effect

@@ -104,10 +104,9 @@ class SliceReader:
     def _start(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
         """Chooses the bounds of a read. Returns None if the clock is not known to be right.
 
-        A read must find everything that was acknowledged below its horizons, so its row and its lookups must not be
-        older than these: first the clock, then the row, then the lookups.
-
-        ``polls``: slices without delay may miss the newest messages, because data in memory may be old.
+        A read must find everything that was acknowledged below its horizons. So its row and lookups may be as old as
+        the shortest delay of its slices minus the clock difference, but not older than C. ``polls``: slices without
+        delay may miss the newest messages, because data in memory may be old.
         """
         now, boot = self._clock.both()
         if not self._watch.sound(boot):
@@ -119,8 +118,8 @@ class SliceReader:
         shortest_delay = min(exact_delays) if exact_delays else math.inf if polls else self._levels.delay(queue)
         stored = self._timing.stored
         age = max(0.0, min(stored.kept.row_age, shortest_delay - stored.assumed.clock_difference))
-        horizons = self._horizons(delays, now)
-        uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
+        horizons = self._make_horizons(delays, now)
+        uppers = [self._choose_upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         return ReadStart(now, boot, boot - age, horizons, uppers)
 
     async def pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
@@ -144,7 +143,9 @@ class SliceReader:
         requested: Sequence[RequestedSlice],
         lookups: Sequence[BucketLookup],
     ) -> list[Page]:
-        """Reads slices side by side and returns a page for each.
+        """Reads slices side by side. Returns a page for each; put off if the slices before it took all bytes.
+
+        Shows the values of names in place of the names' marked messages.
 
         Args:
             row: The queue's row.
@@ -192,7 +193,7 @@ class SliceReader:
             values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
             for number, target in enumerate(requested):
                 if not target.part.ahead and results[number] is not GIVEN_UP:
-                    results[number] = names.values_shown(results[number], values, waits=_waits(target.part))
+                    results[number] = names.values_shown(results[number], values, waits=_waits_for_names(target.part))
         pages = {
             target.number: target.part.put_off(start.horizons[target.number])
             if gathered is GIVEN_UP
@@ -205,29 +206,33 @@ class SliceReader:
         ]
 
     async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """Reads like :meth:`pages` with ``polls`` bounds. Raises at once if the clock is not known to be right."""
         start = self._start(queue, slices, polls=True)
         if start is None:
             raise self._watch.refusal()
         return await self.pages(queue, slices, start)
 
-    def _horizons(self, delays: Sequence[float], now: int) -> list[int]:
+    def _make_horizons(self, delays: Sequence[float], now: int) -> list[int]:
+        """Returns a horizon for each delay: ``now`` minus the delay, or without delay the time of the next id here."""
         if all(delays):
             return [now - ticks(delay) for delay in delays]
         prompt = self._generator.next_time()
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+        """Returns each slice's delay: 0 unless ``delayed``; the level's if ``ahead`` or if the queue has none."""
         level = self._levels.of(queue).delay
         own = level if queue.read_delay is None else queue.read_delay
         return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
 
-    def _upper(self, part: Slice, horizon: int) -> Position:
+    def _choose_upper(self, part: Slice, horizon: int) -> Position:
+        """Returns a slice's upper bound; a ``due`` one ends at its horizon, if ``ahead`` not before the next id."""
         if not part.due:
             return part.upper
         return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
-        [horizon] = self._horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
+        [horizon] = self._make_horizons(self._delays(queue, [Slice(1, delayed=delayed)]), self._clock.now())
         return horizon
 
     def record_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
@@ -275,18 +280,19 @@ class SliceReader:
         first = reading.room_for(part.max_bytes, row.longest_row, first=True)
         return reading.rounds(part, extent, 0 if part.kept else now, first=first, most=room)
 
-    def extent(self, row: Row, known: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
+    def extent(self, row: Row, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
+        """Returns what a read can cover: up to the end of the lookup and of ``MAX_RECORDED_BUCKETS`` buckets."""
         lower, bounded = part.lower, upper
         if part.descending:
-            lower = max(lower, (known.low, LOW_MIN))
+            lower = max(lower, (lookup.low, LOW_MIN))
         else:
-            bounded = min(upper, (known.high, LOW_MIN))
-        alive = _alive_from(row, known.low_watermark or ids.FIRST, now)
+            bounded = min(upper, (lookup.high, LOW_MIN))
+        alive = _find_lowest_alive(row, lookup.low_watermark or ids.FIRST, now)
         recorded: list[Bucket] = []
         end = None
-        if known.recorded.time_buckets:
+        if lookup.recorded.time_buckets:
             starts = [position[0] for position in alive]
-            recorded, end = known.recorded.nearest(
+            recorded, end = lookup.recorded.nearest(
                 lower[0], bounded[0] + 1, MAX_RECORDED_BUCKETS, alive=starts, descending=part.descending
             )
         if end is not None:
@@ -295,27 +301,27 @@ class SliceReader:
             )
         key = (row.queue.qid, part.partition)
         sources = [
-            self._empty_ranges.shorten(key, BucketSource(time_bucket, _lowest(time_bucket, alive)), lower)
+            self._empty_ranges.shorten(key, BucketSource(time_bucket, _lowest_in(time_bucket, alive)), lower)
             for time_bucket in (*self._find_home_buckets(row, lower[0], bounded[0] + 1, now), *recorded)
         ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _find_home_buckets(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
-        """Returns the home buckets of a range; reads include them although they are not recorded."""
+        """Returns the home buckets of a range that may hold live messages; they are read though not recorded."""
         ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
 
     def _note_low_watermark(
-        self, row: Row, known: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
+        self, row: Row, lookup: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
     ) -> None:
-        """Raises the low watermark for all reads, if this read began at or below the present one."""
+        """Raises the low watermark to the first message, after an ascending delayed read from at or below it."""
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if (
             part.descending
             or part.kept
             or not part.delayed
-            or part.lower > max(known.low_watermark or ids.FIRST, oldest)
+            or part.lower > max(lookup.low_watermark or ids.FIRST, oldest)
         ):
             return
         below = self._levels.empty_below(row.queue, now)
@@ -325,7 +331,7 @@ class SliceReader:
         low_watermark = min(first, below)
         self._bucket_index.raise_low_watermark(
             (row.queue.qid, part.partition),
-            known,
+            lookup,
             low_watermark,
             lifetime=CLASSES[row.home_class] + MARGIN,
             consistency=self._levels.of(row.queue).writes,
@@ -403,7 +409,7 @@ class CassandraMessages(Messages):
         for partition, buckets in by_partition.items():
             with self._driver.calls.deadline.preparing():
                 await self._bucket_index.record(row.queue.qid, partition, buckets, consistency=level.writes)
-        candidates = await self._candidates(row, locations, level, kept=_may_keep(row))
+        candidates = await self._find_buckets(row, locations, level, kept=_may_keep_expired(row))
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)
         inserts: list[Request] = []
         deletes: list[Request] = []
@@ -441,7 +447,7 @@ class CassandraMessages(Messages):
             return 0
         level = self._levels.of(row.queue)
         rows: dict[tuple[int, Bucket], list[bytes]] = {}
-        candidates = await self._candidates(row, valid_locations, level, kept=_may_keep(row))
+        candidates = await self._find_buckets(row, valid_locations, level, kept=_may_keep_expired(row))
         for (partition, position), buckets in zip(valid_locations, candidates, strict=True):
             stamp = self._stamps.above(position[0])
             for time_bucket in buckets:
@@ -472,7 +478,7 @@ class CassandraMessages(Messages):
         if not valid_locations:
             return []
         level = self._levels.of(row.queue)
-        candidates = await self._candidates(row, valid_locations, level, kept=kept)
+        candidates = await self._find_buckets(row, valid_locations, level, kept=kept)
         now = self._clock.now()
         fetches: list[Request] = []
         owners: list[int] = []
@@ -517,35 +523,27 @@ class CassandraMessages(Messages):
 
     # Lookups by id
 
-    async def _candidates(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[list[Bucket]]:
+    async def _find_buckets(self, row: Row, locations: _Locations, level: InForce, *, kept: bool) -> list[list[Bucket]]:
         """Returns the buckets that may hold each location: buckets of given ids first, narrower before wider ones.
 
         Reads the bucket index, not the cache: a caller that names an id already knows its message. ``kept``: includes
         buckets in which all messages have expired.
         """
         candidates = []
-        lookups = await self._find_lookups(row, wanted, level, kept=kept)
-        for lookup, (_, (tick, _)) in zip(lookups, wanted, strict=True):
+        lookups = await self._find_lookups(row, locations, level, kept=kept)
+        for lookup, (_, (tick, _)) in zip(lookups, locations, strict=True):
             own = bucketing.bucket_of(tick, row.home_class, bucketing.HOME_WIDTH)
-            recorded = [
-                time_bucket for time_bucket in lookup.recorded.overlapping(tick, tick + 1) if time_bucket != own
-            ]
-            recorded.sort(
-                key=lambda time_bucket: (
-                    time_bucket.new_ids_only,
-                    time_bucket.end - time_bucket.start,
-                    -time_bucket.ttl_class,
-                )
-            )
+            recorded = [other for other in lookup.recorded.overlapping(tick, tick + 1) if other != own]
+            recorded.sort(key=lambda other: (other.new_ids_only, other.end - other.start, -other.ttl_class))
             candidates.append([*recorded, own])
         return candidates
 
-    async def _find_lookups(self, row: Row, wanted: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
+    async def _find_lookups(self, row: Row, locations: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
         """Returns for each location a lookup that covers it; one lookup may serve many locations."""
         by_location: dict[tuple[int, int], BucketLookup] = {}
         pending: dict[int, list[int]] = {}
         low_watermarks = self._levels.concludes(row.queue)
-        for partition, tick in sorted({(partition, position[0]) for partition, position in wanted}):
+        for partition, tick in sorted({(partition, position[0]) for partition, position in locations}):
             pending.setdefault(partition, []).append(tick)
         while pending:
             keys = [(row.queue.qid, partition, times[0]) for partition, times in pending.items()]
@@ -557,15 +555,15 @@ class CassandraMessages(Messages):
                 by_location.update(((partition, tick), lookup) for tick in pending[partition] if tick < lookup.high)
                 pending[partition] = [tick for tick in pending[partition] if tick >= lookup.high]
             pending = {partition: times for partition, times in pending.items() if times}
-        return [by_location[partition, position[0]] for partition, position in wanted]
+        return [by_location[partition, position[0]] for partition, position in locations]
 
 
-def _may_keep(row: Row) -> bool:
+def _may_keep_expired(row: Row) -> bool:
     return row.queue.on_expiry == "dead-letter"
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
-    """Returns the bucket of a message with a given id, which is never a bucket of new ids.
+    """Returns the bucket of a message with a given id, of at least the home class and never one of new ids.
 
     This includes ids ahead of the clock: low watermarks may pass such an id before a slow write is done.
     """
@@ -578,12 +576,12 @@ def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:
     return Page([], horizon, None if part.descending else max(part.lower, upper), more=False)
 
 
-def _waits(part: Slice) -> bool:
+def _waits_for_names(part: Slice) -> bool:
     """Returns whether a page ends before a message that may still become the value of its name, so none is missed."""
     return not (part.descending or part.early)
 
 
-def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:
+def _find_lowest_alive(row: Row, low_watermark: Position, now: int) -> list[Position]:
     """Returns, by class, the position below which no message with a new id is alive."""
     return [
         max(low_watermark, (now - (row.longest_ttl if kind == row.home_class else seconds) * TICKS_PER_SECOND, LOW_MIN))
@@ -591,7 +589,7 @@ def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:
     ]
 
 
-def _lowest(time_bucket: Bucket, alive: Sequence[Position]) -> Position:
+def _lowest_in(time_bucket: Bucket, alive: Sequence[Position]) -> Position:
     """Returns the position below which no message in a bucket is alive.
 
     A message with a given id may have been written just now, however old its id is.

@@ -87,7 +87,7 @@ class CassandraOffsets(Offsets):
         compares = any(change.compare for change in changes)
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = await self._recorded(uid, group, self._levels.log_reads() if commit else "")
+                recorded = await self._read_recorded(uid, group, self._levels.log_reads() if commit else "")
                 lost = disowned(recorded, disown) if commit is None else set()
                 decision = decide(recorded.rows, changes, ids.ticks_to_seconds(self._clock.now()), commit, lost)
                 if not decision.written:
@@ -101,12 +101,12 @@ class CassandraOffsets(Offsets):
                     return decision.result(changes)
                 if result.is_unclear and compares:
                     raise unclear(f"group {group!r}")
-                self._check_patience(until)
+                self._check_time(until)
 
     @store_call()
     async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         await self._rows.current(queue)
-        rows = (await self._recorded(queue.uid, group)).rows
+        rows = (await self._read_recorded(queue.uid, group)).rows
         if not rows:
             raise GroupNotFound(group)
         return offset_changes.recorded_offsets(rows)
@@ -130,7 +130,7 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        recorded = await self._recorded(queue.uid, group, self._levels.log_reads())
+        recorded = await self._read_recorded(queue.uid, group, self._levels.log_reads())
         return offset_changes.with_notes(recorded, notes)
 
     @store_call()
@@ -157,7 +157,7 @@ class CassandraOffsets(Offsets):
         if rows:
             await self._driver.ask(Request(_FORGET_ALL, (uid,), self._options.catalogue_write))
 
-    async def _recorded(self, uid: int, group: str, consistency: str = "") -> OwnedOffsets:
+    async def _read_recorded(self, uid: int, group: str, consistency: str = "") -> OwnedOffsets:
         return _decode(await self._driver.ask(Request(_ALL, (uid, group), consistency or self._options.catalogue_read)))
 
     async def _check_group_count(self, queue: Queue, group: str) -> None:
@@ -182,21 +182,26 @@ class CassandraOffsets(Offsets):
         self._listed_groups.add((uid, group))
 
     async def _change_offsets(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
+        """Makes calls in one batch, on condition that the group's version is still ``version``."""
         token = new_number()
         return await self._transactions.run(_COMPARE, (token, uid, group, version), token, further=calls)
 
     async def _groups_with_offsets(self, uid: int) -> list[str]:
+        """Returns the groups that have offsets now, without readers; sorted."""
         names = await self._group_names(uid)
         rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
         return sorted(name for name, partitions in zip(names, rows, strict=True) if _has_rows(partitions))
 
     async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:
-        """Removes a group's offsets, unless ``check`` raises. Returns whether it had any; retries if they change."""
+        """Removes a group's offsets, unless ``check`` raises. Returns whether it had any.
+
+        Repeats this if they change meanwhile; raises StoreBusy if that takes too long.
+        """
         until = self._clock.boottime() + self._options.catalogue_deadline
         doubted = False
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = await self._recorded(uid, group)
+                recorded = await self._read_recorded(uid, group)
                 if not recorded.rows:
                     return doubted  # A removal that was in doubt has been applied.
                 check(recorded)
@@ -206,13 +211,14 @@ class CassandraOffsets(Offsets):
                     self._listed_groups.discard((uid, group))  # The next offset checks the number of groups again.
                     return True
                 doubted = doubted or result.is_unclear
-                self._check_patience(until)
+                self._check_time(until)
 
     async def _group_names(self, uid: int) -> list[str]:
+        """Returns the groups that ever had offsets, without readers."""
         rows = await self._driver.ask(Request(_GROUPS, (uid, READERS), self._options.catalogue_read))
         return [name for (name,) in rows]
 
-    def _check_patience(self, until: float) -> None:
+    def _check_time(self, until: float) -> None:
         if self._clock.boottime() > until:
             raise StoreBusy("other callers keep changing the offsets of this group")
 

@@ -134,7 +134,7 @@ class PolledArrivals:
         stop = self.watches.add(*watches)
         if early:
             self._early.add(watches[0])
-        self._call(self._watched, watches)
+        self._call_in_loop(self._plan_watched, watches)
 
         def stopped() -> None:
             stop()
@@ -143,15 +143,15 @@ class PolledArrivals:
         return stopped if early else stop
 
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
-        self._call(self._appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
+        self._call_in_loop(self._report_appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
 
     def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
         """Wakes readers after this process has changed messages anywhere in partitions."""
-        self._call(self._rewritten, [qid << 8 | partition for partition in partitions])
+        self._call_in_loop(self._report_rewritten, [qid << 8 | partition for partition in partitions])
 
     def close(self) -> None:
         self.watches.close()
-        self._call(self._record.close)
+        self._call_in_loop(self._record.close)
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
@@ -161,10 +161,10 @@ class PolledArrivals:
 
         Returns whether this process has any watches.
         """
-        self._call(self._notify_all, moment, [*partitions])
+        self._call_in_loop(self._notify_all, moment, [*partitions])
         return bool(self.watches)
 
-    def _call(self, call: Callable[..., object], *args: object) -> None:
+    def _call_in_loop(self, call: Callable[..., object], *args: object) -> None:
         with suppress(StoreClosed):  # close() has woken all watchers.
             self._loop.call(call, *args)
 
@@ -201,11 +201,12 @@ class PolledArrivals:
                 turn = self._poll_turn(now) if self._next_poll_at <= now + NEAR else self._read_early(now)
                 self._is_busy = True
                 with suppress(StoreClosed):  # The store is being closed, which wakes all watchers.
-                    self._calls.begin(turn, self._ended)
+                    self._calls.begin(turn, self._end_turn)
         finally:
             self._plan()
 
-    def _ended(self, _: object, error: Exception | None) -> None:
+    def _end_turn(self, _: object, error: Exception | None) -> None:
+        """Logs a turn's error, and plans the next turn unless the store is closed."""
         if isinstance(error, QueueyError):
             # A reader gets this error as well.
             log.debug("Cannot check for new messages: %s", error)
@@ -217,7 +218,7 @@ class PolledArrivals:
 
     # Events
 
-    def _watched(self, watches: Sequence[Watch]) -> None:
+    def _plan_watched(self, watches: Sequence[Watch]) -> None:
         """Plans when to wake a partition's delayed watches: by poll if the delay is long, else by the last message."""
         stored = self._stored_at.get(watches[0].key)
         for watch in watches:
@@ -229,7 +230,7 @@ class PolledArrivals:
                 self._show_later(watch, stored)
         self._plan()
 
-    def _appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
+    def _report_appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
         """Reports prompt messages now, and delayed ones when they become due."""
         now = self._clock.boottime()
         keys: set[int] = set()
@@ -239,16 +240,17 @@ class PolledArrivals:
             elif len(self._arriving) < MAX_PLANNED:
                 heappush(self._arriving, (now + delay, qid << 8 | partition))
         if keys:
-            self._stored(keys, now)
+            self._report_stored(keys, now)
         self._plan()
 
-    def _rewritten(self, keys: Collection[int]) -> None:
+    def _report_rewritten(self, keys: Collection[int]) -> None:
+        """Records partitions for other processes, and wakes all their watchers now."""
         self._record.add_keys(keys)
         self.watches.notify(keys)
         self._plan()
 
-    def _stored(self, keys: Collection[int], at: float) -> None:
-        """Records partitions with new messages for other processes, and notifies this process's watchers."""
+    def _report_stored(self, keys: Collection[int], at: float) -> None:
+        """Notifies this process's watchers, and other processes: by the record, and by ``share`` if that is set."""
         self._record.add_keys(keys)
         for key in keys:
             self._notify(key, at)
@@ -256,6 +258,7 @@ class PolledArrivals:
             self.watches.share(self._clock.now(), keys)
 
     def _notify_all(self, moment: int, keys: Iterable[int]) -> None:
+        """Notifies the watchers of partitions in which messages were stored at ``moment`` (ticks)."""
         ticks, now = self._clock.both()
         for key in keys:
             self._notify(key, now + (moment - ticks) / TICKS_PER_SECOND)
@@ -285,6 +288,7 @@ class PolledArrivals:
         self._next_due = min(self._next_due, watch.due)
 
     def _delay_of(self, watch: Watch) -> float:
+        """Returns 0 for a prompt watch, else the queue's read delay plus ``MARGIN``."""
         return 0.0 if watch.prompt else self._reads.read_delay(watch.queue) + MARGIN
 
     # Turns
@@ -293,21 +297,22 @@ class PolledArrivals:
         """Reports due delayed messages, exchanges records with other processes, wakes readers, and polls partitions."""
         self._next_poll_at = math.inf
         while self._arriving and self._arriving[0][0] <= now:
-            self._stored((heappop(self._arriving)[1],), now)
+            self._report_stored((heappop(self._arriving)[1],), now)
             await self._count_steps(1)
         self._record.write()
         watches = self.watches.all()
-        max_polls = await self._follow(watches)
-        await self._show(now)
+        max_polls = await self._follow_record(watches)
+        await self._wake_shown(now)
         if max_polls or self._next_due <= now:
             await self._poll(next_to_poll(watches, now, max_polls), now)
             self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
     async def _read_early(self, now: float) -> None:
         await self._read_record(latest=True)
-        await self._show(now)
+        await self._wake_shown(now)
 
-    async def _show(self, now: float) -> None:
+    async def _wake_shown(self, now: float) -> None:
+        """Wakes the watchers of partitions for which a wake-up was planned up to ``now``."""
         while self._shown and self._shown[0][0] <= now:
             due = heappop(self._shown)
             self._planned.discard(due)
@@ -322,6 +327,7 @@ class PolledArrivals:
             await self._loop.next_turn()
 
     async def _read_record(self, *, first: bool = False, latest: bool = False) -> None:
+        """Reads the record, and notifies the watchers of each partition in it (see :meth:`RecentWrites.read`)."""
         self._read_at = self._clock.boottime()
         for moment, encoded in await self._record.read(first=first, latest=latest):
             keys = keys_of(encoded)
@@ -330,8 +336,11 @@ class PolledArrivals:
                 self._notify_all(moment, chunk)
                 await self._count_steps(len(chunk))
 
-    async def _follow(self, watches: Sequence[Watch]) -> int:
-        """Reads the record every other turn, unless all partitions can be polled in each. Returns the max polls now."""
+    async def _follow_record(self, watches: Sequence[Watch]) -> int:
+        """Reads the record every other turn, unless all partitions can be polled in each. Returns the max polls now.
+
+        Plans a poll of every partition after the record may have missed something.
+        """
         if len(watches) <= MAX_WITHOUT_RECORD and not self._early:
             self._readings, self._missed = 0, False
             return MAX_WITHOUT_RECORD
@@ -400,7 +409,7 @@ def _slice_from(watch: Watch) -> Slice:
 
 
 def _apply_pages(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
-    """Wakes watches whose partition has messages or whose queue has changed, and advances the positions of all."""
+    """Wakes watches whose partition has messages or whose queue has changed. Advances positions by the pages."""
     for watch in watches:
         watch.asking = False
     for index, watch in enumerate(watches):

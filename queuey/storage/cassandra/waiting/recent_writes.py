@@ -102,7 +102,7 @@ class RecentWrites:
             return
         if keys or self.is_open:
             try:
-                self._add(b"".join([key.to_bytes(_KEY) for key in keys]))
+                self._add_row(b"".join([key.to_bytes(_KEY) for key in keys]))
             except StoreUnavailable:
                 return  # The polls of other processes will find these messages.
         self.is_open, self._in_between = bool(keys), not ends
@@ -115,7 +115,8 @@ class RecentWrites:
         self._in_between = False
         self.write()
 
-    def _add(self, keys: bytes) -> None:
+    def _add_row(self, keys: bytes) -> None:
+        """Sends a row without waiting. A failure is ignored."""
         now = self._clock.now()
         consistency = usual(self._driver.replication())
         values = now // _MINUTE, self._shard, now, self._process, keys
@@ -172,7 +173,7 @@ class RecentWrites:
                 self._others.pop(process, None)
 
     def lost(self) -> bool:
-        """Returns whether this process may have missed earlier writes for good.
+        """Returns whether this process may have missed earlier writes for good, since the last call.
 
         That is so after a process has ended without recording its end, and when rows of a process arrive again after a
         gap.

@@ -66,7 +66,7 @@ def encoded_inserts(
     body, meta = batch.column(3), batch.column(4)
     head = np.empty(len(batch), _HEAD)
     time = ticks.view(np.uint64)
-    _fill(
+    _fill_columns(
         head,
         qid_size=8,
         qid=qid,
@@ -83,18 +83,18 @@ def encoded_inserts(
     )
     if meta.null_count == len(meta):
         end = np.empty(len(batch), _END)
-        _fill(end, expires_size=8, expires=expires, meta_size=1, meta=0)
-        _fill(end, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
+        _fill_columns(end, expires_size=8, expires=expires, meta_size=1, meta=0)
+        _fill_columns(end, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
         ends = [rows_as_bytes(end)]
     else:
         middle, tail, meta = np.empty(len(batch), _MIDDLE), np.empty(len(batch), _TAIL), meta.fill_null(_NO_META)
-        _fill(middle, expires_size=8, expires=expires, meta_size=pc.binary_length(meta).to_numpy())
-        _fill(tail, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
+        _fill_columns(middle, expires_size=8, expires=expires, meta_size=pc.binary_length(meta).to_numpy())
+        _fill_columns(tail, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
         ends = [rows_as_bytes(middle), meta, rows_as_bytes(tail)]
     return bytes_of(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NOTHING))
 
 
-def _fill(table: NDArray[np.void], **values: Any) -> None:  # noqa: ANN401 - a number, or one for each row
+def _fill_columns(table: NDArray[np.void], **values: Any) -> None:  # noqa: ANN401 - a number, or one for each row
     for name, value in values.items():
         table[name] = value
 
@@ -127,13 +127,13 @@ class Loader:
         self._stamps = stamps
 
     def write(self, messages: MessageColumns) -> int:
-        """Writes messages that have not expired. Returns their number."""
+        """Records buckets, and writes messages that have not expired. Returns their number."""
         now = self._clock.now()
         placed = self.placed(messages, now)
         self.record(placed)
-        return self.send(placed, now, self._above)
+        return self.send(placed, now, self._stamps_above)
 
-    def _above(self, ticks: Integers) -> Integers:
+    def _stamps_above(self, ticks: Integers) -> Integers:
         return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
 
     def placed(self, messages: MessageColumns, now: int) -> Placed:
@@ -154,6 +154,7 @@ class Loader:
         return Placed(alive, keys[2], runs)
 
     def record(self, placed: Placed) -> None:
+        """Records the buckets of messages for readers, and waits until that is done."""
         by_partition: dict[int, list[Bucket]] = {}
         for partition, time_bucket, _ in placed.runs:
             by_partition.setdefault(partition, []).append(time_bucket)
@@ -164,7 +165,10 @@ class Loader:
             self._driver.calls.run(recording)
 
     def send(self, placed: Placed, now: int, stamps: Callable[[Integers], Integers]) -> int:
-        """Writes messages to their buckets, which must be recorded. Returns their number."""
+        """Writes messages to their buckets, which must be recorded. Waits for all; returns their number.
+
+        After an error begins no further batches of a run, and raises the first error at the end.
+        """
         messages = placed.messages
         if not messages:
             return 0
@@ -207,6 +211,7 @@ class Loader:
 
 
 def stamps_at(now: int, ahead: int, ticks: Integers) -> Integers:
+    """Returns the lowest timestamp that takes effect for each id, if it is written at ``now``."""
     return (ticks.clip(now, now + ahead) - EPOCH_TICKS) // TICKS_PER_MICROSECOND
 
 

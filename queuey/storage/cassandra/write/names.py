@@ -83,7 +83,10 @@ def location_of(ids: PostedIds) -> Location | None:
 
 
 async def find(steps: Steps, name: str, new_version: Callable[[], int]) -> Found:
-    """Reads a name. Removes an unfinished value that no process can confirm any more."""
+    """Reads a name. Removes an unfinished value once W is over; before that, reports the row as busy.
+
+    Raises StoreBusy if others keep changing it.
+    """
     row: NameRow | None = await steps.read()
     for _ in range(MAX_ROUNDS):
         if row is None or row.state == "done":
@@ -94,7 +97,7 @@ async def find(steps: Steps, name: str, new_version: Callable[[], int]) -> Found
             row = await steps.swap(row, abandoned(row, new_version()))
             continue
         await removed(steps, row.ids)
-        row = await steps.swap(row, _restored(row, new_version()))
+        row = await steps.swap(row, _make_restored(row, new_version()))
     raise StoreBusy(f'Too many concurrent changes of name "{name}". Try again.')
 
 
@@ -102,16 +105,16 @@ async def find_shown(steps: Steps, name: str, new_version: Callable[[], int]) ->
     """Reads a name for readers by time: removes the previous value before the present one is shown."""
     present = await find(steps, name, new_version)
     if present.row is not None and present.row.state == "done":
-        await _without_kept(steps, present.row)
+        await _remove_kept(steps, present.row)
     return present
 
 
 async def write(
     steps: Steps, name: str, seen: NameRow | None, content: bytes, expires: int, new_version: Callable[[], int]
 ) -> NameRow:
-    """Writes a new value, then removes the previous one."""
+    """Writes a new value, then removes the previous one. Raises NameChanged if the row is not ``seen`` any more."""
     made = await steps.make_ids()
-    previous = _none_kept(seen, new_version())
+    previous = _make_previous(seen, new_version())
     pending = NameRow(
         "pending",
         content,
@@ -126,7 +129,7 @@ async def write(
     done = await written(steps, pending, made, new_version)
     if done.state != "done" or done.ids != pending.ids:
         raise NameChanged(name)
-    await _without_kept(steps, done)
+    await _remove_kept(steps, done)
     return done
 
 
@@ -135,7 +138,7 @@ async def clear(steps: Steps, name: str, seen: NameRow, new_version: Callable[[]
     empty = NameRow("done", b"", NOTHING, new_version(), kept=seen.ids, kept_content=seen.content, expires=seen.expires)
     if await steps.swap(seen, empty, final=False) != empty:
         raise NameChanged(name)
-    await _without_kept(steps, empty)
+    await _remove_kept(steps, empty)
     return empty
 
 
@@ -144,14 +147,15 @@ async def settle(steps: Steps, seen: NameRow, new_version: Callable[[], int]) ->
     await steps.swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
 
 
-def _none_kept(seen: NameRow | None, version: int) -> NameRow:
+def _make_previous(seen: NameRow | None, version: int) -> NameRow:
     return NameRow("done", b"", NOTHING, version) if seen is None else replace(seen, version=version)
 
 
-async def _without_kept(steps: Steps, row: NameRow) -> None:
+async def _remove_kept(steps: Steps, row: NameRow) -> None:
+    """Removes the replaced value. Raises StoreUnavailable (outcome unknown) if that does not hold yet."""
     if row.kept.runs and await steps.remove(row.kept, unseen=False) != "none":
         raise StoreUnavailable("the replaced value could not be removed yet", outcome="unknown")
 
 
-def _restored(row: NameRow, version: int) -> NameRow:
+def _make_restored(row: NameRow, version: int) -> NameRow:
     return NameRow("done", row.kept_content, row.kept, version, expires=row.expires)

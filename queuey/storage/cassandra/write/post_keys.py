@@ -146,7 +146,10 @@ async def carry_out(steps: Steps, key: PostKey, new_version: Callable[[], int]) 
 
 
 async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[], int]) -> R:
-    """Writes the messages of the pending row ``mine``. Returns the row afterwards: done, or that of another process."""
+    """Writes the messages of the pending row ``mine``. Returns the row afterwards: done, or that of another process.
+
+    After a failure, or if another row replaced it, removes the messages; raises the failure with its outcome.
+    """
     failure: StoreUnavailable | None = None
     try:
         await steps.write(made)
@@ -170,6 +173,7 @@ async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[]
 
 
 async def removed(steps: Steps, ids: PostedIds) -> None:
+    """Removes the messages of ids. Raises StoreUnavailable (outcome unknown) if that does not hold yet."""
     if await steps.remove(ids, unseen=False) != "none":
         raise StoreUnavailable("the messages of an earlier write could not be removed yet", outcome="unknown")
 

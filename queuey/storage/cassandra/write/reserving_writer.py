@@ -94,10 +94,11 @@ class ReservingWriter(MessageWriter):
             in_flight.mark_sent()
         for in_flight in reservation.batches:
             self._send(in_flight, level)
-            self._landed(in_flight.buffer)
+            self._end_flight(in_flight.buffer)
         self._count_down(operation, None, stored=False)
 
     def drop(self, reservation: Reservation) -> None:
+        """Gives up a reservation that was not written; nothing is called."""
         reservation.operation.withdraw()
         self._answer(reservation.operation, None, None)
 
@@ -115,15 +116,16 @@ class ReservingWriter(MessageWriter):
         ``minted``: boot time of the first id, if no reader may have seen the messages. The clock is checked then.
         """
         if minted < math.inf:
-            answer = partial(self._make_sure, minted, answer)
+            answer = partial(self._confirm_outcome, minted, answer)
         self.undo_writer.undo(Undo(written, level, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:
+        """Makes the ids, after preparations if necessary, and passes the reservation or an error to ``done``."""
         operation = reservation.operation
         try:
-            self._fill(reservation)
+            self._fill_reservation(reservation)
         except NeedsPreparation as later:
-            self._begin(prepare(later), partial(self._ids_prepared, reservation))
+            self._begin_call(prepare(later), partial(self._make_prepared_ids, reservation))
         except QueueChanged as error:
             self._answer(operation, None, error)
         except Exception as error:
@@ -133,13 +135,13 @@ class ReservingWriter(MessageWriter):
             operation.done = ignore_result
             reservation.done(reservation, None)
 
-    def _ids_prepared(self, reservation: Reservation, failure: Exception | None) -> None:
+    def _make_prepared_ids(self, reservation: Reservation, failure: Exception | None) -> None:
         if failure is None:
             self._make_ids(reservation)
         else:
             self._answer(reservation.operation, None, failure)
 
-    def _fill(self, reservation: Reservation) -> None:
+    def _fill_reservation(self, reservation: Reservation) -> None:
         """Makes the ids and the requests of a reservation, as :meth:`_flush` does."""
         operation = reservation.operation
         row = self._fresh_row(operation.queue)
@@ -151,7 +153,7 @@ class ReservingWriter(MessageWriter):
             buffer = self._buffers.take(operation.queue.qid, partition)
             if not (buffer.parts or buffer.flying):
                 self._buffers.leave(buffer)
-            own, bucket_widths = self._runs(buffer, [part], row, now)
+            own, bucket_widths = self._make_runs(buffer, [part], row, now)
             batches += batches_of(buffer, own, now, minted)
             counted.append((bucket_widths, part))
             runs += [(partition, run) for run in own]

@@ -86,8 +86,9 @@ class RowTable(NamedTuple):
     decode: Callable[[str, bytes, bytes, int], KeyRow]
     seconds: Callable[[Any, int], int]
 
-    def row(self, found: Rows) -> KeyRow | None:
-        return self.decode(*found[0]) if found and found[0][-1] is not None else None
+    def row(self, rows: Rows) -> KeyRow | None:
+        """Returns the row of an answer, or None if it has no version."""
+        return self.decode(*rows[0]) if rows and rows[0][-1] is not None else None
 
 
 class RowChangeParts(Protocol):
@@ -135,14 +136,14 @@ class RowChange:
         try:
             return await work(self)
         finally:
-            self._drop()
+            self._drop_reservation()
 
     @property
     def _level(self) -> InForce:
         """The queue's consistency level in force now; it may have changed since the steps began."""
         return self._parts.levels.of(self._queue)
 
-    def _drop(self) -> None:
+    def _drop_reservation(self) -> None:
         made, self._made = self._made, None
         if made is not None:
             self._parts.writer.drop(made.reservation)
@@ -155,7 +156,7 @@ class RowChange:
             reservation: Reservation = await called(
                 lambda done: self._parts.writer.reserve(self._queue, self._items, done, self._after)
             )
-        self._drop()
+        self._drop_reservation()
         self._made = made = _Made(_ids_of(reservation), reservation)
         return made
 

@@ -65,7 +65,7 @@ class Undo:
         self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], object]
     ) -> None:
         """``deadline``: boot time by which all deletes must be confirmed for the outcome ``none``."""
-        self.chunks = _chunks(written)
+        self.chunks = _divide(written)
         self.size = sum(len(chunk.positions) for chunk in self.chunks)
         self.consistency = level.writes
         self.timeout = level.deadline * TIMEOUT
@@ -124,7 +124,7 @@ class UndoWriter:
 
     def undo(self, undo_write: Undo) -> None:
         """Begins an undo write, from any thread."""
-        self._loop.call(self._begin, undo_write)
+        self._loop.call(self._begin_undo, undo_write)
 
     def _wake(self) -> None:
         if not self._is_woken and not self._ended:
@@ -146,6 +146,7 @@ class UndoWriter:
             self._give_up(undo_write)
 
     def _set_timer(self) -> None:
+        """Sets a timer for the next deadline or due delete, unless an earlier one is set."""
         while self._deadlines and self._deadlines[0][2].answer is None:
             heappop(self._deadlines)
         moments = [
@@ -159,7 +160,7 @@ class UndoWriter:
         self._timer_at = math.inf
         self._wake()
 
-    def _begin(self, undo_write: Undo) -> None:
+    def _begin_undo(self, undo_write: Undo) -> None:
         """Opens an undo write: its deletes are sent in the next turn, and repeated until they are confirmed."""
         self._open[undo_write] = None
         undo_write.began = self._clock.boottime()
@@ -283,11 +284,13 @@ class UndoWriter:
             self._give_up(oldest)
 
     def _give_up(self, undo_write: Undo) -> None:
+        """Counts an undo write as abandoned, and answers it with ``unknown`` if it was not answered."""
         self.abandoned += undo_write.size
         undo_write.finish("unknown")
 
 
-def _chunks(written: Iterable[Written]) -> list[_Chunk]:
+def _divide(written: Iterable[Written]) -> list[_Chunk]:
+    """Returns chunks of messages in one Cassandra partition, each of at most ``MAX_DELETES_PER_REQUEST``."""
     by_place: dict[tuple[int, int, int, int], list[Position]] = {}
     for run in written:
         key = run.kind, run.qid, run.partition, run.bucket

@@ -269,32 +269,32 @@ class InFlightBatch:
             operation.remaining += 1
             operation.minted = min(operation.minted, self.minted)
 
-    def add(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
-        """Adds as many rows of a run as fit, from index ``at`` on. Returns their number."""
-        taken = given[at : at + MAX_ROWS - len(self.rows)]
-        size = sum(map(len, taken))
+    def add(self, run: BatchRun, encoded: Sequence[bytes], first: int) -> int:
+        """Adds as many rows of a run as fit, from index ``first`` on. Returns their number."""
+        fitting = encoded[first : first + MAX_ROWS - len(self.rows)]
+        size = sum(map(len, fitting))
         if self.size + size > MAX_BYTES:
-            taken, size = self._fitting_rows(taken)
-        if not taken:
+            fitting, size = self._fitting_rows(fitting)
+        if not fitting:
             return 0
         operation = run.part.operation
-        self.rows += taken
+        self.rows += fitting
         self.size += size
-        buffer, ticks = self.buffer, run.ticks + at
+        buffer, ticks = self.buffer, run.ticks + first
         time_bucket = (self.time_bucket.ttl_class, buffer.qid, buffer.partition, self.time_bucket.bucket)
-        self._taken.append((operation, Written(*time_bucket, ticks, run.low, len(taken))))
+        self._taken.append((operation, Written(*time_bucket, ticks, run.low, len(fitting))))
         if not self.operations or self.operations[-1] is not operation:
             self.operations.append(operation)
-        return len(taken)
+        return len(fitting)
 
-    def _fitting_rows(self, given: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    def _fitting_rows(self, encoded: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
         """Returns the first rows that fit, and their bytes: at least one row if the request is empty."""
         size = 0
-        for number, row in enumerate(given):
+        for number, row in enumerate(encoded):
             if self.size + size + len(row) > MAX_BYTES and (number or self.rows):
-                return given[:number], size
+                return encoded[:number], size
             size += len(row)
-        return given, size
+        return encoded, size
 
 
 def batches_of(buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float) -> list[InFlightBatch]:

@@ -115,7 +115,10 @@ class MessageWriter:
     # In the caller's thread
 
     def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> AppendOperation:
-        """Starts an operation; see :meth:`~queuey.storage.Messages.append`. Never blocks."""
+        """Starts an operation; see :meth:`~queuey.storage.Messages.append`. Never blocks; ``done`` gets the result.
+
+        Raises StoreUnavailable instead if the operation would only wait in vain.
+        """
         operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, done)
         parts = slices_of(operation, items)
         operation.remaining = len(parts)
@@ -130,9 +133,12 @@ class MessageWriter:
         parts: dict[int, OperationPart],
         go: Callable[[], None],
     ) -> None:
-        """Accepts an operation. Calls ``go`` in the loop's thread once the queue's row and the clock are right."""
+        """Makes an operation pending. Calls ``go`` in the loop's thread once the queue's row and the clock are right.
+
+        Raises StoreUnavailable without effect if it is refused.
+        """
         queue = operation.queue
-        self._check(len(items))
+        self._check_acceptance(len(items))
         if operation.after is not None:
             self._generator.admit(operation.after)
         with self._lock:
@@ -150,13 +156,13 @@ class MessageWriter:
             or covering(row, ttls, longest) is not row
             or not self._watch.sound()
         ):
-            entering = self._enter(operation.queue, ttls, longest)
-            self._begin(entering, lambda error: go() if error is None else self._answer(operation, None, error))
+            entering = self._await_entry(operation.queue, ttls, longest)
+            self._begin_call(entering, lambda error: go() if error is None else self._answer(operation, None, error))
         else:
             self._loop.call(go)
 
-    def _check(self, count: int) -> None:
-        """Refuses an operation that would only wait in vain."""
+    def _check_acceptance(self, count: int) -> None:
+        """Raises StoreUnavailable if Cassandra or the clock cannot be used, or if too many messages are pending."""
         if (problem := self._driver.problem()) is not None and not self._closed:
             raise StoreUnavailable(problem)
         if self._watch.refusing():
@@ -164,14 +170,14 @@ class MessageWriter:
         if self.pending and self.pending + count > self._options.most_pending:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
-    def _begin(self, work: Coroutine[Any, Any, object], ended: Callable[[Exception | None], object]) -> None:
+    def _begin_call(self, work: Coroutine[Any, Any, object], ended: Callable[[Exception | None], object]) -> None:
         """Begins a call of its own; ``ended`` gets its error or None, at once if the store is closed."""
         try:
             self._driver.calls.begin(work, lambda _, error: ended(error))
         except StoreClosed as error:
             ended(error)
 
-    async def _enter(self, queue: Queue, ttls: set[int], longest: int) -> None:
+    async def _await_entry(self, queue: Queue, ttls: set[int], longest: int) -> None:
         """Waits until clock and timing are right, and the queue's row is recent and covers the TTLs and row size."""
         await self._watch.require()
         row = await self._rows.current(queue)
@@ -210,27 +216,27 @@ class MessageWriter:
             try:
                 self._flush(buffer, parts)
             except NeedsPreparation as later:
-                self._begin(prepare(later), partial(self._prepared, buffer, parts))
+                self._begin_call(prepare(later), partial(self._resume_prepared, buffer, parts))
                 continue
             except Exception as error:
                 log.exception("Messages could not be sent.")
-                self._fail(parts, StoreUnavailable(f"messages could not be sent: {error}"))
-            self._landed(buffer)
+                self._fail_parts(parts, StoreUnavailable(f"messages could not be sent: {error}"))
+            self._end_flight(buffer)
         if self._ready:
             self._flush_soon()
 
-    def _prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
+    def _resume_prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
         """Returns parts to the front of their buffer after a preparation, or fails them with its error."""
         if failure is None:
             buffer.put(parts, first=True)
         else:
-            self._fail(parts, failure)
-        self._landed(buffer)
+            self._fail_parts(parts, failure)
+        self._end_flight(buffer)
 
-    def _runs(
+    def _make_runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
-        """Makes the ids of parts, in buckets that are recorded for readers."""
+        """Makes the ids of parts. Raises NeedsPreparation if one of their buckets is not recorded for readers."""
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
@@ -255,13 +261,13 @@ class MessageWriter:
         if not ready:
             return
         now, minted = self._clock.both()
-        runs, bucket_widths = self._runs(buffer, ready, row, now)
+        runs, bucket_widths = self._make_runs(buffer, ready, row, now)
         self._check_age(row)
         late = [part for part in ready if not part.operation.begin()]
         if late:
             ready = [part for part in ready if part not in late]
             runs = [run for run in runs if run.part not in late]
-            self._fail(late, StoreUnavailable(GIVEN_UP))
+            self._fail_parts(late, StoreUnavailable(GIVEN_UP))
         level = self._levels.of(row.queue)  # Read after the ids were made and W was found unchanged.
         for part in ready:
             part.operation.level = level
@@ -283,7 +289,10 @@ class MessageWriter:
         return row
 
     def _select_sendable(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
-        """Returns the parts that may be sent. Fails parts that were withdrawn or whose queue has changed."""
+        """Returns the parts that may be sent, and removes the others from ``parts``.
+
+        Fails parts that were withdrawn or whose queue has changed.
+        """
         ready = []
         for part in parts:
             operation = part.operation
@@ -317,7 +326,7 @@ class MessageWriter:
         return runs
 
     def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
-        """Requires that every bucket is recorded for readers before an id in it is used."""
+        """Raises NeedsPreparation, whose work records the buckets that readers do not know yet, if there are any."""
         missing = [
             time_bucket
             for time_bucket in time_buckets
@@ -360,14 +369,15 @@ class MessageWriter:
             self.late += 1
             error = InDoubt("Cassandra wrote the message too late; the write is undone")
         self._judge(in_flight, error)
-        self._landed(in_flight.buffer)
+        self._end_flight(in_flight.buffer)
 
     def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
+        """Ends the part of each operation in a batch. Its messages may be stored unless the outcome is ``none``."""
         stored = error is None or error.outcome == "unknown"
         for operation in in_flight.operations:
             self._count_down(operation, error, stored=stored)
 
-    def _landed(self, buffer: PartitionBuffer) -> None:
+    def _end_flight(self, buffer: PartitionBuffer) -> None:
         """Ends one flight of a buffer: schedules the messages that wait in it, or releases the buffer if it is idle."""
         buffer.flying -= 1
         if buffer.parts:
@@ -382,12 +392,15 @@ class MessageWriter:
         if not operation.count_down(error, stored=stored):
             return
         if operation.error is None:
-            self._watch.confirm_soon(partial(self._confirmed, operation))
+            self._watch.confirm_soon(partial(self._acknowledge, operation))
         else:
             self._fail_whole(operation, operation.error)
 
-    def _confirmed(self, operation: AppendOperation, refused: StoreUnavailable | None) -> None:
-        """Acknowledges an operation after a check of the clock that began when all its messages were written."""
+    def _acknowledge(self, operation: AppendOperation, refused: StoreUnavailable | None) -> None:
+        """Acknowledges an operation, or fails it if the clock was wrong or could not be checked.
+
+        The check began when all messages of the operation were written.
+        """
         if refused is not None:
             self._fail_whole(operation, InDoubt(str(refused)))
         elif not self._watch.timed_correctly_since(operation.minted):
@@ -397,7 +410,7 @@ class MessageWriter:
             self._answer(operation, operation.positions, None)
 
     def _fail_whole(self, operation: AppendOperation, error: Exception) -> None:
-        """Answers an operation with an error; undoes it first if messages may be stored and it was not reserved."""
+        """Answers an operation with an error. Messages that may be stored are undone first, or in doubt if reserved."""
         if not operation.doubt:
             self._answer(operation, None, error)
         elif operation.reserved:
@@ -405,12 +418,15 @@ class MessageWriter:
         else:
             self._undo(operation, error)
 
-    def _fail(self, parts: Iterable[OperationPart], error: Exception) -> None:
+    def _fail_parts(self, parts: Iterable[OperationPart], error: Exception) -> None:
         for part in parts:
             self._count_down(part.operation, error, stored=bool(part.operation.written))
 
     def _undo(self, operation: AppendOperation, error: Exception) -> None:
-        """Undoes all messages of an operation that may be stored, then answers with the error and the outcome."""
+        """Undoes all messages of an operation that may be stored, then answers with the error and the outcome.
+
+        The error is WriteUndone if the write was in doubt and nothing of it remains.
+        """
         level = operation.level
         deadline = operation.minted + level.undone_within
 
@@ -424,10 +440,10 @@ class MessageWriter:
             failed.__cause__ = error
             self._answer(operation, None, failed)
 
-        answer = partial(self._make_sure, operation.minted, settled)
+        answer = partial(self._confirm_outcome, operation.minted, settled)
         self.undo_writer.undo(Undo(operation.written, level, deadline, answer))
 
-    def _make_sure(self, minted: float, answer: Callable[[Outcome], object], outcome: Outcome) -> None:
+    def _confirm_outcome(self, minted: float, answer: Callable[[Outcome], object], outcome: Outcome) -> None:
         """Answers ``none`` only if a later check of the clock shows that the times were right."""
 
         def checked(error: StoreUnavailable | None) -> None:
@@ -439,7 +455,7 @@ class MessageWriter:
             answer(outcome)
 
     def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
-        """Answers an operation, unless it was answered already."""
+        """Answers an operation, unless it was answered already. Afterwards it is not pending any more."""
         with self._lock:
             if operation not in self._operations:
                 return
@@ -454,7 +470,10 @@ class MessageWriter:
             log.exception("The result of a write could not be delivered.")
 
     def close(self, timeout: float) -> None:
-        """Waits up to ``timeout`` seconds for accepted operations, then refuses the others. Idempotent."""
+        """Waits up to ``timeout`` seconds for accepted operations and undo writes, then refuses the others. Idempotent.
+
+        Waits for nothing in the loop's thread.
+        """
         with self._lock:
             self._closed = True
             if not self._operations:
@@ -479,6 +498,7 @@ async def prepare(needed: NeedsPreparation) -> None:
 
 
 def number_positions(runs: Iterable[BatchRun]) -> None:
+    """Sets the positions of the runs' messages in their operations."""
     for run in runs:
         for number, item in enumerate(run.items):
             run.part.operation.positions[item.index] = run.ticks + number, run.low

@@ -74,8 +74,8 @@ _COMMITS = 200
 def next_size(rows: int, took: float, least: int) -> int:
     """Returns the number of rows for the next step, after a step of ``rows`` rows took ``took`` seconds.
 
-    A step should occupy the writer for 4 to 12 ms: too short for callers to notice, but long compared with a commit, so
-    that the sweep keeps up with any disk.
+    Twice as many after less than 4 ms, half as many (not below ``least``) after more than 12 ms: too short for callers
+    to notice, but long compared with a commit, so that the sweep keeps up with any disk.
     """
     if took < _SHORT:
         return min(rows * 2, _MAX_ROWS)
@@ -137,6 +137,8 @@ class Sweep:
     def run(self, *, rest: bool = False) -> int:
         """Removes everything that can be removed now. Returns the number of messages removed.
 
+        ``rest``: pauses after each step for as long as it took.
+
         Raises:
             StoreUnavailable: The store failed. Messages removed before stay removed.
         """
@@ -170,6 +172,7 @@ class Sweep:
             yield self._execute_many(_FORGET_SESSIONS, over)
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
+        """Removes the idempotency keys and names that a query selects. Yields the seconds of each step."""
         for table in _KEYED:
             while rows := self._read_rows(query.format(*table), value):
                 yield self._execute_many(_FORGET_KEYS.format(*table), rows)
@@ -217,10 +220,12 @@ class Sweep:
 
 
 def _remove_range(bounds: tuple[int, ...], transaction: Transaction) -> int:
+    """Removes the rows of a range that end in time. Returns their number."""
     return len(transaction.connection.execute(_DELETE, bounds).fetchall())
 
 
 def _finish_pending_delete(qid: int, transaction: Transaction) -> int:
+    """Removes the windows of a queue and the record that its rows must be deleted. Returns 0 messages."""
     transaction.connection.execute(
         "DELETE FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?", (qid << 8, (qid + 1) << 8)
     )

@@ -33,7 +33,10 @@ _MIN_WIDTH_BITS = 24
 
 
 def window_end(lifetime: int, goes: int) -> int:
-    """Returns the end of the window of a row that is stored for ``lifetime`` and removed at ``goes`` (ticks)."""
+    """Returns the end of the window of a row that is stored for ``lifetime`` and removed at ``goes`` (ticks).
+
+    Windows are 1/16 to 1/8 of the lifetime wide, a power of two.
+    """
     width = max(_MIN_WIDTH_BITS, lifetime.bit_length() - 4)
     return ((goes >> width) + 1) << width
 
@@ -48,6 +51,7 @@ class WindowCounts:
         self._removed: dict[tuple[int, int], list[int]] = {}
 
     def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
+        """Adds ``count`` messages to the window that ends at ``until``, and extends its lowest, highest and span."""
         key = qp, until
         entry = self._added.get(key)
         if entry is None:
@@ -71,6 +75,7 @@ class WindowCounts:
         return twin
 
     def write(self, connection: Connection) -> None:
+        """Writes the changes. Removals from a window that is missing count in the next one to end."""
         if self._added:
             connection.executemany(
                 "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
@@ -451,6 +456,7 @@ class Transaction:
         return self._catalogue
 
     def new_id(self) -> int:
+        """Returns the next number for the uid or the qid of a queue."""
         self._next_id += 1
         return self._next_id - 1
 

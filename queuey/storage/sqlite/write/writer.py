@@ -183,6 +183,7 @@ class SqliteWriter:
             del operation  # Its error's traceback has this frame: the cycle would keep the caller's objects alive.
 
     def _submit(self, operation: _Operation) -> None:
+        """Hands an operation to the thread. Raises StoreClosed once the store is closed."""
         if self._closed:
             raise _closed()
         self._inbox.put([operation])
@@ -224,6 +225,7 @@ class SqliteWriter:
                 operation.done(None, operation.error)
 
     def _run(self) -> None:
+        """Runs groups until the store is closed and nothing waits, then refuses the rest and copies the log."""
         while not self._ends or self._waiting:
             self._gather_and_handle()
         self._ended = True
@@ -274,6 +276,7 @@ class SqliteWriter:
                 log.exception("The result of a write could not be delivered.")
 
     def _set_error(self, group: list[_Operation], error: QueueyError) -> None:
+        """Sets the error of each operation, and reports that the store is in trouble if it is unavailable."""
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
             self.trouble.met(error.code, error)
         for operation in group:

@@ -144,10 +144,10 @@ class _Attempt:
         if cql is None or query_id in self._forgotten:
             return False
         self._forgotten += (query_id,)
-        self._connection.prepare(query_id, cql).add_done_callback(partial(self._prepared, query_id))
+        self._connection.prepare(query_id, cql).add_done_callback(partial(self._repeat, query_id))
         return True
 
-    def _prepared(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
+    def _repeat(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
         """Repeats the request once the statement is prepared; if it is not, the driver sends the request."""
         request = self._request
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
@@ -199,7 +199,7 @@ class CqlClient:
         self._replicas: dict[bytes, tuple[Node, ...]] = {}
         """By routing key, the nodes that have the row."""
         self._turn = itertools.count()
-        self._in_flight = InFlight(self._ask, lambda connection: connection.received_at, patience)
+        self._in_flight = InFlight(self._send_to_next, lambda connection: connection.received_at, patience)
         self._timer: asyncio.TimerHandle | None = None
 
     # The nodes
@@ -229,6 +229,7 @@ class CqlClient:
                 self._nodes[address] = Node(self, cluster, host)
 
     def count_nodes(self) -> None:
+        """Sets ``is_usable``."""
         self.is_usable = any(node.connection is not None for node in self._nodes.values())
 
     def is_up(self, address: str) -> bool | None:
@@ -276,7 +277,7 @@ class CqlClient:
         )
         request.clock = self.clock
         request.began = self.clock()
-        if not self._ask(request):
+        if not self._send_to_next(request):
             request.fall_back()
             return
         self._in_flight.add(request)
@@ -289,7 +290,7 @@ class CqlClient:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _ask(self, request: FastRequest) -> bool:
+    def _send_to_next(self, request: FastRequest) -> bool:
         """Sends a request to the next of its nodes that accepts it. Returns False if none does."""
         for node in request.nodes:
             connection = node.connection
@@ -304,9 +305,9 @@ class CqlClient:
 
     def _let_it_read(self) -> None:
         """Lets the loop read the answers that came during a long turn before they count as late."""
-        self._timer = self.loop.call_later(READ_TIME, self._check)
+        self._timer = self.loop.call_later(READ_TIME, self._check_timeouts)
 
-    def _check(self) -> None:
+    def _check_timeouts(self) -> None:
         self._timer = None
         try:
             self._in_flight.check(self.clock())

@@ -160,14 +160,14 @@ class Connection(asyncio.Protocol):
         self.received_at = self._clock()
         try:
             for stream, flags, opcode, body in self._reader.feed(data):
-                self._answered(stream, flags, opcode, body)
+                self._deliver_answer(stream, flags, opcode, body)
                 if self.ended.done():
                     return
         except BrokenFrame as error:
             log.warning("Cassandra node %s: %s; the connection is replaced.", self.address, error)
             self.fail(error)
 
-    def _answered(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
+    def _deliver_answer(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
         """Delivers an answer, or the error of reading it, and frees its stream. An unknown stream breaks the frame."""
         waiting = self._waiting.pop(stream, None)
         if waiting is None:
@@ -188,6 +188,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _flush(self) -> None:
+        """Writes the requests that wait, if the transport accepts bytes."""
         if self._out and self._transport is not None and not self._is_paused:
             out, self._out = self._out, []
             self._out_size = 0
@@ -195,6 +196,7 @@ class Connection(asyncio.Protocol):
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:  # noqa: ANN401 - a message of the driver, or an exception
+    """Resolves a future, once. An exception or an error message of the driver becomes its exception."""
     if future.done():
         return
     if isinstance(answer, messages.ErrorMessage):

@@ -83,13 +83,13 @@ def conditional_batch(request: BatchStatement) -> bytes:
 
 def encoded(request: Request, bound: BoundStatement) -> Encoded:
     """Returns a request of a frequent statement in encoded form, given the statement that the driver has bound."""
-    decode = partial(_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
+    decode = partial(_decode_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
     values = b"".join(map(_value, bound.values))
     fields = request.statement, len(bound.values), [values], bound.routing_key, request.consistency
     return Encoded(*fields, decode, request.timeout, request.host)
 
 
-def _rows(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
+def _decode_rows(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driver's
     rows: Rows = ProtocolHandler.decode_message(PROTOCOL, {}, 0, 0, RESULT, body, None, metadata).parsed_rows
     return rows
 
