@@ -60,7 +60,7 @@ class History:
         self.attempts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
-        self._put_out: set[tuple[str, int | None]] = set()
+        self._replaced_sessions: set[tuple[str, int | None]] = set()
         """Places, and sessions that owned them until another member of the same name took them."""
         self._target = StoredTarget(0, TargetGeneration(), {})
 
@@ -73,6 +73,10 @@ class History:
         self.live.discard(session)
 
     def changed(self, session: int, change: Change) -> None:
+        """Tracks owners, and checks changes of owners' nodes, of the target, and of offsets.
+
+        Violations go to ``wrong``.
+        """
         before = {}
         if any(operation.path.startswith((ASSIGNMENTS, TARGET)) for operation in change):
             self._check_target(change)
@@ -90,9 +94,9 @@ class History:
 
     def _check_removal(self, session: int, place: str, owner: int | None, change: Change) -> None:
         """An owner's node is removed only by its session, by the servers, or by a member that creates its own there."""
-        taken = any(isinstance(each, Create) and each.path == OWNERS + place for each in change)
-        if taken:
-            self._put_out.add((place, owner))
+        is_replaced = any(isinstance(operation, Create) and operation.path == OWNERS + place for operation in change)
+        if is_replaced:
+            self._replaced_sessions.add((place, owner))
             self.busy.pop(place, None)  # a replaced member is not waited for
         elif session not in {0, owner}:
             self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
@@ -112,13 +116,14 @@ class History:
                 elif isinstance(operation, SetData | Create):
                     nodes[member] = StoredAssignment(decode_assigned(_node(operation.data)), 0)
         before, self._target = self._target, StoredTarget(0, generation, nodes)
-        counts = Counter(each for node in nodes.values() for each in node.assigned.counted(generation))
-        if twice := [str(each) for each, members in counts.items() if members > 1]:
+        counts = Counter(partition for node in nodes.values() for partition in node.assigned.counted(generation))
+        if twice := [str(partition) for partition, members in counts.items() if members > 1]:
             self.wrong.append(f"target: given to several members: {twice}")
         if generation == before.generation and self._target.target != before.target:
             self.wrong.append(f"target: it has changed within {generation}")
 
     def _check_offset(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
+        """An offset is recorded only by an owner, never moves back, and is never past an unhandled message."""
         identifier, before = decode_offset(data).id, self.offsets.get(place)
         if session not in owners:
             self.wrong.append(f"fence: session {session} recorded {identifier} for {place}, which {owners} own")
@@ -134,12 +139,13 @@ class History:
             self.wrong.append(f"early: {place} is recorded up to {identifier} and handled up to {log.handled}")
 
     def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
-        """A member begins to handle a message.
+        """A member begins to handle a message. It must own the partition and take the messages in order.
 
-        A member replaced by another of its name may do so until it is notified, whoever owns the partition then.
+        In a patient history no other living member may still be handling. A member replaced by another of its name may
+        handle until it is notified, whoever owns the partition then.
         """
         place = place_of(partition)
-        is_replaced = (place, stay.session) in self._put_out
+        is_replaced = (place, stay.session) in self._replaced_sessions
         owner = None if is_replaced else self.owners.get(place)
         if owner is not None and self.names[owner] != name:
             self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
@@ -173,7 +179,7 @@ class History:
         self._end_handling(name, place)
 
     def hangs(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
-        """An attempt does not end in time: it fails, and others may handle the message."""
+        """An attempt does not end in time: it counts as failed, and the message is due again."""
         self.attempts["hung"] += 1
         stay.go_on(message, self.service.places[message.body][1])
         self._end_handling(name, place_of(partition))
@@ -186,6 +192,7 @@ class History:
         stay.go_on(message, index + 1)
 
     def _end_handling(self, name: str, place: str) -> None:
+        """The member with this name handles one message less."""
         busy = self.busy.get(place, Counter())
         for owner in [owner for owner in busy if self.names[owner] == name]:
             busy[owner] -= 1
@@ -201,7 +208,7 @@ class History:
         stay.go_on(message, index + 1)
 
     def committed(self, partition: Partition, identifier: str) -> None:
-        """A member was told that its offset is recorded."""
+        """A member was told that its offset is recorded. It is a violation if the recorded one is before it."""
         recorded = self.offsets.get(place_of(partition))
         if is_before(recorded, identifier):
             self.wrong.append(f"commit: {partition} has {recorded} after {identifier} was committed")
