@@ -439,22 +439,22 @@ class TreeLink(Link):
         self._pending.clear()
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        def one(connection: Connection, path: str) -> NodeData | None:
+        def read_node(connection: Connection, path: str) -> NodeData | None:
             node = self.tree.nodes.get(path)
             if watch and node is not None:
                 self.tree.watches[path][connection] = None
             return node
 
-        return await self._ask(one, paths)
+        return await self._ask(read_node, paths)
 
     async def stat(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        def one(connection: Connection, path: str) -> NodeData | None:
+        def read_node(connection: Connection, path: str) -> NodeData | None:
             node = self.tree.nodes.get(path)
             if watch:
                 self.tree.watches[path][connection] = None
             return node and replace(node, data=b"")
 
-        return await self._ask(one, paths)
+        return await self._ask(read_node, paths)
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         def read_names(connection: Connection, path: str) -> list[str] | None:
@@ -462,7 +462,7 @@ class TreeLink(Link):
                 self.tree.child_watches[path][connection] = None
             return self.tree.names(path)
 
-        return await self._ask(one, paths)
+        return await self._ask(read_names, paths)
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
         def apply_one(_: Connection, change: Change) -> Outcome:
