@@ -150,7 +150,7 @@ def explore(
     mutation: Mutation | None = None,
     lost: bool = False,
 ) -> tuple[int, list[str]]:
-    """Explores every history. Returns the number of states, and descriptions of bad ends.
+    """Explores histories until three bad ends. Returns the number of states, and descriptions of the bad ends.
 
     Args:
         processes: Number of processes.
@@ -196,6 +196,10 @@ def _deliver(world: World, state: State) -> None:
 
 
 def _next_nodes(node: Node, taken: Mutation | None) -> list[Node]:
+    """Returns the nodes after one step or crash of each process, or after the event.
+
+    Without a living process another one goes on, until the log has recorded the end.
+    """
     nodes = []
     for at, process in enumerate(node.processes):
         if process is None:
@@ -217,6 +221,7 @@ def _put(processes: tuple[Process | None, ...], at: int, process: Process | None
 
 
 def _apply_event(world: World) -> World:
+    """Returns the world after its event: a cancelled move, a purged target, or a released or acknowledged message."""
     state = State.decode(world.log)
     draft = EntryDraft(state, _NOW, ClaimTiming())
     match world.event:
@@ -265,7 +270,10 @@ def _process_key(process: Process | None, taken: Mutation | None) -> object:
 
 
 def _take_step(world: World, process: Process, taken: Mutation | None) -> tuple[World, Process | None]:
-    """Carries out the next step of a process. Returns the process afterwards, or None if it has ended."""
+    """Carries out the next step of a process. Returns the process afterwards, or None if it has ended.
+
+    A process that posts to a purged target starts again to give back what it took.
+    """
     step, _ = _next_step(process, taken)
     result: Any = None
     match step:
@@ -285,6 +293,7 @@ def _take_step(world: World, process: Process, taken: Mutation | None) -> tuple[
 
 
 def _publish(world: World, step: Publish, taken: Mutation | None) -> tuple[World, Position]:
+    """Returns the world and the last position in the target. A chunk whose key exists is not posted again."""
     last_by_chunk = dict(world.keys)
     if not step.messages:
         return world, step.after

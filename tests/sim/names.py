@@ -187,7 +187,7 @@ def _next_worlds(world: World, taken: Mutation, *, undisturbed: bool) -> Iterato
             continue
         if world.crashes:
             yield _put(world, process._replace(answers=(), looks=0, end="crashed"))._replace(crashes=world.crashes - 1)
-        step = _step(process)
+        step = _next_step(process)
         for after, answer in _answer_worlds(world, process, step, taken):
             if isinstance(answer, Lost):
                 yield _put(after, process._replace(doubted=True))
@@ -203,7 +203,10 @@ def _next_worlds(world: World, taken: Mutation, *, undisturbed: bool) -> Iterato
 
 
 def _claimer_worlds(world: World, taken: Mutation) -> Iterator[World]:
-    """Yields the world after the claimer's next step: it reads, then claims what it read, then acknowledges."""
+    """Yields the world after the claimer's next step: it reads, then claims what it read, then acknowledges.
+
+    A claim that another entry preceded is tried again, after a new read if something was withdrawn since.
+    """
     claimer, state = world.claimer, _state(world.log)
     if claimer.given is None and claimer.read is None:
         fresh = tuple(sorted(id_ for id_ in world.there if not state.is_known(_position(id_))))
@@ -310,7 +313,7 @@ class SimulatedName(Name):
 ITEM = NewMessage("x", 1, 60)
 
 
-async def _whole(process: Process, content: bytes) -> Changed | Shown:
+async def _run_use_case(process: Process, content: bytes) -> Changed | Shown:
     """Runs the use case. Steps of the store replace its calls."""
     versions = iter(range(process.number * 100, process.number * 100 + 100))
 
@@ -346,9 +349,9 @@ async def _read(new_version: Any) -> Shown:  # noqa: ANN401
     return Shown(tuple(id_ for id_ in scanned.there if found.shows((1, _position(id_)))), scanned)
 
 
-def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
+def _next_step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
     """Returns the next step of a process, by running it again from its start with the recorded answers."""
-    steps = _whole(process, b"new" if process.kind == "POST" else b"%d" % process.number)
+    steps = _run_use_case(process, b"new" if process.kind == "POST" else b"%d" % process.number)
     step = steps.send(None)
     for answer in process.answers:
         failed = isinstance(answer, Failed)
@@ -357,13 +360,17 @@ def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the
 
 
 def _record_end(world: World, process: Process) -> World:
-    """Returns the world with a process, whose end is recorded if it has no further step."""
+    """Returns the world with a process, whose end is recorded if it has no further step.
+
+    Also records what the end made wrong, and the values that were replaced for good.
+    """
     try:
-        _step(process)
+        _next_step(process)
     except StopIteration as ended:
         end = ended.value
         if isinstance(end, Shown):
-            return _put(world, process._replace(answers=(), looks=0, end=end))._replace(wrong=_badly_shown(world, end))
+            after = _put(world, process._replace(answers=(), looks=0, end=end))
+            return after._replace(wrong=_shown_violation(world, end))
         after = _put(world, process._replace(answers=(), looks=0, end=end))
         return (
             after._replace(gone=world.gone | ((world.removed & world.confirmed) - _value_under_replacement(world)))
@@ -377,7 +384,7 @@ def _record_end(world: World, process: Process) -> World:
     return _put(world, process)
 
 
-def _badly_shown(world: World, end: Shown) -> str:
+def _shown_violation(world: World, end: Shown) -> str:
     """Returns what is wrong with what a reader by time was shown, or an empty text."""
     row = end.scanned.row
     lasting = world.row is not None and row is not None and world.row.state == row.state == "done"
@@ -470,7 +477,10 @@ def _remove(world: World, id_: int) -> World:
 
 
 def _supersede(world: World, position: Position, process: Process, taken: Mutation) -> World:
-    """Returns the world after a message was recorded as replaced in the claim log, unless it was done already."""
+    """Returns the world after a message was recorded as replaced in the claim log, unless it was done already.
+
+    It is wrong for a POST that makes its own message the value to replace one that is not done.
+    """
     draft = EntryDraft(_state(world.log), 0, ClaimTiming())
     draft.supersede([position])
     if not draft.changes or taken == "not in the log":

@@ -201,6 +201,7 @@ def _complaints(world: World) -> Iterator[str]:
 
 
 def _futures(world: World, taken: Mutation) -> Iterator[World]:
+    """Yields the worlds after a step or crash of a process, a reader's pass of an id, or a late arrival."""
     for process in world.processes:
         if process.end is None:
             if world.crashes:

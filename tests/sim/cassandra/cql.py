@@ -309,7 +309,6 @@ def _position(number: int) -> ids.Position:
 
 _CONDITION = re.compile(r"(\w+|\([\w, ]+\)) (=|<=|>=|<|>|IN) (\?|-?\w+|'[^']*'|\([^)]*\))")
 
-
 Value = Callable[[Sequence[Any]], Any]
 """Returns a value of a statement, given the values of its markers."""
 Condition = tuple[Any, str, Value]
@@ -540,8 +539,8 @@ class Command:
             keys = dict(zip(self.table.partition, place[1], strict=True))
             statics = partition.statics(now, self._fact_columns)
             if statics and not on_rows:
-                alive = partition.alive(self.table, now, (), self._fact_columns, descending=self.descending)
-                rows = iter(list(alive) or [{}])
+                rows = partition.alive(self.table, now, (), self._fact_columns, descending=self.descending)
+                rows = iter(list(rows) or [{}])
             else:
                 rows = partition.alive(self.table, now, on_rows, self._fact_columns, descending=self.descending)
             for row in rows:
