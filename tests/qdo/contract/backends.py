@@ -70,6 +70,7 @@ class Service(abc.ABC):
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Link]:
+        """Opens a link, and closes it after the block."""
         link = self.link()
         await link.open()
         try:

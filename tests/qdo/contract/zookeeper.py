@@ -46,6 +46,7 @@ class ZooKeeperService(Service):
         await asyncio.to_thread(self.proxy.heal)
 
     async def close(self) -> None:
+        """Closes the proxy, and deletes all nodes below the root."""
         await asyncio.to_thread(self.proxy.close)
         link = ZooKeeperLink(ConnectionOptions(self._direct))
         await link.open()
