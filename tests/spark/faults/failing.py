@@ -84,6 +84,7 @@ class FailingReader(QueueyStreamReader):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _meet(self, point: str) -> None:
+        """Fails at this point, or kills Spark, if the test has requested that. Each request counts once."""
         place = self._faults / point
         taken = place.with_suffix(f".{os.getpid()}")
         try:
