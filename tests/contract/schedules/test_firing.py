@@ -243,6 +243,7 @@ class TestUnknown:
 
 
 def _second_fails(store: Store) -> Callable[..., object]:
+    """Returns a method whose first call sets a record; each later one raises Killed."""
     calls = []
 
     def call(*args: object) -> object:

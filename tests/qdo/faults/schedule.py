@@ -74,35 +74,36 @@ class Schedule:
             at += 0.0 if self.rng.random() < 0.25 else self.rng.uniform(0.1, 1.5)
             if at > seconds:
                 return tuple(steps)
-            step = self._one(at)
+            step = self._draw_step(at)
             if step is None:
                 at += 0.1
             else:
                 steps.append(step)
 
-    def _one(self, at: float) -> Step | None:
+    def _draw_step(self, at: float) -> Step | None:
+        """Draws a fault, or returns None if its kind cannot be at this time: enough workers must run."""
         kind = self.rng.choices(self.kinds, [WEIGHTS[kind] for kind in self.kinds])[0]
         free = [slot for slot in [*self.slots, EVERYBODY] if self._busy.get(slot, 0.0) <= at]
         if kind in OF_ALL:
-            return self._of_all(at, kind) if EVERYBODY in free else None
+            return self._add_common_fault(at, kind) if EVERYBODY in free else None
         running = sorted(self._there.intersection(free))
         if kind == "join":
             empty = [slot for slot in self.slots if slot not in self._there and slot in free]
-            return self._of(at, kind, self.rng.choice(empty), START_SECONDS) if empty else None
+            return self._add_fault(at, kind, self.rng.choice(empty), START_SECONDS) if empty else None
         if not running or (kind != "expire" and len(running) <= MIN_RUNNING_WORKERS):
             return None
         if kind == "silence":
             running = sorted(set(running).intersection(self.apart))
             if not running:
                 return None
-        return self._of(at, kind, self.rng.choice(running), self._seconds(kind))
+        return self._add_fault(at, kind, self.rng.choice(running), self._seconds(kind))
 
     def _seconds(self, kind: str) -> float:
         if kind in {"pause", "silence"}:
             return self.session * self.rng.choice((0.2, 0.5, 0.9, 1.1, 1.5, 2.0)) * self.rng.uniform(0.9, 1.1)
         return 0.0
 
-    def _of(self, at: float, kind: str, slot: str, seconds: float) -> Step:
+    def _add_fault(self, at: float, kind: str, slot: str, seconds: float) -> Step:
         """Adds a fault of a worker; its kind decides how long the worker is left alone."""
         if kind == "join":
             self._there.add(slot)
@@ -112,7 +113,8 @@ class Schedule:
         self._busy[slot] = at + alone
         return Step(kind, slot, 0.0 if kind == "join" else seconds, at)
 
-    def _of_all(self, at: float, kind: str) -> Step:
+    def _add_common_fault(self, at: float, kind: str) -> Step:
+        """Adds a fault of the service or network, and keeps others of its kind away until it is over."""
         seconds = 0.0
         if kind in {"leader", "node-kill"}:
             seconds = self.rng.uniform(1.0, 4.0)

@@ -364,6 +364,7 @@ class ThreadedApplication(Stub):
         return {"POST": View(self.use, asks=True)}
 
     async def use(self, request: Asked, _match: Match) -> Response:
+        """Works in threads at once and later, and spawns a task between, which outlives the request."""
         await self.work(f"{request.query} at once")
         self.tasks.append(self.core.spawn(self.read_more(request)))
         await asyncio.sleep(0.01)
@@ -371,6 +372,7 @@ class ThreadedApplication(Stub):
         return text_response("done")
 
     async def read_more(self, request: Asked) -> None:
+        """Works in threads, waits for the test, and works again; it is never a blocked request."""
         await self.work("task")
         assert not request.blocked
         await asyncio.wait_for(self.go.wait(), TEST_TIMEOUT)
