@@ -24,7 +24,7 @@ OPTIONS = CassandraOptions(row_age=0.1, timeout=20.0, reap_interval=None)
 
 
 def commands() -> tuple[str, str]:
-    """The commands of the page: for the backup, and for the restore."""
+    """Returns the commands of the page: for the backup, and for the restore."""
     section = PAGE.read_text().partition("\n## Backup and restore\n")[2].partition("\n## ")[0]
     backup, restore = re.findall(r"^ *```sh\n(.*?)^ *```$", section, re.DOTALL | re.MULTILINE)
     return backup, restore

@@ -293,7 +293,7 @@ def _answers(world: World, process: Process, step: Step) -> Answers:
 
 
 def _writes(world: World, number: int, faulty: World | None) -> Answers:
-    """A write arrives in time, late, unnoticed, long after its sender has given up, or never."""
+    """Yields the worlds after a write that arrives in time, late, unnoticed, after its sender gave up, or never."""
     landed = world if world.id(number).where == "removed" else world.with_id(number, where="there")
     if not world.id(number).passed:
         yield landed, None

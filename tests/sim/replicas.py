@@ -155,6 +155,7 @@ class Replicas:
                 self.apply(log, proposal_)
 
     def _apply_pending(self, log: Log, proposal: Proposal) -> None:
+        """Applies a pending append, unless it was resolved before."""
         if proposal in log.lying:
             log.lying.remove(proposal)
             self.apply(log, proposal)

@@ -93,7 +93,7 @@ class Victim:
 
 
 def round_of_killing(directory: Path, number: int, rng: random.Random, truth: ReportedWrites) -> None:
-    """Two processes write into one directory until each is killed at a moment of its own."""
+    """Runs two processes that write into one directory until each is killed at a moment of its own."""
     with ExitStack() as started:
         victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
         for victim in victims:

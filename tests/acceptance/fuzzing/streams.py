@@ -126,11 +126,11 @@ def good(rng: Random, queue: str, key: str) -> Request:
 # Each of these spoils a request in one way.
 
 
-def _method(rng: Random, request: Request) -> Request:
+def _spoil_method(rng: Random, request: Request) -> Request:
     return replace(request, method=rng.choice(METHODS))
 
 
-def _target(rng: Random, request: Request) -> Request:
+def _spoil_target(rng: Random, request: Request) -> Request:
     return replace(request, target=rng.choice(TARGETS))
 
 
@@ -142,25 +142,25 @@ def _spoil_path(rng: Random, request: Request) -> Request:
     return replace(request, target=b"/".join(segments))
 
 
-def _query(rng: Random, request: Request) -> Request:
+def _spoil_query(rng: Random, request: Request) -> Request:
     pairs = [rng.choice(QUERIES) + b"=" + rng.choice(VALUES) for _ in range(rng.choice([1, 3, 300]))]
     return replace(request, target=request.target.partition(b"?")[0] + b"?" + b"&".join(pairs))
 
 
-def _version(rng: Random, request: Request) -> Request:
+def _spoil_version(rng: Random, request: Request) -> Request:
     return replace(request, version=rng.choice(VERSIONS))
 
 
-def _value(rng: Random, request: Request) -> Request:
+def _spoil_header_value(rng: Random, request: Request) -> Request:
     name, value = rng.choice(NAMES), rng.choice(VALUES)
     return request.having(name, value) if rng.randrange(3) else request.adding((name, value))
 
 
-def _name(rng: Random, request: Request) -> Request:
+def _add_bad_header_name(rng: Random, request: Request) -> Request:
     return request.adding((rng.choice(BAD_NAMES), rng.choice(TEXTS)))
 
 
-def _many_headers(rng: Random, request: Request) -> Request:
+def _add_many_headers(rng: Random, request: Request) -> Request:
     return request.adding(
         *[(b"X-Header-%d" % number, b"x" * rng.choice([1, 900])) for number in range(rng.choice([20, 300]))]
     )
@@ -180,7 +180,7 @@ def _spoil_length(rng: Random, request: Request) -> Request:
     return replace(request.adding(*headers), length=bool(rng.randrange(2)))
 
 
-def _coding(rng: Random, request: Request) -> Request:
+def _spoil_coding(rng: Random, request: Request) -> Request:
     return replace(request.adding((b"Transfer-Encoding", rng.choice(CODINGS))), length=bool(rng.randrange(2)))
 
 
@@ -193,40 +193,40 @@ def _spoil_chunks(rng: Random, request: Request) -> Request:
     )
 
 
-def _expect(rng: Random, request: Request) -> Request:
+def _add_expect(rng: Random, request: Request) -> Request:
     return request.adding((b"Expect", rng.choice([b"100-continue", b"something"])))
 
 
-def _connection(rng: Random, request: Request) -> Request:
+def _spoil_connection(rng: Random, request: Request) -> Request:
     kind = rng.choice([b"close", b"keep-alive", b"Upgrade", b"\0"])
     return request.adding((b"Connection", kind), (b"Upgrade", rng.choice([b"websocket", b"h2c", b"TLS/1.0"])))
 
 
-def _json(rng: Random, request: Request) -> Request:
+def _spoil_json(rng: Random, request: Request) -> Request:
     return replace(request.having(b"Content-Type", b"application/json"), body=rng.choice(JSONS))
 
 
-def _long(rng: Random, request: Request) -> Request:
+def _spoil_long_body(rng: Random, request: Request) -> Request:
     return replace(request, body=b"x" * rng.choice([5_000, 70_000, 300_000]))
 
 
 SPOILS: tuple[Callable[[Random, Request], Request], ...] = (
-    _method,
-    _target,
+    _spoil_method,
+    _spoil_target,
     _spoil_path,
-    _query,
-    _version,
-    _value,
-    _name,
-    _many_headers,
+    _spoil_query,
+    _spoil_version,
+    _spoil_header_value,
+    _add_bad_header_name,
+    _add_many_headers,
     _spoil_credential,
     _spoil_length,
-    _coding,
+    _spoil_coding,
     _spoil_chunks,
-    _expect,
-    _connection,
-    _json,
-    _long,
+    _add_expect,
+    _spoil_connection,
+    _spoil_json,
+    _spoil_long_body,
 )
 
 

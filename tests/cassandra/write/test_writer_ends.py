@@ -136,28 +136,28 @@ def test_withdrawn(scene: Scene, begin: Begin) -> None:
 
 
 def break_sending(process: Process) -> None:
-    """Sending raises an error that no driver should raise."""
+    """Makes sending raise an error that no driver should raise."""
     process.wire.raise_at_begin(INSERTS)
 
 
 def break_row(process: Process) -> None:
-    """The queue's row cannot be read."""
+    """Makes the queue's row unreadable."""
     process.store._parts.rows._rows.clear()
     process.wire.fail(QUEUES)
 
 
 def break_place(process: Process) -> None:
-    """A bucket cannot be recorded."""
+    """Makes the recording of a bucket fail."""
     process.wire.fail(RECORDS)
 
 
 def break_record(process: Process) -> None:
-    """A bucket is recorded, and the answer is lost."""
+    """Loses the answer to the recording of a bucket."""
     process.wire.lose(RECORDS)
 
 
 def break_clock(process: Process) -> None:
-    """The clock cannot be compared when it has to be."""
+    """Makes the clock impossible to compare when it has to be."""
     process.machine.wrong = 60.0
     process.wire.fail(CLOCKS, UNLIMITED)
 

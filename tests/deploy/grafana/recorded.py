@@ -29,7 +29,7 @@ Series = list[dict[str, str]]
 
 
 def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snapshot:
-    """A snapshot of a process that has answered more requests than at the last one, with counters that have grown."""
+    """Counts more requests, and returns a snapshot of the process with counters that have grown."""
     for route in ("v1.queue", "v1.read", "ops.metrics"):
         for status in STATUSES:
             metrics.observe(route, status, 0.003 * number)

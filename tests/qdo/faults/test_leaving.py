@@ -73,7 +73,7 @@ COMING = Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, 
 
 
 def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record) -> None:
-    """Nothing is handled twice or lost while workers come and leave, and queues get more partitions."""
+    """Runs a plan, and checks that nothing is handled twice or lost while workers come and leave."""
     service.session_timeout = SESSION
     run = GroupRun(directory, service)
     result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record)

@@ -242,7 +242,7 @@ class EarlyStorm(PostStorm):
             yield from self._check_early(reader, told[reader.qid, reader.partition])
 
     def _check_early(self, reader: EarlyReader, told: Mapping[Position, str]) -> Iterator[str]:
-        """Acknowledged messages come unchanged if they come early, and always come at their place."""
+        """Yields violations by acknowledged messages: changed when they come early, or missing at their place."""
         for position, body in told.items():
             bodies = {kept.get(position, body) for kept in (reader.early, reader.shown)}
             if bodies != {body}:

@@ -345,7 +345,7 @@ class PostStorm(MessageStorm):
                     yield f"order: {post} is not in its order"
 
     def _check_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
-        """The messages of posts under one key are stored once, at the positions that all posters were told."""
+        """Yields violations by posts under one key: stored twice, or not at the positions that posters were told."""
         if not posts:
             return
         there = {

@@ -93,7 +93,7 @@ class History:
                 self._check_offset(session, place, operation.data, {before.get(place), self.owners.get(place)})
 
     def _check_removal(self, session: int, place: str, owner: int | None, change: Change) -> None:
-        """An owner's node is removed only by its session, by the servers, or by a member that creates its own there."""
+        """Records a violation unless an owner's node is removed by its session, the servers, or its replacement."""
         is_replaced = any(isinstance(operation, Create) and operation.path == OWNERS + place for operation in change)
         if is_replaced:
             self._replaced_sessions.add((place, owner))
@@ -102,7 +102,10 @@ class History:
             self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
 
     def _check_target(self, change: Change) -> None:
-        """The target changes atomically, by one generation, and gives each partition to one member."""
+        """Tracks the target.
+
+        Records a violation unless it changes by one generation and gives a partition to one member.
+        """
         generation, nodes = self._target.generation, dict(self._target.nodes)
         for operation in change:
             if operation.path == TARGET and isinstance(operation, SetData):
@@ -123,7 +126,7 @@ class History:
             self.wrong.append(f"target: it has changed within {generation}")
 
     def _check_offset(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
-        """An offset is recorded only by an owner, never moves back, and is never past an unhandled message."""
+        """Records an offset, and violations: not by an owner, moved back, or past an unhandled message."""
         identifier, before = decode_offset(data).id, self.offsets.get(place)
         if session not in owners:
             self.wrong.append(f"fence: session {session} recorded {identifier} for {place}, which {owners} own")
@@ -139,7 +142,7 @@ class History:
             self.wrong.append(f"early: {place} is recorded up to {identifier} and handled up to {log.handled}")
 
     def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
-        """A member begins to handle a message. It must own the partition and take the messages in order.
+        """Records that a member begins to handle a message. It must own the partition and take messages in order.
 
         In a patient history no other living member may still be handling. A member replaced by another of its name may
         handle until it is notified, whoever owns the partition then.
@@ -168,7 +171,7 @@ class History:
         self.deeds.append((at, place, message.id))
 
     def handled(self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False) -> None:
-        """A member has handled a message, or has failed to and retries it."""
+        """Records that a member has handled a message, or has failed to: then it is due again."""
         place = place_of(partition)
         log, index = self.service.places[message.body]
         if failed:
@@ -179,20 +182,20 @@ class History:
         self._end_handling(name, place)
 
     def hangs(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
-        """An attempt does not end in time: it counts as failed, and the message is due again."""
+        """Records that an attempt does not end in time: it counts as failed, and the message is due again."""
         self.attempts["hung"] += 1
         stay.go_on(message, self.service.places[message.body][1])
         self._end_handling(name, place_of(partition))
 
     def handled_late(self, stay: Stay, message: Message) -> None:
-        """An attempt that did not end in time has succeeded all the same."""
+        """Records that an attempt that did not end in time has succeeded all the same."""
         self.attempts["late"] += 1
         log, index = self.service.places[message.body]
         log.handle(index)
         stay.go_on(message, index + 1)
 
     def _end_handling(self, name: str, place: str) -> None:
-        """The member with this name handles one message less."""
+        """Counts one message less that the member with this name is handling."""
         busy = self.busy.get(place, Counter())
         for owner in [owner for owner in busy if self.names[owner] == name]:
             busy[owner] -= 1
@@ -200,7 +203,7 @@ class History:
                 del busy[owner]
 
     def given_up(self, stay: Stay, message: Message) -> None:
-        """A member skips a message that it failed to handle."""
+        """Records that a member skips a message that it failed to handle."""
         log, index = self.service.places[message.body]
         log.handle(index)
         if stay.log is not log:
@@ -208,7 +211,7 @@ class History:
         stay.go_on(message, index + 1)
 
     def committed(self, partition: Partition, identifier: str) -> None:
-        """A member was told that its offset is recorded. It is a violation if the recorded one is before it."""
+        """Records a violation if a partition's recorded offset is before the one that a member was told is recorded."""
         recorded = self.offsets.get(place_of(partition))
         if is_before(recorded, identifier):
             self.wrong.append(f"commit: {partition} has {recorded} after {identifier} was committed")

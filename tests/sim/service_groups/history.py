@@ -115,7 +115,7 @@ class History:
             self._check_instances(former, self._state)
 
     def _check_targets(self, before: GroupState, after: GroupState) -> None:
-        """A new member has no targets. An existing queue keeps having targets while a present member may read it."""
+        """Records violations: a new member with targets, or a queue without any though a present member may read it."""
         for uid, planned in after.plan.items():
             for target in planned.targets.values():
                 if target.member in after.members and after.members[target.member].state == "new":
@@ -148,7 +148,10 @@ class History:
                 self.fails(f"O7: {number} is gone, and was to be absent")
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
-        """Absent members keep their targets. A member with the same instance gets them, and nothing else moves."""
+        """Checks that absent members keep their targets, and that the next one of an instance gets them.
+
+        Nothing else may move then, if the loads stay even.
+        """
         absent = {number for number, one in before.members.items() if one.state == "absent"}
         moved: dict[Place, tuple[int, int]] = {}
         for uid, queue in before.plan.items():
@@ -201,7 +204,7 @@ class History:
                 self._check_owner(place, new.owner, new.epoch, new.came)
 
     def _check_record(self, place: Place, old: OwnedOffset, new: OwnedOffset, deed: OffsetsChange) -> None:
-        """A member commits only under its own epoch, and offsets do not go back unless the change allows it."""
+        """Records violations: a commit that is not under the member's own epoch, or an offset that goes back."""
         part, is_commit = place[1], deed.kind == "commit"
         if is_commit and (old.owner, old.epoch) != (deed.member, deed.epochs[part]):
             self.fails(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
@@ -257,7 +260,7 @@ class History:
     def takes(
         self, life: Life, place: Place, epoch: int, position: Position | None, came: str, note: bytes | None
     ) -> None:
-        """A member begins to work on a partition, with the position, origin and note that it was told.
+        """Records that a member begins to work on a partition, with the position, origin and note that it was told.
 
         It must own the partition, may not have given it back, and what it was told must be what is stored.
         """

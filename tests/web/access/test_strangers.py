@@ -81,7 +81,7 @@ class Scene:
         return _make_request(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
 
     def revoke(self) -> RequestFrom:
-        """A request with a key that was valid and is now revoked; only its path is read."""
+        """Revokes a key if it is valid. Returns a request with it, of which only the path is read."""
         if (key := bridge.run(self.store.applications.find_key(digest_of("lost")))) is not None:
             bridge.run(self.store.applications.revoke_key("queuey", key.id))
             self.later += 60.0

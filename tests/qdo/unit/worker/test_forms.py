@@ -237,7 +237,7 @@ BODY = {"task": "one", "args": [], "kwargs": {}}
 
 
 def mixed(end: End) -> Any:  # noqa: ANN401
-    """The handler of a program with a plain task, which ends this way, and an async one."""
+    """Returns the handler of a program with a plain task, which ends this way, and an async one."""
     jobs = Jobs("q")
     jobs.task(name="plain")(end)
     jobs.task(name="awaited")(coroutine_function(lambda: None))

@@ -301,7 +301,7 @@ class World:
         self.here(self.now + takes, lambda: self.arrived(ticks, minted))
 
     def arrived(self, ticks: int, minted: float) -> None:
-        """A write has ended. It is acknowledged or refused by a light check, and by how far the clock was behind."""
+        """Ends a write. A light check and the state of the clock decide whether it is acknowledged or refused."""
         arrived = self.clock.boottime()
         # A reader passes the id, at the earliest, W and U after the time that the writer's clock shows now.
         late = -self.of(ticks) - (arrived - minted) - S / 2
