@@ -37,7 +37,7 @@ def keyspace(cluster: CassandraCluster) -> DataCentreTarget:
 
 
 def operator(node: CassandraNode, directory: Path, text: str) -> str:
-    """Runs commands on a node's machine; returns their output."""
+    """Runs commands on a node's machine, which must succeed; returns their output."""
     tool = directory / "nodetool"
     nodetool = shlex.join([*node._java(), f"-Duser.home={directory}", NODETOOL, "-p", str(node._place.jmx_port)])
     tool.write_text(f'#!/bin/sh\nexec {nodetool} "$@"\n')

@@ -202,10 +202,10 @@ class Stored:
             if earlier not in positions and not state.is_done(earlier)
         ]
 
-    def _earlier(self, partition: int, position: Position, at: float) -> list[Position]:
+    def _earlier(self, partition: int, position: Position, instant: float) -> list[Position]:
         """Returns the earlier messages of the same key that are not gone at an instant."""
         key, readable = self.keys.get(position), self.readable.get(partition, {})
-        return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > at]
+        return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > instant]
 
 
 def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:

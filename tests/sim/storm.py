@@ -120,20 +120,20 @@ class Poll(Waiter):
         call = self._web.claims.claim(self._queue, **self._asked, waiter=self._waiter)
         begin(self._web.core, call, self._handle_answer)
 
-    def _handle_answer(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:
+    def _handle_answer(self, deliveries: list[ClaimDelivery] | None, error: Exception | None) -> None:
         """Ends the poll with messages, an error, or at the end of the wait.
 
         Otherwise it waits, or tries again if woken.
         """
         self._attempting = False
-        if error is None and not found:
+        if error is None and not deliveries:
             self.empties.append(EmptyAnswer(self._began, self._process.world.now, self._process.offset))
-        self._last = (found, error)
-        if self._waiter is not None and not found and (error is None or isinstance(error, ClaimUndecided)):
+        self._last = (deliveries, error)
+        if self._waiter is not None and not deliveries and (error is None or isinstance(error, ClaimUndecided)):
             self.attempt_failed()
             self._waits = True
         if not self._waits or self._process.world.now >= self._until:
-            self._end(found, error)
+            self._end(deliveries, error)
         elif self._woken:
             self.attempt()
 
@@ -214,14 +214,14 @@ class Client:
             poll.empties = self._history.empties
         poll.attempt()
 
-    def _plan_work(self, web: Web, asked: float, found: Sequence[ClaimDelivery]) -> None:
+    def _plan_work(self, web: Web, asked: float, deliveries: Sequence[ClaimDelivery]) -> None:
         """Records deliveries, and plans what happens to them: acknowledge, renew, release, fail or nothing.
 
         By chance they wait for the next poll's, or all claims of the queue are released as well.
         """
         now = self._world.now
         jobs = []
-        for delivery in found:
+        for delivery in deliveries:
             until = delivery.expires - web.process.offset
             receipt = delivery.receipt
             job = Delivery(receipt.position, receipt.number, asked, now, [(now, until)], partition=receipt.partition)

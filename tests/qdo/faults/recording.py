@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: int = 0) -> None:
-    """Wraps the methods whose calls are recorded.
+    """Records the joins of a coordinator, the notifications of its sessions, and their calls.
 
     Args:
         coordinator: The coordinator of one worker.
@@ -87,7 +87,10 @@ class Calls:
         work: Callable[[], Awaitable[T]],
         held: Callable[[T], Mapping[Partition, OwnedOffset | None]],
     ) -> T:
-        """Makes a call; records the arguments before, and the result afterwards."""
+        """Makes a call; records the arguments before, and the result or the error afterwards.
+
+        The process stops itself before the commit that was chosen.
+        """
         call = next(self._calls)
         versions = {place_of(each): version for each, (version, _) in given.items()}
         ids = {place_of(each): identifier for each, (_, identifier) in given.items() if identifier}

@@ -531,11 +531,11 @@ class Command:
         return [tuple(_column(row, name) for name in self.columns) for row in islice(selected, limit)]
 
     def _selected(
-        self, values: Sequence[Any], there: Mapping[Place, Partition], now: float
+        self, values: Sequence[Any], partitions: Mapping[Place, Partition], now: float
     ) -> Iterator[Mapping[str, Any]]:
         """Yields selected rows with static columns. A partition with only static columns counts as one row."""
         on_rows = [(name, sign, value(values)) for name, sign, value in self.where if name not in self.table.partition]
-        for place, partition in there.items():
+        for place, partition in partitions.items():
             keys = dict(zip(self.table.partition, place[1], strict=True))
             statics = partition.statics(now, self._fact_columns)
             if statics and not on_rows:

@@ -317,7 +317,7 @@ class PostStorm(MessageStorm):
         elif 0 < len(counts) < len(bodies) and post.site is not None and post.site.process.life == post.life:
             yield f"whole: of {post} only {counts} is there"
 
-    def _check_acknowledged(self, post: Sent, there: Counter[str]) -> Iterator[str]:
+    def _check_acknowledged(self, post: Sent, stored: Counter[str]) -> Iterator[str]:
         """Yields violations by a post that was acknowledged: lost, passed by a reader, misplaced, or out of order.
 
         It must not be stored in a queue that was purged before it began.
@@ -332,8 +332,8 @@ class PostStorm(MessageStorm):
                 and position < reader.cursor
                 and position not in reader.shown
             )
-        if post.qid == self.queue.qid and there != Counter(post.bodies):
-            yield f"lost: of {post} there is {there} in the end"
+        if post.qid == self.queue.qid and stored != Counter(post.bodies):
+            yield f"lost: of {post} there is {stored} in the end"
         if any(purge.qid == post.qid and purge.ended < post.began for purge in self.purges):
             yield f"purged: {post} went to a queue that was purged before"
         if not post.delayed:

@@ -305,19 +305,19 @@ class Member(Process):
                 late = max(0.0, until - self.world.now)
                 self.soon(late, partial(self._give_back, stay, spot, holding), self.life)
 
-    def _take(self, stay: Life, spot: Spot, one: Taken) -> None:
+    def _take(self, stay: Life, spot: Spot, taken: Taken) -> None:
         """Starts work on a partition after its recorded offset, unless it has this epoch or gives it back."""
         holding = self.holds.get(spot)
-        if (holding is not None and holding.epoch >= one.epoch) or self._given.get(spot) == one.epoch:
+        if (holding is not None and holding.epoch >= taken.epoch) or self._given.get(spot) == taken.epoch:
             return
         if holding is not None:
             self._release(stay, spot)
-        place = self.storm.place(*spot, one.epoch)
-        position = None if one.offset is None else ids.parse_position(one.offset)
-        note = None if one.note is None else b64decode(one.note)
+        place = self.storm.place(*spot, taken.epoch)
+        position = None if taken.offset is None else ids.parse_position(taken.offset)
+        note = None if taken.note is None else b64decode(taken.note)
         number = 0 if position is None else position[0] - FIRST
-        self.holds[spot] = Holding(place, one.epoch, number + 1)
-        self.storm.history.takes(stay, place, one.epoch, position, one.came, note)
+        self.holds[spot] = Holding(place, taken.epoch, number + 1)
+        self.storm.history.takes(stay, place, taken.epoch, position, taken.came, note)
 
     def _give_back(self, stay: Life, spot: Spot, holding: Holding | None = None) -> None:
         """Stops work on a partition, and reports that with the next heartbeat, which is often sent at once.

@@ -104,7 +104,7 @@ class OpenIdProvider(KeyServer):
         return 302, {"Location": back}, b""
 
     def _token(self, form: dict[str, str], authorization: str | None) -> Answer:
-        """Returns an ID token for a code, once."""
+        """Returns an ID token for a code, once; an error for another client, code, address or verifier."""
         self.exchanged.append(form)
         if not self._is_client(form, authorization):
             return _error("invalid_client", 401)
