@@ -214,7 +214,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._stale)
     @rule(data=st.data(), at=STORES)
     def use_stale(self, data: st.DataObject, at: int) -> None:
-        """An outdated row is refused, for writing and for reading."""
+        """Checks that an outdated row is refused, for writing and for reading."""
         row = data.draw(st.sampled_from(self._stale))
         store: Store = self._store(at)
         for call in (

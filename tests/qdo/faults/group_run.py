@@ -234,7 +234,7 @@ class GroupRun:
         self._observer.look()
 
     def judge(self) -> Result:
-        """Checks the records."""
+        """Checks the records. Returns violations, counts, and notes about unhandled messages."""
         limits = Limits(
             recovery=self._service.recovery,
             unaware=self._service.session_timeout,
