@@ -81,7 +81,7 @@ def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
 
 
 def arrive(store: Store, queue: Queue, *bodies: str) -> bool:
-    """Waits for exactly these dead letters."""
+    """Waits until exactly these dead letters exist; returns whether they do."""
     return eventually(lambda: set(letters(store, queue)) == set(bodies))
 
 
