@@ -52,7 +52,7 @@ def wait_for_batches(process: subprocess.Popen[str]) -> None:
 
 
 def bodies(store: Store, name: str) -> Counter[tuple[int, str]]:
-    """Returns the bodies in a queue, ids ahead of the clock included."""
+    """Returns the bodies in a queue once all of its messages can be scanned, ids ahead of the clock included."""
     queue = bridge.run(store.catalogue.queue(APP, name, fresh=True))
     ends = (info.newest for info in bridge.run(store.messages.inspect(queue))[1])
     latest = max(end for end in ends if end is not None)

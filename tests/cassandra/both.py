@@ -190,17 +190,17 @@ class Values:
     def of(self, one: Command, partition: Mapping[str, Any]) -> list[Any]:
         return [self._value(one, name, kind, partition) for name, kind in one.markers]
 
-    def _value(self, one: Command, name: str, kind: str, partition: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def _value(self, statement: Command, name: str, kind: str, partition: Mapping[str, Any]) -> Any:  # noqa: ANN401
         if name == "TTL":  # All values differ, so the second in which a row was written does not matter.
             return next(self._lifetimes)
         if kind.startswith("list "):
             return self.rng.sample(POOLS[kind.removeprefix("list ")], 2)
         pool = {"TIMESTAMP": TIMESTAMPS, "LIMIT": LIMITS}.get(name) or POOLS[kind]
-        if name in one.table.partition:
-            return partition[name] if f"{name} IN" not in one.text else self.rng.choice(pool[:2])
-        if name not in one.table.types or name in one.table.clustering:
+        if name in statement.table.partition:
+            return partition[name] if f"{name} IN" not in statement.text else self.rng.choice(pool[:2])
+        if name not in statement.table.types or name in statement.table.clustering:
             return self.rng.choice(pool)
-        return self.rng.choice((*pool, None, UNSET) if one.verb == "INSERT" else (*pool, None))
+        return self.rng.choice((*pool, None, UNSET) if statement.verb == "INSERT" else (*pool, None))
 
 
 def encoded(statement: Statement, rows: Sequence[Sequence[Any]]) -> Encoded:

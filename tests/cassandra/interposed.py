@@ -74,7 +74,7 @@ class Gate:
         assert self._passed.acquire(timeout=WAIT_TIMEOUT), "no request has passed"
 
     def stop_request(self) -> None:
-        """Blocks the calling request until the gate is open."""
+        """Reports the calling request to the test, and blocks it until the gate is open."""
         self._reached.release()
         self._opened.wait(WAIT_TIMEOUT)
 
@@ -206,21 +206,23 @@ class Wire:
     # For its drivers
 
     def start(self, request: Request | Encoded, done: Done, send: Callable[[Done], None]) -> None:
-        """Sends a request, or applies the first matching rule."""
+        """Sends a request, or applies the first matching rule in a thread of its own."""
         statement = request.statement
         if self._now is not None and statement in CLOCKS:
-            send = self._telling_time(request, send, self._now)
+            send = self._replace_time(request, send, self._now)
         rule = self._take(statement)
         if rule is None:
             send(done)
         elif rule.raises_at_begin:
             raise RuntimeError("broken")
         else:
-            threading.Thread(target=rule.apply, args=(lambda: _awaited(send), done), daemon=True).start()
+            threading.Thread(target=rule.apply, args=(lambda: _await_answer(send), done), daemon=True).start()
 
-    def _telling_time(
+    def _replace_time(
         self, request: Request | Encoded, send: Callable[[Done], None], now: Callable[[], UUID]
     ) -> Callable[[Done], None]:
+        """Returns a way to send a request for the time, which is answered with the time of the test's world."""
+
         def send_telling(done: Done) -> None:
             def told(rows: Any, error: StoreUnavailable | None) -> None:  # noqa: ANN401
                 if error is None:
@@ -236,6 +238,7 @@ class Wire:
             self._rules.append(rule)
 
     def _take(self, statement: Statement) -> Rule | None:
+        """Logs a statement. Returns the first rule that matches it, and uses the rule up by one."""
         with self._lock:
             self.log.statements.append(statement)
             for rule in self._rules:
@@ -258,14 +261,17 @@ class _Interposed(LastingDriver):
         super().__init__(*arguments, **options)
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """The store's clock decides whether a write is too late; the driver waits without a timeout."""
+        """Sends a request through the wire. Fails if the deadline of the call is over.
+
+        The store's clock decides whether a write is too late; the driver waits without a timeout.
+        """
         send = super().send
         if isinstance(request, Encoded):
             done = partial(self._tell_in_loop, done)
             if request.decode is None or request.host is not None:
                 request = request._replace(timeout=WAIT_TIMEOUT)
             else:
-                request = request._replace(decode=partial(self._weighed, request.decode))
+                request = request._replace(decode=partial(self._decode_and_count, request.decode))
         try:
             if not request.statement.reads:
                 self._deadline.sent()
@@ -282,7 +288,8 @@ class _Interposed(LastingDriver):
         with suppress(StoreClosed):
             self.loop.call(done, rows, error)
 
-    def _weighed(self, decode: Decode, body: bytes) -> Rows:
+    def _decode_and_count(self, decode: Decode, body: bytes) -> Rows:
+        """Decodes an answer, and adds its bytes and rows to the log."""
         decoded = decode(body)
         self._wire.log.bytes += len(body)
         self._wire.log.rows += len(decoded)
@@ -293,7 +300,8 @@ def _chosen(which: Which) -> Callable[[Statement], bool]:
     return which if callable(which) else frozenset(which).__contains__
 
 
-def _awaited(send: Callable[[Done], None]) -> Answer:
+def _await_answer(send: Callable[[Done], None]) -> Answer:
+    """Sends a request and waits for its answer, or after WAIT_TIMEOUT for an error."""
     answered = threading.Event()
     answer: list[Answer] = []
 

@@ -125,6 +125,7 @@ class Process:
         return self.store._driver.calls.run(self.store._watch.check())
 
     def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
+        """Begins an append, by default of one message."""
         attempt = begin(self.store.messages.append(queue, items or (message(),), after=after))
         self.attempts.append(attempt)
         return attempt
@@ -190,6 +191,7 @@ class Scene:
     processes: list[Process] = field(default_factory=list)
 
     def start(self, **options: Any) -> Process:  # noqa: ANN401 - options of any type
+        """Starts a process on a machine of its own. Its store sends no requests but those of the test."""
         machine = Machine(self.world)
         clock = Clock(machine.boottime, machine.wall)
         wire = Wire(self.world.uuid)
@@ -206,6 +208,7 @@ class Scene:
         self.world.advance(seconds + 1e-6)  # Avoids waiting again and again for a remainder left by rounding.
 
     def queue(self, process: Process, **spec: Any) -> Queue:  # noqa: ANN401 - fields of any type
+        """Creates the queue ``queue``, and before the application if it does not exist."""
         if not bridge.run(process.store.applications.has_application(self.application)):
             bridge.run(process.store.applications.create_application(self.application))
         queue, _ = bridge.run(process.store.catalogue.create_queue(self.application, "queue", QueueSpec(**spec)))

@@ -37,7 +37,7 @@ def rows() -> list[tuple[str, str, str | None]]:
 
 
 def http(profile: Profile, method: str, path: str, body: bytes = b"[1]", **headers: str) -> None:
-    """Sends a body without the client, and without default headers."""
+    """Sends a body without the client, and without default headers. The request must succeed."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     with closing(HTTPConnection(urlsplit(profile.url).netloc)) as connection:
         credential = {"Authorization": f"Application {profile.key}"}

@@ -51,6 +51,7 @@ def message_id(number: int) -> str:
 
 
 def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response:
+    """Returns a page with the messages of these numbers in partition 1, and the cursor after the last."""
     messages = [
         {"message_id": message_id(n), "timestamp": f"{n}.0000000", "partition": 1, "body": f"m{n}"} for n in numbers
     ]
@@ -84,7 +85,7 @@ def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -
 
 
 def settled(*superseded: int) -> httpx2.Response:
-    """Returns the answer to an acknowledgement, a renewal or a release: the receipts for which it was refused."""
+    """Returns the answer to an acknowledgement, a renewal or a release: a 409 with the refused receipts, else a 200."""
     results = [{"receipt": f"r{n}", "status": "superseded"} for n in superseded]
     if not results:
         return ok(results=[])
@@ -107,6 +108,7 @@ def silent(request: httpx2.Request) -> httpx2.Response:
 
 
 def busy(retry_after: int | None = None, **fields: object) -> httpx2.Response:
+    """Returns a 503 with the error StoreBusy."""
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
     body = {"status": "error", "error_msg": {"StoreBusy": "locked"}, **fields}
     return httpx2.Response(503, json=body, headers=headers)
@@ -118,7 +120,7 @@ def too_many(retry_after: int, **fields: object) -> httpx2.Response:
 
 
 def in_use(retry_after: int) -> httpx2.Response:
-    """Answers that a post with the same key is still running."""
+    """Returns a 409: a post with the same key is still running."""
     body = {"status": "error", "error_msg": {"IdempotencyKeyInUse": "in use"}}
     return httpx2.Response(409, json=body, headers={"retry-after": str(retry_after)})
 
@@ -194,6 +196,7 @@ class BlockingClient:
         return repr(self._client)
 
     def shut(self) -> None:
+        """Closes the client, and ends its loop and thread."""
         self._wait(self._client.close())
         self._wait(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)

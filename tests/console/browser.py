@@ -60,10 +60,10 @@ class Browser:
         reply = served(self.app).reply_to(request)
         for name, value in reply.all_headers:
             if name.lower() == "set-cookie":
-                self._keep(value)
+                self._keep_cookie(value)
         return reply
 
-    def _keep(self, header: str) -> None:
+    def _keep_cookie(self, header: str) -> None:
         name, _, remainder = header.partition("=")
         value, *attributes = remainder.split("; ")
         if "Max-Age=0" in attributes:

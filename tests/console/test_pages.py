@@ -119,6 +119,7 @@ def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:
 
 
 def walk(browser: Browser, query: str) -> list[str]:
+    """Returns the names of queues on all pages of a list, following the links to the next page."""
     names: list[str] = []
     address = f"/console/a/queuey/_queues?{query}"
     while True:

@@ -86,6 +86,7 @@ def store(client: Client, kind: str) -> None:
 
 
 def die(clients: Clients, death: str) -> None:
+    """Lets the message become a dead letter in one of the ways."""
     client = clients.client
     if death == "buried":
         [message] = client.read_all("q", partitions="*", delay=False)

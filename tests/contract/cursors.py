@@ -76,6 +76,7 @@ class Loader(Writer):
     """Max distance in seconds; more than any store's read delay, by which one read may make a load late."""
 
     def _append(self) -> None:
+        """Loads up to 20 messages a little ahead of the clock, twice as far after each one that came too late."""
         rng = self._rng
         first = bridge.run(self._store.ledger.now()) + int(self._ahead * ids.TICKS_PER_SECOND)
         count = rng.choice((1, 3, 20))

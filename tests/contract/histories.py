@@ -67,7 +67,7 @@ class Histories(RuleBasedStateMachine):
     def _row(self, name: str, at: int) -> Queue:
         return bridge.run(self._store(at).catalogue.queue(APP, name))
 
-    def _retried(self, name: str, at: int) -> Queue:
+    def _read_current_row(self, name: str, at: int) -> Queue:
         """Returns a current row. A cached one may be outdated, which a caller finds when it is refused."""
         store = self._store(at)
         row = bridge.run(store.catalogue.queue(APP, name))
@@ -78,12 +78,13 @@ class Histories(RuleBasedStateMachine):
             bridge.run(store.messages.inspect(row))
         return row
 
-    def _known(self, name: str) -> list[tuple[int, Position]]:
+    def _list_places(self, name: str) -> list[tuple[int, Position]]:
         queue = self._model.queues[name]
         return [(number, place) for number, part in sorted(queue.parts.items()) for place in sorted(part.messages)]
 
     def _draw_place(self, data: st.DataObject, name: str) -> tuple[int, Position]:
-        places = self._known(name)
+        """Draws the place of an existing message, or one near the present time with any partition."""
+        places = self._list_places(name)
         near = st.tuples(
             st.integers(1, self._model.queues[name].partitions),
             st.tuples(
@@ -101,6 +102,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(name=NAMES, partitions=PARTITIONS, read_delay=st.sampled_from([0.0, 0.0, 2.0]), at=STORES)
     def create(self, name: str, partitions: int, read_delay: float, at: int) -> None:
+        """Creates a queue, or is told that it exists."""
         if name in self._model.queues:
             _, created = bridge.run(self._store(at).catalogue.create_queue(APP, name, QueueSpec()))
             assert not created
@@ -111,7 +113,7 @@ class Histories(RuleBasedStateMachine):
         assert queue.partitions == partitions
         self._model.queues[name] = ModelQueue(partitions, None, read_delay)
 
-    def _present(self, data: st.DataObject) -> str:
+    def _draw_queue(self, data: st.DataObject) -> str:
         name: str = data.draw(st.sampled_from(sorted(self._model.queues)))
         return name
 
@@ -124,8 +126,9 @@ class Histories(RuleBasedStateMachine):
         at: int,
         push: float | None,
     ) -> None:
-        name = self._present(data)
-        row, queue = self._retried(name, at), self._model.queues[name]
+        """Appends messages, perhaps above an instant that is ahead, and judges their ids."""
+        name = self._draw_queue(data)
+        row, queue = self._read_current_row(name, at), self._model.queues[name]
         items = [(min(item[0], queue.partitions), *item[1:]) for item in items]
         messages = [
             new_message(body, partition=part, ttl=ttl, delay=delay, meta=meta, kept=kept)
@@ -142,8 +145,8 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 4), ttl=TTLS, at=STORES, meta=METAS, body=strategies.text_bodies(5))
     def put(self, data: st.DataObject, count: int, ttl: int, at: int, meta: Meta | None, body: str) -> None:
         """Puts one body at ids of any kind: existing, deleted, later or unused."""
-        name = self._present(data)
-        row = self._retried(name, at)
+        name = self._draw_queue(data)
+        row = self._read_current_row(name, at)
         locations = [self._draw_place(data, name) for _ in range(count)]
         bridge.run(self._store(at).messages.put(row, locations, new_message(body, ttl=ttl, meta=meta)))
         for part, place in locations:
@@ -152,11 +155,12 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), count=st.integers(1, 6), at=STORES)
     def delete(self, data: st.DataObject, count: int, at: int) -> None:
-        name = self._present(data)
-        row, queue = self._retried(name, at), self._model.queues[name]
+        """Deletes messages at ids of any kind, and compares the number of those that existed."""
+        name = self._draw_queue(data)
+        row, queue = self._read_current_row(name, at), self._model.queues[name]
         locations = [self._draw_place(data, name) for _ in range(count)]
         if self.stores == 1:  # A delete also removes a message that gets its id later.
-            places = self._known(name)
+            places = self._list_places(name)
             locations = [place for place in locations if place in places or place[1] <= self._model.newest]
         sure, possible = 0, 0
         for part, place in locations:
@@ -169,8 +173,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def purge(self, data: st.DataObject, at: int) -> None:
-        name = self._present(data)
-        row = self._retried(name, at)
+        """Purges a queue. Its row is outdated then."""
+        name = self._draw_queue(data)
+        row = self._read_current_row(name, at)
         self._stale.append(row)
         bridge.run(self._store(at).catalogue.purge_queue(row))
         self._model.queues[name].parts.clear()
@@ -178,8 +183,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def drop(self, data: st.DataObject, at: int) -> None:
-        name = self._present(data)
-        row = self._retried(name, at)
+        """Deletes a queue, which no store finds any more. Its row is outdated then."""
+        name = self._draw_queue(data)
+        row = self._read_current_row(name, at)
         self._stale.append(row)
         bridge.run(self._store(at).catalogue.delete_queue(row))
         del self._model.queues[name]
@@ -191,8 +197,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES, read_delay=st.sampled_from([0.0, 2.0]))
     def update(self, data: st.DataObject, at: int, read_delay: float) -> None:
-        name = self._present(data)
-        row, queue = self._retried(name, at), self._model.queues[name]
+        """Adds a partition and sets the read delay, unless there are three. The row is outdated then."""
+        name = self._draw_queue(data)
+        row, queue = self._read_current_row(name, at), self._model.queues[name]
         if queue.partitions == 3:
             return
         self._stale.append(row)
@@ -207,7 +214,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._stale)
     @rule(data=st.data(), at=STORES)
     def use_stale(self, data: st.DataObject, at: int) -> None:
-        """An outdated row is refused, for writing and for reading."""
+        """Checks that an outdated row is refused, for writing and for reading."""
         row = data.draw(st.sampled_from(self._stale))
         store: Store = self._store(at)
         for call in (
@@ -227,9 +234,9 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), at=STORES, limit=LIMITS, size=BYTES)
     def read(self, data: st.DataObject, at: int, limit: int, size: int) -> None:
         """Reads slices with any bounds and judges each page."""
-        name = self._present(data)
-        row, queue = self._retried(name, at), self._model.queues[name]
-        ends = st.sampled_from([ids.FIRST, ids.LAST, *[place for _, place in self._known(name)]])
+        name = self._draw_queue(data)
+        row, queue = self._read_current_row(name, at), self._model.queues[name]
+        ends = st.sampled_from([ids.FIRST, ids.LAST, *[place for _, place in self._list_places(name)]])
         down, delayed, kept = (data.draw(st.booleans()) for _ in range(3))
         slices = [
             Slice(
@@ -255,7 +262,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), at=STORES)
     def read_all(self, data: st.DataObject, at: int) -> None:
         for name, queue in sorted(self._model.queues.items()):
-            row = self._retried(name, at)
+            row = self._read_current_row(name, at)
             kept = data.draw(st.booleans())
             slices = [Slice(partition=n, limit=10_000, kept=kept) for n in range(1, queue.partitions + 1)]
             for wanted, page in zip(slices, bridge.run(self._store(at).messages.read(row, slices)), strict=True):
@@ -264,8 +271,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES, count=st.integers(1, 6))
     def fetch(self, data: st.DataObject, at: int, count: int) -> None:
-        name = self._present(data)
-        row = self._retried(name, at)
+        """Fetches messages by ids of any kind, and judges the answer."""
+        name = self._draw_queue(data)
+        row = self._read_current_row(name, at)
         drawn = [self._draw_place(data, name) for _ in range(count)]
         locations = list(dict.fromkeys(drawn))
         kept = data.draw(st.booleans())
@@ -278,8 +286,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def inspect(self, data: st.DataObject, at: int) -> None:
-        name = self._present(data)
-        row, queue = self._retried(name, at), self._model.queues[name]
+        """Compares the count and the oldest and newest message of each partition."""
+        name = self._draw_queue(data)
+        row, queue = self._read_current_row(name, at), self._model.queues[name]
         _, infos = bridge.run(self._store(at).messages.inspect(row))
         assert [info.partition for info in infos] == list(range(1, queue.partitions + 1))
         for info in infos:
@@ -293,9 +302,9 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), at=STORES, part=PARTITIONS)
     def lag(self, data: st.DataObject, at: int, part: int) -> None:
         """Compares a lag with a read above the offset."""
-        name = self._present(data)
-        row, store = self._retried(name, at), self._store(at)
-        places = [place for number, place in self._known(name) if number == part]
+        name = self._draw_queue(data)
+        row, store = self._read_current_row(name, at), self._store(at)
+        places = [place for number, place in self._list_places(name) if number == part]
         offset = data.draw(st.sampled_from([None, ids.FIRST, *places]))
         above = Slice(partition=part, lower=ids.FIRST if offset is None else ids.following(offset), limit=10_000)
         # The clock stands still, but a store may count lifetimes by another clock.
@@ -311,9 +320,9 @@ class Histories(RuleBasedStateMachine):
         data=st.data(), at=STORES, group=st.sampled_from(["g", "h"]), place=strategies.positions(), lucky=st.booleans()
     )
     def offsets(self, data: st.DataObject, at: int, group: str, place: Position, lucky: bool) -> None:  # noqa: FBT001 - given by hypothesis
-        """Sets an offset by comparing, with the right expectation or a wrong one."""
-        name = self._present(data)
-        row, queue = self._retried(name, at), self._model.queues[name]
+        """Sets an offset by comparing, with the right expectation or a wrong one, and compares all offsets."""
+        name = self._draw_queue(data)
+        row, queue = self._read_current_row(name, at), self._model.queues[name]
         part = data.draw(st.integers(1, queue.partitions))
         present = queue.groups.get(group, {}).get(part)
         expected = present if lucky else (5, 5)
@@ -326,7 +335,8 @@ class Histories(RuleBasedStateMachine):
         else:
             assert present == expected
             queue.groups.setdefault(group, {})[part] = place
-        assert bridge.run(self._store(1 - at).offsets.groups(self._retried(name, 1 - at))) == sorted(queue.groups)
+        other, other_row = self._store(1 - at), self._read_current_row(name, 1 - at)
+        assert bridge.run(other.offsets.groups(other_row)) == sorted(queue.groups)
         for group_name, locations in queue.groups.items():
             offsets = bridge.run(self._store(at).offsets.group_offsets(row, group_name))
             assert {offset.partition: offset.position for offset in offsets} == locations

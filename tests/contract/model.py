@@ -188,14 +188,14 @@ class Model:
         alive = [place for place, one in inside if one.alive(now, kept=wanted.kept)]
         self._judge_end(wanted, page, alive, upper)
 
-    def _judge_end(self, wanted: Slice, page: Page, alive: list[Position], upper: Position) -> None:
+    def _judge_end(self, part: Slice, page: Page, alive: list[Position], upper: Position) -> None:
         shown = [message.position for message in page.messages]
         size = bytes_of(page.messages)
-        full = len(shown) == wanted.limit or size >= wanted.max_bytes
-        assert len(shown) <= wanted.limit
-        assert bytes_of(page.messages[:-1]) < wanted.max_bytes
+        full = len(shown) == part.limit or size >= part.max_bytes
+        assert len(shown) <= part.limit
+        assert bytes_of(page.messages[:-1]) < part.max_bytes
         if full and shown:
-            missing = [place for place in alive if (place < shown[-1]) != wanted.descending and place not in shown]
+            missing = [place for place in alive if (place < shown[-1]) != part.descending and place not in shown]
             missing = [place for place in missing if place != shown[-1]]
         else:
             missing = [place for place in alive if place not in shown]
@@ -203,15 +203,15 @@ class Model:
         assert missing == [], "left a message out"
         rest = [place for place in alive if place not in shown]
         assert page.more or not rest
-        if wanted.descending:
+        if part.descending:
             assert page.next is None if not page.more else page.next is not None
             assert not rest or (page.next is not None and page.next >= rest[0])
             return
         assert page.next is not None
-        assert page.next >= wanted.lower
+        assert page.next >= part.lower
         assert not rest or page.next <= rest[0]
         assert not shown or page.next > shown[-1]
-        assert page.next <= max(wanted.lower, upper)
+        assert page.next <= max(part.lower, upper)
 
     def judge_fetch(
         self,

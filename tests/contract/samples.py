@@ -102,7 +102,7 @@ class BegunCall(Future[T]):
 
 
 def begin(call: Coroutine[Any, Any, T]) -> BegunCall[T]:
-    """Begins a call, and returns when it waits or has ended."""
+    """Begins a call on a loop in another thread, and returns when it waits or has ended."""
     begun: BegunCall[T] = BegunCall()
     waits = threading.Event()
 
@@ -149,7 +149,10 @@ def begin_post(store: Store, queue: Queue, items: Sequence[NewMessage], key: Pos
 
 
 def append_log_entry(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool:
-    """Appends to a claim log, and repeats the entry while it is in doubt."""
+    """Appends to a claim log, and repeats the entry while it is in doubt. Returns whether it was applied.
+
+    Raises StoreUnavailable if no attempt was in doubt.
+    """
     doubted = False
     while True:
         try:

@@ -72,7 +72,7 @@ def record(tmp_path: Path) -> Callable[[Callable[[Recorder, int], None]], list[d
 
 
 def work(recorder: Recorder, number: int) -> None:
-    """Both workers answer, the second one far more; long ago the store was busy for a moment, mostly for the second."""
+    """Lets both workers answer, the second one far more. At first the store is busy, mostly for the second."""
     for metrics, times, refused in zip(recorder.workers, (20, 400), (1, 2000), strict=True):
         for _ in range(times):
             metrics.observe(ROUTE, 200, 0.002)
@@ -81,7 +81,7 @@ def work(recorder: Recorder, number: int) -> None:
 
 
 def lose_a_worker(recorder: Recorder, number: int) -> None:
-    """The same, while the second worker is replaced every now and then."""
+    """Lets both workers answer as in :func:`work`. The second one is replaced at each twentieth step."""
     if number % 20 == 19:
         recorder.workers[1] = Metrics()
     work(recorder, number)
@@ -102,7 +102,7 @@ def test_scrapes_of_one_worker_at_a_time(record: Any, tmp_path: Path) -> None:  
 
 
 def fail(recorder: Recorder, number: int) -> None:
-    """One worker fails to reach its store for one request in seventeen."""
+    """Lets both workers answer, and the second one fail to reach its store for one request in seventeen."""
     work(recorder, number)
     for _ in range(25):
         recorder.workers[1].observe(ROUTE, 503, 0.002)

@@ -30,7 +30,7 @@ class Environment:
         self.shell(f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(home))}", home.parent)
 
     def shell(self, command: str, directory: Path, **variables: str) -> str:
-        """Runs a shell command with this environment's programs; returns its output."""
+        """Runs a shell command with this environment's programs, which must succeed; returns its output."""
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         ended = subprocess.run(
             ["/bin/sh", "-euc", command],

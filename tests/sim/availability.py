@@ -141,7 +141,7 @@ class Stored:
             firsts = {self.keys[position]: position for position in reversed(undone)}
             for key, position in firsts.items():
                 claims = [
-                    state.outstanding[one] for one in undone if one in state.outstanding and self.keys[one] == key
+                    state.outstanding[same] for same in undone if same in state.outstanding and self.keys[same] == key
                 ]
                 first = state.outstanding.get(position)
                 if first is not None and self.max_deliveries and first.deliveries >= self.max_deliveries:
@@ -202,10 +202,10 @@ class Stored:
             if earlier not in positions and not state.is_done(earlier)
         ]
 
-    def _earlier(self, partition: int, position: Position, at: float) -> list[Position]:
+    def _earlier(self, partition: int, position: Position, instant: float) -> list[Position]:
         """Returns the earlier messages of the same key that are not gone at an instant."""
         key, readable = self.keys.get(position), self.readable.get(partition, {})
-        return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > at]
+        return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > instant]
 
 
 def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:
@@ -218,6 +218,7 @@ def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntr
 
 
 def _covers(spans: list[Span], answer: EmptyAnswer) -> bool:
+    """Returns whether the sorted spans cover the whole time of an answer without a gap."""
     reached = answer.asked
     for since, until in spans:
         if since > reached:

@@ -150,7 +150,7 @@ def explore(
     mutation: Mutation | None = None,
     lost: bool = False,
 ) -> tuple[int, list[str]]:
-    """Explores every history. Returns the number of states, and descriptions of bad ends.
+    """Explores histories until three bad ends. Returns the number of states, and descriptions of the bad ends.
 
     Args:
         processes: Number of processes.
@@ -195,12 +195,16 @@ def _deliver(world: World, state: State) -> None:
     state.apply(3, draft.entry(1))
 
 
-def _next_nodes(node: Node, taken: Mutation | None) -> list[Node]:
+def _next_nodes(node: Node, mutation: Mutation | None) -> list[Node]:
+    """Returns the nodes after one step or crash of each process, or after the event.
+
+    Without a living process another one goes on, until the log has recorded the end.
+    """
     nodes = []
     for at, process in enumerate(node.processes):
         if process is None:
             continue
-        world, after = _take_step(node.world, process, taken)
+        world, after = _take_step(node.world, process, mutation)
         nodes.append(Node(world, _put(node.processes, at, after), node.crashes))
         if node.crashes:
             nodes.append(Node(node.world, _put(node.processes, at, None), node.crashes - 1))
@@ -217,6 +221,7 @@ def _put(processes: tuple[Process | None, ...], at: int, process: Process | None
 
 
 def _apply_event(world: World) -> World:
+    """Returns the world after its event: a cancelled move, a purged target, or a released or acknowledged message."""
     state = State.decode(world.log)
     draft = EntryDraft(state, _NOW, ClaimTiming())
     match world.event:
@@ -237,9 +242,9 @@ def _apply_event(world: World) -> World:
 # A process
 
 
-def _next_step(process: Process, taken: Mutation | None) -> tuple[Step | None, MoveTurn | None]:
+def _next_step(process: Process, mutation: Mutation | None) -> tuple[Step | None, MoveTurn | None]:
     """Returns a process's next step, and its last turn."""
-    move = DeletingFirst(1) if taken == "deleted first" else SimulatedMove(1)
+    move = DeletingFirst(1) if mutation == "deleted first" else SimulatedMove(1)
     move.is_given_back = process.returning
     whole = move.whole()
     step: Step | None = whole.send(None)
@@ -253,56 +258,60 @@ def _next_step(process: Process, taken: Mutation | None) -> tuple[Step | None, M
     return step, turn
 
 
-def _process_key(process: Process | None, taken: Mutation | None) -> object:
+def _process_key(process: Process | None, mutation: Mutation | None) -> object:
     """Returns what a process knows and is about to do. Processes with equal keys behave equally."""
     if process is None:
         return None
-    step, turn = _next_step(process, taken)
+    step, turn = _next_step(process, mutation)
     places = tuple(one.position for one in step.messages) if isinstance(step, Publish) else None
     shown = step._replace(messages=[]) if isinstance(step, Publish) else step
     mine = None if turn is None else (turn.chunk, tuple(turn.places), turn.last, turn.ended)
     return process.returning, repr(shown), places, mine
 
 
-def _take_step(world: World, process: Process, taken: Mutation | None) -> tuple[World, Process | None]:
-    """Carries out the next step of a process. Returns the process afterwards, or None if it has ended."""
-    step, _ = _next_step(process, taken)
+def _take_step(world: World, process: Process, mutation: Mutation | None) -> tuple[World, Process | None]:
+    """Carries out the next step of a process. Returns the process afterwards, or None if it has ended.
+
+    A process that posts to a purged target starts again to give back what it took.
+    """
+    step, _ = _next_step(process, mutation)
     result: Any = None
     match step:
         case None:
             return world._replace(over=True), None
         case Ask():
-            world, result = _ask(world, step, taken)
+            world, result = _ask(world, step, mutation)
         case Fetch(places):
             result = [_message(world, place) for place in places if place in world.source]
         case Publish():
             if world.purged is not None:
                 return world, Process((), returning=True)
-            world, result = _publish(world, step, taken)
+            world, result = _publish(world, step, mutation)
         case Delete(places):
             world = world._replace(source=world.source - set(places))
     return world, process._replace(given=(*process.given, result))
 
 
-def _publish(world: World, step: Publish, taken: Mutation | None) -> tuple[World, Position]:
+def _publish(world: World, step: Publish, mutation: Mutation | None) -> tuple[World, Position]:
+    """Returns the world and the last position in the target. A chunk whose key exists is not posted again."""
     last_by_chunk = dict(world.keys)
     if not step.messages:
         return world, step.after
-    if step.chunk in last_by_chunk and taken != "no key":
+    if step.chunk in last_by_chunk and mutation != "no key":
         return world, (last_by_chunk[step.chunk], 0)
     target = (*world.target, *(message.position for message in step.messages))
     last = len(target)
     return world._replace(target=target, keys=tuple(sorted({**last_by_chunk, step.chunk: last}.items()))), (last, 0)
 
 
-def _ask(world: World, step: Ask, taken: Mutation | None) -> tuple[World, MoveTurn]:
+def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, MoveTurn]:
     """Runs a turn at the log, with the real request, draft and state."""
     state = State.decode(world.log)
     move = state.move
-    if move is not None and (taken == "two chunks" or (taken == "no end" and move.ended)):
-        move.ended = move.ended and taken != "no end"
-        move.chunk, move.taken = (0, []) if taken == "two chunks" and not step.moved else (move.chunk, move.taken)
-    give = step.give_back and taken != "not returned"
+    if move is not None and (mutation == "two chunks" or (mutation == "no end" and move.ended)):
+        move.ended = move.ended and mutation != "no end"
+        move.chunk, move.taken = (0, []) if mutation == "two chunks" and not step.moved else (move.chunk, move.taken)
+    give = step.give_back and mutation != "not returned"
     stop = step.give_back or world.cancelled
     order = MoveOrder(move=MOVE, below=_LATER, exact=True, moved=step.moved, last=step.last, stop=stop, give_back=give)
     with _LOOP.running():
@@ -311,7 +320,7 @@ def _ask(world: World, step: Ask, taken: Mutation | None) -> tuple[World, MoveTu
     calls = partial(_fetch, world), partial(_read, world), partial(_sift, world)
     with suppress(StopIteration):
         request.gather(state, Sources(1, expired, *calls, lambda messages, _ended: messages)).send(None)
-    dedup = world.kind == "dedup" and taken != "no covers"
+    dedup = world.kind == "dedup" and mutation != "no covers"
     until = min(request.horizon, request.below)[0]
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)
     request.edit(draft)
@@ -319,7 +328,7 @@ def _ask(world: World, step: Ask, taken: Mutation | None) -> tuple[World, MoveTu
         before = state.encode()
         state.apply(state.number + 1, draft.entry(1))
         turn = request.result(state)
-        kept = before if taken == "taken unasked" and turn.chunk else state.encode()
+        kept = before if mutation == "taken unasked" and turn.chunk else state.encode()
         return world._replace(log=kept), turn
     return world, request.result(state)
 

@@ -180,15 +180,15 @@ def _replaced(world: World) -> frozenset[int]:
     return world.confirmed & world.removed
 
 
-def _next_worlds(world: World, taken: Mutation, *, undisturbed: bool) -> Iterator[World]:
+def _next_worlds(world: World, mutation: Mutation, *, undisturbed: bool) -> Iterator[World]:
     """Yields the worlds that one step of a process or the claimer, or a crash, can lead to."""
     for process in world.processes:
         if process.end is not None:
             continue
         if world.crashes:
             yield _put(world, process._replace(answers=(), looks=0, end="crashed"))._replace(crashes=world.crashes - 1)
-        step = _step(process)
-        for after, answer in _answer_worlds(world, process, step, taken):
+        step = _next_step(process)
+        for after, answer in _answer_worlds(world, process, step, mutation):
             if isinstance(answer, Lost):
                 yield _put(after, process._replace(doubted=True))
                 continue
@@ -196,14 +196,17 @@ def _next_worlds(world: World, taken: Mutation, *, undisturbed: bool) -> Iterato
             answers = (*process.answers, answer)
             yield _record_end(after, process._replace(answers=answers, looks=looks, doubted=False))
     if not undisturbed:
-        yield from _claimer_worlds(world, taken)
+        yield from _claimer_worlds(world, mutation)
 
 
 # The claim
 
 
-def _claimer_worlds(world: World, taken: Mutation) -> Iterator[World]:
-    """Yields the world after the claimer's next step: it reads, then claims what it read, then acknowledges."""
+def _claimer_worlds(world: World, mutation: Mutation) -> Iterator[World]:
+    """Yields the world after the claimer's next step: it reads, then claims what it read, then acknowledges.
+
+    A claim that another entry preceded is tried again, after a new read if something was withdrawn since.
+    """
     claimer, state = world.claimer, _state(world.log)
     if claimer.given is None and claimer.read is None:
         fresh = tuple(sorted(id_ for id_ in world.there if not state.is_known(_position(id_))))
@@ -211,7 +214,7 @@ def _claimer_worlds(world: World, taken: Mutation) -> Iterator[World]:
     elif claimer.given is None and claimer.read is not None:
         if claimer.known < len(world.log):
             # Refused: another entry came first. What was read is usable only if nothing was withdrawn since.
-            stale = state.withdrawn > claimer.known and taken != "read before, given after"
+            stale = state.withdrawn > claimer.known and mutation != "read before, given after"
             yield world._replace(claimer=Claimer(None) if stale else Claimer(claimer.read, len(world.log)))
             return
         draft = EntryDraft(state, 0, ClaimTiming())
@@ -310,7 +313,7 @@ class SimulatedName(Name):
 ITEM = NewMessage("x", 1, 60)
 
 
-async def _whole(process: Process, content: bytes) -> Changed | Shown:
+async def _run_use_case(process: Process, content: bytes) -> Changed | Shown:
     """Runs the use case. Steps of the store replace its calls."""
     versions = iter(range(process.number * 100, process.number * 100 + 100))
 
@@ -346,9 +349,9 @@ async def _read(new_version: Any) -> Shown:  # noqa: ANN401
     return Shown(tuple(id_ for id_ in scanned.there if found.shows((1, _position(id_)))), scanned)
 
 
-def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
+def _next_step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
     """Returns the next step of a process, by running it again from its start with the recorded answers."""
-    steps = _whole(process, b"new" if process.kind == "POST" else b"%d" % process.number)
+    steps = _run_use_case(process, b"new" if process.kind == "POST" else b"%d" % process.number)
     step = steps.send(None)
     for answer in process.answers:
         failed = isinstance(answer, Failed)
@@ -357,13 +360,17 @@ def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the
 
 
 def _record_end(world: World, process: Process) -> World:
-    """Returns the world with a process, whose end is recorded if it has no further step."""
+    """Returns the world with a process, whose end is recorded if it has no further step.
+
+    Also records what the end made wrong, and the values that were replaced for good.
+    """
     try:
-        _step(process)
+        _next_step(process)
     except StopIteration as ended:
         end = ended.value
         if isinstance(end, Shown):
-            return _put(world, process._replace(answers=(), looks=0, end=end))._replace(wrong=_badly_shown(world, end))
+            after = _put(world, process._replace(answers=(), looks=0, end=end))
+            return after._replace(wrong=_shown_violation(world, end))
         after = _put(world, process._replace(answers=(), looks=0, end=end))
         return (
             after._replace(gone=world.gone | ((world.removed & world.confirmed) - _value_under_replacement(world)))
@@ -377,7 +384,7 @@ def _record_end(world: World, process: Process) -> World:
     return _put(world, process)
 
 
-def _badly_shown(world: World, end: Shown) -> str:
+def _shown_violation(world: World, end: Shown) -> str:
     """Returns what is wrong with what a reader by time was shown, or an empty text."""
     row = end.scanned.row
     lasting = world.row is not None and row is not None and world.row.state == row.state == "done"
@@ -401,7 +408,7 @@ def _put(world: World, process: Process) -> World:
 Answers = Iterator[tuple[World, Any]]
 
 
-def _answer_worlds(world: World, process: Process, step: Any, taken: Mutation) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
+def _answer_worlds(world: World, process: Process, step: Any, mutation: Mutation) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
     """Yields the possible worlds after a step, each with its answer."""
     faulty = world._replace(faults=world.faults - 1) if world.faults else None
     match step:
@@ -413,7 +420,7 @@ def _answer_worlds(world: World, process: Process, step: Any, taken: Mutation) -
             if number < process.number * 10 + MAX_IDS:
                 yield world, MadeIds(_ids(number))
         case Swap(seen, row, final):
-            for after in _compare_and_set(world, seen, row, taken):
+            for after in _compare_and_set(world, seen, row, mutation):
                 unclear = process.doubted and not final and after.row != row
                 yield after, Failed("unknown") if unclear else after.row
                 if faulty:
@@ -428,7 +435,7 @@ def _answer_worlds(world: World, process: Process, step: Any, taken: Mutation) -
                 yield faulty, Failed("none")
                 yield landed._replace(faults=faulty.faults), Failed("unknown")
         case Remove(ids, _):
-            old = taken == "not removed" and not _is_of(process, ids.made)
+            old = mutation == "not removed" and not _is_of(process, ids.made)
             yield (world if old else _remove(world, ids.made)), "none"
             if faulty:
                 yield faulty, "unknown"
@@ -439,25 +446,25 @@ def _answer_worlds(world: World, process: Process, step: Any, taken: Mutation) -
         case Pause():
             yield world, Pause
         case Scan():
-            yield world, Scanned(tuple(sorted(world.there)), world.row, asks=taken != "shown unasked")
+            yield world, Scanned(tuple(sorted(world.there)), world.row, asks=mutation != "shown unasked")
         case Is((_, position)):
             state = _state(world.log)
-            early = taken == "free too early" and position in state.outstanding
+            early = mutation == "free too early" and position in state.outstanding
             yield world, position[0] in world.there and not state.is_done(position) and not early
         case Delete((_, position)):
-            yield (world if taken == "not removed" else _remove(world, position[0])), None
+            yield (world if mutation == "not removed" else _remove(world, position[0])), None
         case Supersede((_, position)):
-            yield _supersede(world, position, process, taken), None
+            yield _supersede(world, position, process, mutation), None
             if faulty:
                 yield faulty, Failed("none")
 
 
-def _compare_and_set(world: World, seen: Any, row: Any, taken: Mutation) -> Iterator[World]:  # noqa: ANN401 - rows
+def _compare_and_set(world: World, seen: Any, row: Any, mutation: Mutation) -> Iterator[World]:  # noqa: ANN401 - rows
     """Yields the world after a compare-and-set of the row. It changes nothing if the version is another one."""
     expected = None if seen is None else seen.version
     present = None if world.row is None else world.row.version
-    if taken == "version not compared" or present == expected:
-        if taken == "settled at once" and row.state == "done":
+    if mutation == "version not compared" or present == expected:
+        if mutation == "settled at once" and row.state == "done":
             row = NameRow("done", row.content, row.ids, row.version)
         confirmed = {row.ids.made} if row.state == "done" and row.ids.runs else set()
         yield world._replace(row=row, confirmed=world.confirmed | confirmed)
@@ -469,11 +476,14 @@ def _remove(world: World, id_: int) -> World:
     return world._replace(there=world.there - {id_}, removed=world.removed | {id_})
 
 
-def _supersede(world: World, position: Position, process: Process, taken: Mutation) -> World:
-    """Returns the world after a message was recorded as replaced in the claim log, unless it was done already."""
+def _supersede(world: World, position: Position, process: Process, mutation: Mutation) -> World:
+    """Returns the world after a message was recorded as replaced in the claim log, unless it was done already.
+
+    It is wrong for a POST that makes its own message the value to replace one that is not done.
+    """
     draft = EntryDraft(_state(world.log), 0, ClaimTiming())
     draft.supersede([position])
-    if not draft.changes or taken == "not in the log":
+    if not draft.changes or mutation == "not in the log":
         return world
     # It may also finish the change of a PUT; then the row names a value of another process.
     own = process.kind == "POST" and world.row is not None and _is_of(process, world.row.ids.made)

@@ -200,13 +200,14 @@ def _complaints(world: World) -> Iterator[str]:
         yield "a reader has seen what was answered with outcome none"
 
 
-def _futures(world: World, taken: Mutation) -> Iterator[World]:
+def _futures(world: World, mutation: Mutation) -> Iterator[World]:
+    """Yields the worlds after a step or crash of a process, a reader's pass of an id, or a late arrival."""
     for process in world.processes:
         if process.end is None:
             if world.crashes:
                 yield _ended(world, process, "crashed")._replace(crashes=world.crashes - 1)
             step = process.step
-            for after, answer in _taken_out(world, process, step, taken) or _answers(world, process, step):
+            for after, answer in _taken_out(world, process, step, mutation) or _answers(world, process, step):
                 yield _settled(after, process._replace(answers=(*process.answers, answer)), step)
     last = len(world.processes) * 10 if len(world.processes) > world.posts else MAX_ID
     for number, one in world.ids:
@@ -292,7 +293,7 @@ def _answers(world: World, process: Process, step: Step) -> Answers:
 
 
 def _writes(world: World, number: int, faulty: World | None) -> Answers:
-    """A write arrives in time, late, unnoticed, long after its sender has given up, or never."""
+    """Yields the worlds after a write that arrives in time, late, unnoticed, after its sender gave up, or never."""
     landed = world if world.id(number).where == "removed" else world.with_id(number, where="there")
     if not world.id(number).passed:
         yield landed, None
@@ -312,10 +313,10 @@ def _compare_and_set(world: World, expected: int | None, row: KeyRow) -> World:
 
 
 def _taken_out(  # noqa: PLR0911 - a return for each mechanism
-    world: World, process: Process, step: Step, taken: Mutation
+    world: World, process: Process, step: Step, mutation: Mutation
 ) -> list[tuple[World, Any]]:
     """Returns the effect of a step that belongs to the removed mechanism, or nothing for a normal step."""
-    match taken, step:
+    match mutation, step:
         case "no pending row", Swap(_, KeyRow(state="pending") as row) if world.row is None:
             return [(world, row)]
         case "no pending row", Swap(_, KeyRow(state="done") as row):

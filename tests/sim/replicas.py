@@ -155,6 +155,7 @@ class Replicas:
                 self.apply(log, proposal_)
 
     def _apply_pending(self, log: Log, proposal: Proposal) -> None:
+        """Applies a pending append, unless it was resolved before."""
         if proposal in log.lying:
             log.lying.remove(proposal)
             self.apply(log, proposal)
@@ -173,7 +174,7 @@ class Replicas:
             log.snapshot = snapshot
             log.snapshots = {number: body for number, body in log.snapshots.items() if number >= snapshot}
         below = proposal.truncate_below or 0
-        log.entries = {number: one for number, one in log.entries.items() if number >= below}
+        log.entries = {number: kept for number, kept in log.entries.items() if number >= below}
         return True
 
     def write(
@@ -186,6 +187,8 @@ class Replicas:
         meta: Meta | None = None,
     ) -> Position:
         """Writes a message and returns its position, made from the process's clock.
+
+        A write that a quorum does not acknowledge in time is undone.
 
         Args:
             process: The writer.
@@ -231,12 +234,12 @@ class Replicas:
 
     def seen(self, partition: int) -> list[Message]:
         """Returns the messages that a quorum read sees now, in order. The quorum is random."""
-        now, asked = self.world.now, self.world.rng.sample(range(REPLICAS), QUORUM)
+        now, quorum = self.world.now, self.world.rng.sample(range(REPLICAS), QUORUM)
         messages = self.messages.get(partition, {})
         return [
             message
             for _, (message, arrivals) in sorted(messages.items(), key=lambda item: item[0])
-            if any(arrivals[one] <= now for one in asked)
+            if any(arrivals[replica] <= now for replica in quorum)
         ]
 
 
@@ -380,8 +383,8 @@ class ModelStore:
             return []
         seen = {
             (message.partition, message.position): message
-            for one in {p for p, _ in locations}
-            for message in self._replicas.seen(one)
+            for partition in {number for number, _ in locations}
+            for message in self._replicas.seen(partition)
         }
         return [seen[location] for location in locations if location in seen]
 
@@ -397,7 +400,7 @@ class ModelStore:
         self._replicas.put(self._failing(locations), ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"]))
 
     def _failing(self, items: Iterable[T]) -> Iterable[T]:
-        """Yields the items to act on. Afterwards the call may fail."""
+        """Yields the items to act on, or sometimes none. Afterwards the call may fail."""
         rng, failing = self._world.rng, self._replicas.faults.failing
         fails = rng.random() < failing
         if not fails or rng.random() < 0.5:
@@ -454,9 +457,9 @@ class ModelStore:
         process.soon(TIMEOUT, lambda: answer(None, StoreUnavailable("no answer", outcome="unknown")))
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
-        """Reads visible entries from ``first`` on.
+        """Reads visible entries from ``first`` on, up to a page, after the snapshot where entries were dropped.
 
-        ``newest`` makes pending ones visible; a torn read lacks its entries.
+        Raises StoreUnavailable by chance. ``newest`` makes pending entries visible. A torn read lacks its entries.
         """
         if not 1 <= partition <= queue.partitions:
             raise InvalidRequest({"partition": f"{partition} is not a partition"})

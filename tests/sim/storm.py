@@ -120,20 +120,20 @@ class Poll(Waiter):
         call = self._web.claims.claim(self._queue, **self._asked, waiter=self._waiter)
         begin(self._web.core, call, self._handle_answer)
 
-    def _handle_answer(self, found: list[ClaimDelivery] | None, error: Exception | None) -> None:
+    def _handle_answer(self, deliveries: list[ClaimDelivery] | None, error: Exception | None) -> None:
         """Ends the poll with messages, an error, or at the end of the wait.
 
         Otherwise it waits, or tries again if woken.
         """
         self._attempting = False
-        if error is None and not found:
+        if error is None and not deliveries:
             self.empties.append(EmptyAnswer(self._began, self._process.world.now, self._process.offset))
-        self._last = (found, error)
-        if self._waiter is not None and not found and (error is None or isinstance(error, ClaimUndecided)):
+        self._last = (deliveries, error)
+        if self._waiter is not None and not deliveries and (error is None or isinstance(error, ClaimUndecided)):
             self.attempt_failed()
             self._waits = True
         if not self._waits or self._process.world.now >= self._until:
-            self._end(found, error)
+            self._end(deliveries, error)
         elif self._woken:
             self.attempt()
 
@@ -214,11 +214,14 @@ class Client:
             poll.empties = self._history.empties
         poll.attempt()
 
-    def _plan_work(self, web: Web, asked: float, found: Sequence[ClaimDelivery]) -> None:
-        """Records deliveries, and plans what happens to them: acknowledge, renew, release, fail or nothing."""
+    def _plan_work(self, web: Web, asked: float, deliveries: Sequence[ClaimDelivery]) -> None:
+        """Records deliveries, and plans what happens to them: acknowledge, renew, release, fail or nothing.
+
+        By chance they wait for the next poll's, or all claims of the queue are released as well.
+        """
         now = self._world.now
         jobs = []
-        for delivery in found:
+        for delivery in deliveries:
             until = delivery.expires - web.process.offset
             receipt = delivery.receipt
             job = Delivery(receipt.position, receipt.number, asked, now, [(now, until)], partition=receipt.partition)
@@ -261,7 +264,8 @@ class Client:
     def _release(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         """Releases claims with or without a delay.
 
-        In a storm with failures it reports them as failed or gives them up.
+        In a storm with failures it reports them as failed or gives them up. With limits, claims released with a delay
+        may be renewed later.
         """
         for job, _ in jobs:
             job.dropped = self._world.now
@@ -277,7 +281,8 @@ class Client:
         else:
             given_up = [Acknowledgement(job.position, self._world.now) for job, _ in jobs]
             self._history.given_up += given_up
-            begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), self._recorder(given_up, web))
+            record = self._make_recorder(given_up, web)
+            begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), record)
 
     def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         """Renews claims that were released with a delay, if that is allowed."""
@@ -304,13 +309,16 @@ class Client:
         begin(web.core, web.claims.acknowledge(self._storm.queue, receipts), self._start_acknowledging(jobs, web))
 
     def _start_acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]], web: Web) -> Done:
-        """Records that jobs are being acknowledged. Returns the callback for the result."""
+        """Records that jobs are being acknowledged. Returns the callback for the result.
+
+        The callback may later repeat an unanswered request, or use the ids of finished messages again.
+        """
         now = self._world.now
         sent = [Acknowledgement(job.position, now) for job, _ in jobs]
         self._history.acknowledgings += sent
         for job, _ in jobs:
             job.dropped = now if job.dropped is None else job.dropped
-        take_in = self._recorder(sent, web)
+        take_in = self._make_recorder(sent, web)
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
             """Records the results. May repeat an unanswered request, or use the ids of finished messages again."""
@@ -327,19 +335,22 @@ class Client:
 
         return done
 
-    def _recorder(self, sent: list[Acknowledgement], web: Web) -> Done:
-        """Returns a callback that records the results of a request about jobs."""
+    def _make_recorder(self, sent: list[Acknowledgement], web: Web) -> Done:
+        """Returns a callback that records the results of a request about jobs, or of its failure.
+
+        With other workers a final result counts as a repeated one.
+        """
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
-            for number, one in enumerate(sent):
-                one.answered = self._world.now
+            for number, acknowledgement in enumerate(sent):
+                acknowledgement.answered = self._world.now
                 if settled is None:
                     none = isinstance(error, StoreUnavailable) and error.outcome == "none"
-                    one.outcome = "none" if none else "unknown"
+                    acknowledgement.outcome = "none" if none else "unknown"
                 else:
                     outcome = OUTCOMES[settled[number].status]
                     # A worker that gets no answer from another worker repeats the request.
-                    one.outcome = "again" if outcome == "final" and web.others else outcome
+                    acknowledgement.outcome = "again" if outcome == "final" and web.others else outcome
 
         return done
 
@@ -549,7 +560,10 @@ class Storm:
 def violations(
     seeds: Sequence[int], setup: Setup | None = None, *, enough: int = 1, breaking: tuple[str, ...] = ("",)
 ) -> list[str]:
-    """Runs histories until ``enough`` violations of rules in ``breaking`` were found. Returns them with the seeds."""
+    """Runs histories until ``enough`` violations of rules in ``breaking`` were found. Returns them with the seeds.
+
+    A rule is in ``breaking`` if its text begins with one of them. The last history's violations are all returned.
+    """
     texts: list[str] = []
     for seed in seeds:
         storm = Storm(seed, setup)

@@ -217,6 +217,7 @@ class Early(ModelStore):
 
 
 async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+    """Answers the requests of an entry before it is appended."""
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
@@ -252,6 +253,7 @@ class ReadOnce(ModelStore):
 
 
 async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+    """Deletes the finished messages of an entry before it is appended."""
     if entry.delete:
         with suppress(StoreUnavailable):
             await log._store.messages.delete(queue, [(log.key[1], position) for position in entry.finals])
@@ -260,6 +262,7 @@ async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: S
 
 
 async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
+    """Writes the dead letters of an entry before it is appended."""
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):

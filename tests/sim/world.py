@@ -49,7 +49,10 @@ class World:
         return next(self._numbers)
 
     def run(self, until: float) -> None:
-        """Does all work that is due up to a time, in order. The clock stands at that time afterwards."""
+        """Does all work that is due up to a time, in order. The clock stands at that time afterwards.
+
+        Meanwhile the module :mod:`random` continues this world's own sequence.
+        """
         random.setstate(self._pauses)
         while self._events and self._events[0][0] <= until:
             self.now, _, work = heapq.heappop(self._events)
@@ -326,7 +329,7 @@ class SimulatedCore(Core):
         return self._process.world.now
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Does the work at one instant after a random delay."""
+        """Does the work at one instant after a random delay; in a thread that may block, at once."""
         if blocks():
             return work()
         process, life = self._process, self._process.life
@@ -357,7 +360,7 @@ def raise_error(_value: object, error: Exception | None) -> None:
 
 
 def begin(core: Core, call: Coroutine[Any, Any, Any], done: Done = lambda _value, _error: None) -> Callable[[], None]:
-    """Starts a call in a simulated process for an outside caller. Returns a function that cancels it."""
+    """Starts a call in a simulated process and passes its end to ``done``. Returns a function that cancels it."""
     assert isinstance(core, SimulatedCore)
 
     def ended(task: asyncio.Task[Any]) -> None:

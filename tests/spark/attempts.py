@@ -108,7 +108,7 @@ class Reader:
         self.seen: list[str] = []
 
     def read(self) -> None:
-        """Reads all available messages."""
+        """Reads one page of each partition from its cursor on, and keeps the texts."""
         for partition, cursor in self._cursors.items():
             [page] = bridge.run(self._store.messages.read(self._queue, [Slice(partition, cursor, limit=10_000)]))
             self.seen += [str(message.body) for message in page.messages]

@@ -34,7 +34,7 @@ class Run:
 
 
 def run_program(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Run:
-    """Runs :mod:`tests.spark.program` and returns its output."""
+    """Runs :mod:`tests.spark.program`, which must succeed, and returns its output."""
     command = [sys.executable, "-m", "tests.spark.program", json.dumps(wanted)]
     root = Path(__file__).parents[2]
     done = subprocess.run(

@@ -45,7 +45,7 @@ class Deaths(msgspec.Struct, frozen=True):
     chunk: int = 0
 
     def extent(self, point: str, batch: str, task: int) -> None:
-        """Kills the process if this is the point."""
+        """Kills the process if this is a point of death that has not happened yet."""
         target = self.point or IN_TASKS[task % len(IN_TASKS)]
         if point != target or self.batch not in {None, batch}:
             return
@@ -96,7 +96,7 @@ def source(called: str, deaths: Deaths) -> type[DataSource]:
 
 
 def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCommit]) -> spark_writer.TaskCommit:  # noqa: ANN401
-    """Does a task with a store that kills it at the points."""
+    """Does a task with a store that kills it at its points, in the chosen chunk."""
     context = TaskContext.get()
     assert context is not None
     batch, task = context.getLocalProperty(spark_writer.BATCH) or "", context.partitionId()

@@ -68,7 +68,7 @@ class Watchdog:
         os.environ[RUN_VARIABLE] = str(self.directory)
 
     def progress(self) -> None:
-        """Restarts the stall limit."""
+        """Restarts the stall limit here and in the watchdog process, at most once a second."""
         now = time.monotonic()
         if now - self._armed < 1.0:
             return

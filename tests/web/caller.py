@@ -71,6 +71,7 @@ class Caller:
         return self(method, path, urlencode(fields), headers={"Content-Type": "application/x-www-form-urlencoded"})
 
     def create(self, name: str, **fields: object) -> str:
+        """Creates a queue, which must succeed, and returns its name."""
         reply = self.send_form("POST", "", queue_name=name, **fields)
         assert reply.status == 201, reply
         return name
@@ -83,6 +84,7 @@ class Caller:
         return reply.messages[0]
 
     def claim(self, queue: str = "q", **asked: object) -> list[dict[str, Any]]:
+        """Claims messages, which must succeed, and returns them."""
         reply = self("POST", f"{queue}/claims", b"", headers=None, **asked)
         assert reply.status == 200, reply
         return reply.messages

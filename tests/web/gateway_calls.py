@@ -78,13 +78,14 @@ class Reply:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Returns the error texts of a refusal in the form of version 1."""
+        """Returns the error texts of a refusal in the form of version 1. Fails for another answer."""
         assert self.json["status"] == "error"
         texts: dict[str, str] = self.json["error_msg"]
         return texts
 
     @property
     def messages(self) -> list[dict[str, Any]]:
+        """Returns the messages of a successful answer. Fails for another answer."""
         assert self.status in {200, 201}, self.text
         messages_shown: list[dict[str, Any]] = self.json["messages"]
         return messages_shown
@@ -151,6 +152,10 @@ class Request:
         }
 
     async def receive(self) -> dict[str, Any]:
+        """Returns the next piece of the body, then its end.
+
+        Returns a disconnect in place of the end if the body is broken, and after it once a stream has begun.
+        """
         if self.hold is not None and len(self.pieces) <= (not self.chunked):
             await asyncio.wait_for(self.hold.wait(), 600)
         if self.pieces and not (self.broken and len(self.pieces) == 1):
@@ -176,6 +181,7 @@ class Request:
             self.answered = not message["more_body"]
 
     async def to(self, gateway: Gateway) -> Reply:
+        """Makes the gateway answer this request, and returns the parsed answer."""
         await asyncio.wait_for(answer(gateway, self.scope, self.receive, self.send), TEST_TIMEOUT)
         assert self.answered
         return Reply(self.status, self.answer_headers, self.response)

@@ -42,6 +42,7 @@ def operation(method: str, path: str) -> dict[str, Any] | None:
 
 
 def _resolve(part: dict[str, Any]) -> dict[str, Any]:
+    """Returns a part of the document, or the part that it refers to."""
     if "$ref" not in part:
         return part
     node: Any = strict_document()
@@ -52,6 +53,10 @@ def _resolve(part: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _validator(media: str, operation_id: str, status: str, *, raw: bool) -> Draft202012Validator | None:
+    """Returns the validator of an operation's answer, or None for a media type without a schema.
+
+    Fails if the document does not promise the status or the media type.
+    """
     methods = (access for path in strict_document()["paths"].values() for access in path.values())
     [access] = [access for access in methods if access["operationId"] == operation_id]
     assert status in access["responses"], f"{operation_id} does not promise {status}"

@@ -35,7 +35,7 @@ def say(kind: str, places: list[Any]) -> None:
 
 
 def write(store: Store, queue: Queue, name: str, seed: int) -> None:
-    """Appends for ever, and now and then overwrites or deletes its own messages."""
+    """Appends for ever, and now and then overwrites or deletes its own messages. Reports each write."""
     rng = random.Random(seed)
     own: list[tuple[int, str, str]] = []
     for number in itertools.count():

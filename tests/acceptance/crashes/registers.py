@@ -76,6 +76,7 @@ def is_linearizable(history: Iterable[Call]) -> bool:
 
 
 def _futures(calls: Sequence[Call], state: State) -> list[State]:
+    """Returns the states after each call that may take effect next; if one changes nothing, only after that."""
     past, value = state
     possible = [number for number in _next(calls, past) if calls[number].is_possible(value)]
     # A call that changes nothing may as well come first.

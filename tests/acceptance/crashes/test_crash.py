@@ -93,7 +93,7 @@ class Victim:
 
 
 def round_of_killing(directory: Path, number: int, rng: random.Random, truth: ReportedWrites) -> None:
-    """Two processes write into one directory until each is killed at a moment of its own."""
+    """Runs two processes that write into one directory until each is killed at a moment of its own."""
     with ExitStack() as started:
         victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
         for victim in victims:
@@ -108,6 +108,7 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Re
 
 
 def stored(directory: Path) -> list[tuple[Place, str]]:
+    """Returns the places and bodies of all stored messages, read page by page, and closes the store."""
     store = open_store(directory)
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     messages: list[tuple[Place, str]] = []
@@ -126,6 +127,7 @@ def stored(directory: Path) -> list[tuple[Place, str]]:
 
 
 def judge(directory: Path, truth: ReportedWrites) -> None:
+    """Checks that every acknowledged write is stored, once, that none is torn, and that the file is sound."""
     messages = stored(directory)
     places = dict(messages)
     assert len(places) == len(messages), "a message is shown twice"

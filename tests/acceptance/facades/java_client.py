@@ -97,11 +97,13 @@ class JavaClient(java_programs.JavaProgram):
         super().__init__([*command, f"127.0.0.1:{port}", key])
 
     def call(self, name: str, *arguments: object, kind: str = "plain") -> Any:  # noqa: ANN401 - tests look into it
+        """Makes a call that must succeed, and returns its result."""
         outcome = self.say(name, *arguments, kind=kind)
         assert not outcome.error, outcome
         return outcome.result
 
     def say(self, name: str, *arguments: object, kind: str = "plain") -> Outcome:
+        """Makes a call, and returns its result or its error."""
         self.tell(json.dumps([kind, name, *arguments]))
         line = json.loads(self.next())
         return Outcome(line.get("result"), line.get("error", ""), line.get("message") or "")

@@ -50,7 +50,7 @@ def fetch_some(rqms: Facade, queue: str, seconds: float = LONG) -> list[dict[str
 
 
 def finish(rqms: Facade, queue: str, item: dict[str, Any]) -> Reply:
-    """Returns an item's ticket unchanged."""
+    """Deletes an item by its ticket, as it was given; returns the answer."""
     return rqms.call("DELETE", f"/{queue}", item["ticket"].encode())
 
 

@@ -75,6 +75,7 @@ class Request:
     length: bool = True
 
     def written(self) -> bytes:
+        """Returns the bytes of the request, with the length of a body unless ``length`` is False."""
         headers = self.headers
         if self.length and self.body:
             headers += ((b"Content-Length", b"%d" % len(self.body)),)
@@ -89,6 +90,7 @@ class Request:
 
 
 def good(rng: Random, queue: str, key: str) -> Request:
+    """Draws a valid request of any kind."""
     base = b"/v1/queuey/" + queue.encode()
     batch = json.dumps({"messages": [{"body": "a", "ttl": 60}] * rng.choice([0, 1, 50])}).encode()
     several = json.dumps({"queues": [{"queue_name": queue, "partitions": "*"}]}).encode()
@@ -124,62 +126,66 @@ def good(rng: Random, queue: str, key: str) -> Request:
 # Each of these spoils a request in one way.
 
 
-def _method(rng: Random, request: Request) -> Request:
+def _spoil_method(rng: Random, request: Request) -> Request:
     return replace(request, method=rng.choice(METHODS))
 
 
-def _target(rng: Random, request: Request) -> Request:
+def _spoil_target(rng: Random, request: Request) -> Request:
     return replace(request, target=rng.choice(TARGETS))
 
 
-def _segment(rng: Random, request: Request) -> Request:
+def _spoil_path(rng: Random, request: Request) -> Request:
+    """Replaces or inserts a segment of the path."""
     segments = request.target.split(b"/")
     position = rng.randrange(1, len(segments) + 1)
     segments[position : position + rng.randrange(2)] = [rng.choice(SEGMENTS)]
     return replace(request, target=b"/".join(segments))
 
 
-def _query(rng: Random, request: Request) -> Request:
+def _spoil_query(rng: Random, request: Request) -> Request:
     pairs = [rng.choice(QUERIES) + b"=" + rng.choice(VALUES) for _ in range(rng.choice([1, 3, 300]))]
     return replace(request, target=request.target.partition(b"?")[0] + b"?" + b"&".join(pairs))
 
 
-def _version(rng: Random, request: Request) -> Request:
+def _spoil_version(rng: Random, request: Request) -> Request:
     return replace(request, version=rng.choice(VERSIONS))
 
 
-def _value(rng: Random, request: Request) -> Request:
+def _spoil_header_value(rng: Random, request: Request) -> Request:
     name, value = rng.choice(NAMES), rng.choice(VALUES)
     return request.having(name, value) if rng.randrange(3) else request.adding((name, value))
 
 
-def _name(rng: Random, request: Request) -> Request:
+def _add_bad_header_name(rng: Random, request: Request) -> Request:
     return request.adding((rng.choice(BAD_NAMES), rng.choice(TEXTS)))
 
 
-def _many_headers(rng: Random, request: Request) -> Request:
+def _add_many_headers(rng: Random, request: Request) -> Request:
     return request.adding(
         *[(b"X-Header-%d" % number, b"x" * rng.choice([1, 900])) for number in range(rng.choice([20, 300]))]
     )
 
 
-def _credential(rng: Random, request: Request) -> Request:
+def _spoil_credential(rng: Random, request: Request) -> Request:
+    """Replaces the credential, and in half of the cases drops the last header."""
     texts = [b"Application wrong", b"Basic x", b"Application ", b";".join([b"Application x"] * 40), rng.choice(TEXTS)]
     spoiled = request.having(b"Authorization", rng.choice(texts))
     return spoiled if rng.randrange(2) else replace(spoiled, headers=spoiled.headers[:-1])
 
 
-def _length(rng: Random, request: Request) -> Request:
+def _spoil_length(rng: Random, request: Request) -> Request:
+    """Adds one or two wrong lengths, beside the right one or without it."""
     lengths = [*NUMBERS, b"", b"1, 1", b"+1", b"18446744073709551616", b"%d" % (len(request.body) + 7), b"1"]
     headers = [(b"Content-Length", rng.choice(lengths)) for _ in range(rng.choice([1, 1, 2]))]
     return replace(request.adding(*headers), length=bool(rng.randrange(2)))
 
 
-def _coding(rng: Random, request: Request) -> Request:
+def _spoil_coding(rng: Random, request: Request) -> Request:
     return replace(request.adding((b"Transfer-Encoding", rng.choice(CODINGS))), length=bool(rng.randrange(2)))
 
 
-def _chunks(rng: Random, request: Request) -> Request:
+def _spoil_chunks(rng: Random, request: Request) -> Request:
+    """Makes the body chunked, with damaged chunks, and sometimes without an end."""
     pieces = [b"%x\r\n%b\r\n" % (len(request.body), request.body)] if request.body else []
     pieces += [rng.choice(CHUNKS) for _ in range(rng.randrange(3))] + [b"0\r\n\r\n"] * rng.randrange(2)
     return replace(
@@ -187,44 +193,44 @@ def _chunks(rng: Random, request: Request) -> Request:
     )
 
 
-def _expect(rng: Random, request: Request) -> Request:
+def _add_expect(rng: Random, request: Request) -> Request:
     return request.adding((b"Expect", rng.choice([b"100-continue", b"something"])))
 
 
-def _connection(rng: Random, request: Request) -> Request:
+def _spoil_connection(rng: Random, request: Request) -> Request:
     kind = rng.choice([b"close", b"keep-alive", b"Upgrade", b"\0"])
     return request.adding((b"Connection", kind), (b"Upgrade", rng.choice([b"websocket", b"h2c", b"TLS/1.0"])))
 
 
-def _json(rng: Random, request: Request) -> Request:
+def _spoil_json(rng: Random, request: Request) -> Request:
     return replace(request.having(b"Content-Type", b"application/json"), body=rng.choice(JSONS))
 
 
-def _long(rng: Random, request: Request) -> Request:
+def _spoil_long_body(rng: Random, request: Request) -> Request:
     return replace(request, body=b"x" * rng.choice([5_000, 70_000, 300_000]))
 
 
 SPOILS: tuple[Callable[[Random, Request], Request], ...] = (
-    _method,
-    _target,
-    _segment,
-    _query,
-    _version,
-    _value,
-    _name,
-    _many_headers,
-    _credential,
-    _length,
-    _coding,
-    _chunks,
-    _expect,
-    _connection,
-    _json,
-    _long,
+    _spoil_method,
+    _spoil_target,
+    _spoil_path,
+    _spoil_query,
+    _spoil_version,
+    _spoil_header_value,
+    _add_bad_header_name,
+    _add_many_headers,
+    _spoil_credential,
+    _spoil_length,
+    _spoil_coding,
+    _spoil_chunks,
+    _add_expect,
+    _spoil_connection,
+    _spoil_json,
+    _spoil_long_body,
 )
 
 
-def _scratched(rng: Random, data: bytes) -> bytes:
+def _damage_bytes(rng: Random, data: bytes) -> bytes:
     """Damages some bytes: changes, drops, doubles or inserts them, or cuts off the rest."""
     at = rng.randrange(len(data) + 1)
     end = at + rng.choice([1, 1, 4, 40])
@@ -250,7 +256,7 @@ def stream(rng: Random, queue: str, key: str) -> Stream:
         for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
             request = rng.choice(SPOILS)(rng, request)
         data = request.written()
-        written.append(_scratched(rng, data) if rng.randrange(4) == 0 else data)
+        written.append(_damage_bytes(rng, data) if rng.randrange(4) == 0 else data)
     data = b"".join(written) + rng.choice([b"", b"", b"\r\n", b"\0", rng.randbytes(30)])
     cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 0, 1, 3, 12])))
     edges = [0, *cuts, len(data)]

@@ -82,7 +82,7 @@ def fuzz(target: Target, how: settings, label: str) -> Counter[int]:
 
 
 def fuzz_sequences(target: Target, how: settings) -> Counter[int]:
-    """Plays several requests of any kind, each on what the previous ones have created."""
+    """Plays sequences of requests on what the previous ones created; returns how often each status was answered."""
     statuses: Counter[int] = Counter()
     any_case = st.sampled_from(LABELS).flatmap(target.cases)
 

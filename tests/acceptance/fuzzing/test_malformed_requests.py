@@ -40,6 +40,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def sockets(served: Served) -> int:
+    """Returns the number of open sockets of the service's workers."""
     count = 0
     for pid in workers(served):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -51,7 +52,7 @@ def sockets(served: Served) -> int:
 
 
 def assert_served(served: Served) -> None:
-    """A valid caller posts, reads and creates what the streams may have deleted."""
+    """Checks that a valid caller can post and read, and creates what the streams may have deleted."""
     create = f'{{"queue_name":"{QUEUE}"}}'.encode()
     with Wire(served) as wire:
         length = f"Content-Length: {len(create)}"

@@ -70,6 +70,7 @@ def wires() -> Iterator[list[Wire]]:
 
 
 def resident(served: Served) -> int:
+    """Returns the resident memory of a service's processes, in bytes."""
     pids, total = [served.process.pid], 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):

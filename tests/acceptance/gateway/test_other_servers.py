@@ -27,7 +27,7 @@ SERVERS = {
 
 @contextmanager
 def serving(server: str, place: Path, application: str = "queuey.web.asgi:app") -> Iterator[str]:
-    """Runs a server with the service; yields its address."""
+    """Runs a server with the service; yields its address. Afterwards its log and its data must be sound."""
     with closing(open_store(place / "data")) as store:
         if "shop" not in bridge.run(store.applications.application_names()):
             bridge.run(store.applications.create_application("shop"))

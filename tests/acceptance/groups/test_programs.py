@@ -92,7 +92,7 @@ class Group:
 
     @contextlib.contextmanager
     def sending(self) -> Iterator[None]:
-        """Sends numbers to each partition while the block runs."""
+        """Sends numbers to each partition while the block runs, and waits for the end of the sender."""
         self._sender.start()
         try:
             yield

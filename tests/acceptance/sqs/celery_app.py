@@ -68,6 +68,7 @@ def where(queue: str) -> str:
 
 @task(bind=True, max_retries=3)
 def flaky(self: Task, name: str) -> int:
+    """Records each attempt. The first two are retried; the third returns its number."""
     record("flaky", name, self.request.retries)
     if self.request.retries < 2:
         raise self.retry(countdown=0.2)

@@ -38,6 +38,7 @@ def client(sqs: Sqs) -> Iterator[Any]:
 
 
 def receive(client: Any, url: str, most: int = 10, **given: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - boto3's
+    """Receives until there are ``most`` messages. Fails if they do not come in time."""
     messages: list[dict[str, Any]] = []
     end = time.monotonic() + WAIT
     while len(messages) < most:

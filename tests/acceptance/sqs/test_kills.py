@@ -114,7 +114,7 @@ class Clients:
         return answer
 
     def check(self) -> None:
-        """Checks what has to hold, whatever was killed."""
+        """Checks that every message came, and none after its delete; in a FIFO queue also order and single storage."""
         assert {each.body for each in self.deliveries} == self.sent.keys()
         late = [each for each in self.deliveries if each.asked > self.deleted.get(each.identity, self._end)]
         assert not late, "deleted messages came again"

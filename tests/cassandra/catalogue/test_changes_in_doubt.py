@@ -43,6 +43,7 @@ class LostAnswers:
             wire.fail(self._is_lost, UNLIMITED, InDoubt("the answer was lost"), self._meddle)
 
     def _is_lost(self, statement: Statement) -> bool:
+        """Returns True, and counts it, for every second attempt of a conditional statement, from the first on."""
         if statement.idempotent or statement in self._doubted:
             self._doubted.discard(statement)
             return False

@@ -31,6 +31,7 @@ class Sent(NamedTuple):
 
 
 def sent_by(process: Process, call: Callable[[], object]) -> Sent:
+    """Returns the reads, plain writes and transactions that a call sends, without those for clocks and queues."""
     log = process.wire.log
     log.clear()
     call()
@@ -67,6 +68,7 @@ class Crew:
         self.group = ServiceGroup([self.service], clock, "group", scene.application)
 
     def settled(self, count: int) -> list[Member]:
+        """Joins members that own the partitions evenly, and passes time until a plan is due at once."""
         members: list[Member] = [self.group.join(self.queue) for _ in range(count)]
         self.group.settle(self.places, *members)
         self.group.pass_beating(12, *members)  # so that a plan is due at once

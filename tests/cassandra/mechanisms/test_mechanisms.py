@@ -56,7 +56,7 @@ class Mechanism(NamedTuple):
 
 
 def slow_read(scene: Scene) -> list[str]:
-    """The answer to a read arrives when writes made since are older than the read delay."""
+    """Lets writes made since a read began become older than the read delay before the read's answer arrives."""
     writing, reading_ = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading_, queue)
@@ -74,7 +74,7 @@ def slow_read(scene: Scene) -> list[str]:
 
 
 def longer_lived(scene: Scene) -> list[str]:
-    """A message lives longer than the queue's row said when the reader last read it."""
+    """Posts a message that lives longer than the queue's row said when the reader last read it."""
     writing, stale = scene.start(), scene.start()
     queue = scene.queue(writing, ttl=60)
     bridge.run(stale.store.catalogue.queue(queue.application, queue.name, fresh=True))
@@ -88,7 +88,7 @@ def longer_lived(scene: Scene) -> list[str]:
 
 
 def place_seen_late(scene: Scene) -> list[str]:
-    """A lookup is nearly as old as allowed, the writer's clock as far behind and the reader's as far ahead."""
+    """Uses a lookup that is nearly as old as allowed, with the writer's clock behind and the reader's ahead."""
     options = {"row_age": D - S}
     writing, reading_ = scene.start(**options), scene.start(**options)
     queue = scene.queue(writing, ttl=TTL)
@@ -106,7 +106,7 @@ def place_seen_late(scene: Scene) -> list[str]:
 
 
 def stopped_before_minting(scene: Scene) -> list[str]:
-    """A process stops after it has read the queue's row and before it mints an id; the queue is purged meanwhile."""
+    """Purges a queue while a process stands still between reading its row and minting an id."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
     generate = MessageWriter._generate
@@ -128,7 +128,7 @@ def stopped_before_minting(scene: Scene) -> list[str]:
 
 
 def purged_while_stopped(scene: Scene) -> list[str]:
-    """A queue is purged while the writer's machine is suspended; its row appears to be younger than C."""
+    """Purges a queue while the writer's machine is suspended, so that its row appears to be younger than C."""
     writing, purging = scene.start(), scene.start()
     queue = scene.queue(purging)
     bridge.run(writing.store.catalogue.queue(queue.application, queue.name, fresh=True))
@@ -141,7 +141,7 @@ def purged_while_stopped(scene: Scene) -> list[str]:
 
 
 def purged_while_it_was_read(scene: Scene) -> list[str]:
-    """As above, but the answer to the read of the row arrives after the suspend was detected."""
+    """Purges a queue during a suspend, after which the answer to a read of its row arrives."""
     writing, purging = scene.start(), scene.start()
     queue = scene.queue(purging)
     gate = writing.wire.hold(QUEUES, answered=True)

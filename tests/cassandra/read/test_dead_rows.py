@@ -37,6 +37,7 @@ def queue_of(store: CassandraStore, name: str) -> Queue:
 
 
 def say(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
+    """Posts messages to partition 1, 500 at a time, and returns their partitions and positions."""
     positions = []
     for _ in range(0, count, 500):
         positions += bridge.run(store.messages.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)]))

@@ -67,7 +67,7 @@ def late_record(scene: Scene) -> list[str]:
 
 
 def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
-    """Some of a load's requests are held until a reader has passed its ids; returns what the reader misses."""
+    """Holds some of a load's requests until a reader has passed its ids. Returns what the reader misses."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
@@ -84,7 +84,7 @@ def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
 
 
 def stopped_before_its_undo(scene: Scene) -> list[str]:
-    """A process stops when it is about to send; another finds the ids too late and deletes them."""
+    """Stops a process that is about to send; another deletes its late ids. Returns the messages that come back."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
     messages = planned(writing, 0.5)
@@ -107,7 +107,7 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
 
 
 def machine_stopped(scene: Scene) -> list[str]:
-    """A virtual machine is suspended during a load, and does not know when its answer arrives."""
+    """Suspends a machine during a load, so that it does not know when the answer arrives. Returns what readers miss."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)

@@ -28,28 +28,28 @@ def two(scene: Scene) -> tuple[Process, Process, Queue, Named]:
 
 
 def before_all(process: Process) -> Gate:
-    """The writer has minted an id that nobody else knows."""
+    """Holds the writer when it has minted an id that nobody else knows."""
     return process.wire.hold(CHANGES)
 
 
 def before_writing(process: Process) -> Gate:
-    """The writer has entered the id; its message arrives late."""
+    """Holds the writer when it has entered the id; its message arrives late."""
     return process.wire.hold(INSERTS)
 
 
 def before_confirming(process: Process) -> Gate:
-    """Only the writer knows that the message is written."""
+    """Holds the writer when only it knows that the message is written."""
     process.wire.hold(CHANGES).open()
     return process.wire.hold(CHANGES)
 
 
 def before_removing(process: Process) -> Gate:
-    """The writer has confirmed the value; the previous one is not removed yet."""
+    """Holds the writer when it has confirmed the value; the previous one is not removed yet."""
     return process.wire.hold(DELETES)
 
 
 def after_writing(process: Process) -> Gate:
-    """The writer has written the message and got no answer."""
+    """Holds the answer to the writer's message, which is written."""
     return process.wire.hold(INSERTS, answered=True)
 
 

@@ -37,7 +37,7 @@ def nodes(process: Process) -> int:
 
 
 def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that has to read the queue's row."""
+    """Begins an append that has to read the queue's row, and holds the read."""
     process.store._parts.rows.forget(queue.application, queue.name)
     gate = process.wire.hold(QUEUES)
     attempt = process.post(queue)
@@ -46,7 +46,7 @@ def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate
 
 
 def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that has to record its bucket."""
+    """Begins an append that has to record its bucket, and holds the record."""
     gate = process.wire.hold(RECORDS)
     attempt = process.post(queue, message(ttl=LONG))
     gate.reached()
@@ -54,7 +54,7 @@ def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Ga
 
 
 def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append while another one's request is in flight."""
+    """Begins an append while another one's request is in flight, which is held."""
     gate = process.wire.hold(INSERTS)
     process.post(queue)
     gate.reached()
@@ -62,7 +62,7 @@ def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate
 
 
 def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append whose request is in flight."""
+    """Begins an append, and holds its request as if it were on its way."""
     gate = process.wire.hold(INSERTS)
     attempt = process.post(queue)
     gate.reached()
@@ -70,7 +70,7 @@ def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
 
 
 def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that fails, and whose undo write is in flight."""
+    """Begins an append whose answer is lost, and holds its undo write."""
     process.wire.lose(INSERTS)
     gate = process.wire.hold(DELETES)
     attempt = process.post(queue)
@@ -79,7 +79,7 @@ def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
 
 
 def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that is written, but not acknowledged until the clock has been compared."""
+    """Begins an append that is written, and holds the comparison of clocks that must acknowledge it."""
     written = process.wire.hold(INSERTS, answered=True)
     attempt = process.post(queue)
     written.reached()
@@ -136,28 +136,28 @@ def test_withdrawn(scene: Scene, begin: Begin) -> None:
 
 
 def break_sending(process: Process) -> None:
-    """Sending raises an error that no driver should raise."""
+    """Makes sending raise an error that no driver should raise."""
     process.wire.raise_at_begin(INSERTS)
 
 
 def break_row(process: Process) -> None:
-    """The queue's row cannot be read."""
+    """Makes the queue's row unreadable."""
     process.store._parts.rows._rows.clear()
     process.wire.fail(QUEUES)
 
 
 def break_place(process: Process) -> None:
-    """A bucket cannot be recorded."""
+    """Makes the recording of a bucket fail."""
     process.wire.fail(RECORDS)
 
 
 def break_record(process: Process) -> None:
-    """A bucket is recorded, and the answer is lost."""
+    """Loses the answer to the recording of a bucket."""
     process.wire.lose(RECORDS)
 
 
 def break_clock(process: Process) -> None:
-    """The clock cannot be compared when it has to be."""
+    """Makes the clock impossible to compare when it has to be."""
     process.machine.wrong = 60.0
     process.wire.fail(CLOCKS, UNLIMITED)
 

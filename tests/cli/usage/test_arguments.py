@@ -46,7 +46,8 @@ CASES = {
 }
 
 
-def _line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
+def _command_line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
+    """Returns the arguments of a command: a text for the tried parameter, usual values for required ones."""
     options, arguments = [], []
     for parameter in command.params:
         value = text if parameter is tried else USUAL.get(parameter.name, "usual")
@@ -75,7 +76,7 @@ def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def sent(text: str) -> dict[str, Any] | None:
         script.requests.clear()
         with replace(Sender.__init__, scripted):
-            ended = run(*_line(*CASES[name], text))
+            ended = run(*_command_line(*CASES[name], text))
         assert ended.code in ({0, 1} if script.requests else {2}), ascii((text, ended))
         assert "Traceback" not in ended.err
         return read_request(script.requests[0]) if script.requests else None

@@ -145,11 +145,13 @@ class SlowRenewals(Script):
         return claims(1)
 
     def _renew(self, request: httpx2.Request) -> httpx2.Response:
+        """Answers a renewal once the release has arrived."""
         until(lambda: bool(self.arrives()))
         self._renewed = True
         return self._answer(request)
 
     async def _renew_in_task(self, request: httpx2.Request) -> httpx2.Response:
+        """Answers a renewal once the release has arrived, without blocking the loop."""
         await awaited(lambda: bool(self.arrives()))
         self._renewed = True
         return self._answer(request)

@@ -97,7 +97,11 @@ def _arguments(method: Callable[..., Any]) -> Iterator[tuple[str, inspect.Parame
             yield name, parameter
 
 
-def _calls(kind: type, name: str, argument: str, parameter: inspect.Parameter) -> Callable[[Any, Any], Any]:
+def _make_call(kind: type, name: str, argument: str, parameter: inspect.Parameter) -> Callable[[Any, Any], Any]:
+    """Returns a call of a method with a text for this argument and usual values for the required ones.
+
+    It also uses the result, where only that sends a request.
+    """
     method = getattr(kind, name)
     required = {
         each: USUAL.get(each, "usual")
@@ -130,7 +134,7 @@ def _calls(kind: type, name: str, argument: str, parameter: inspect.Parameter) -
 
 
 CASES = {
-    f"{kind.__name__}.{name}: {argument}": _calls(kind, name, argument, parameter)
+    f"{kind.__name__}.{name}: {argument}": _make_call(kind, name, argument, parameter)
     for kind in OBJECTS
     for name, method in inspect.getmembers(kind, inspect.isfunction)
     if not name.startswith("_") and name != "open"  # which makes a client
@@ -187,6 +191,7 @@ def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, 
 
 
 def replaced(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
+    """Returns a JSON value with a marker replaced in all of its texts and names."""
     if isinstance(value, dict):
         return {replaced(name, marker, text): replaced(each, marker, text) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -43,7 +43,7 @@ class HttpBrowser(Browser):
             timeout=60,
         )
         for header in reply.raw.headers.getlist("set-cookie"):
-            self._keep(header)
+            self._keep_cookie(header)
         return Reply(reply.status_code, list(reply.headers.items()), reply.content)
 
 

@@ -64,12 +64,13 @@ class Callers:
 
     def _work(self, seed: int) -> None:
         try:
-            self._go_on(seed)
+            self._claim_until_done(seed)
         except BaseException:
             self.failed = True
             raise
 
-    def _go_on(self, seed: int) -> None:
+    def _claim_until_done(self, seed: int) -> None:
+        """Claims until all messages are given or a caller has failed, and records each claim by its events."""
         service = self._services[seed % len(self._services)]
         access = service.enter(self._queue, lambda _queue: None)
         while len(self.given) < MESSAGES and not self.failed:

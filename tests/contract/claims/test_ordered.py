@@ -384,6 +384,10 @@ class Checker:
             self.of[key].append(position)
 
     def check(self, store: Store, queue: Queue) -> None:
+        """Checks each claim in the log: earlier messages of its key are done or claimed with it.
+
+        All must be done at the end.
+        """
         done: set[Position] = set()
         given: dict[Position, int] = {}
         released: set[Position] = set()

@@ -62,6 +62,7 @@ class Process:
 
 
 def make(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has them
+    """Makes a queue whose expired messages become dead letters, without a read delay."""
     options = {"ttl": TTL, "read_delay": 0.0} | options
     spec = QueueSpec(on_expiry="dead-letter", on_ack="delete", **options)
     return bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))[0]
@@ -80,7 +81,7 @@ def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
 
 
 def arrive(store: Store, queue: Queue, *bodies: str) -> bool:
-    """Waits for exactly these dead letters."""
+    """Waits until exactly these dead letters exist; returns whether they do."""
     return eventually(lambda: set(letters(store, queue)) == set(bodies))
 
 

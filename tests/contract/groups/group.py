@@ -159,7 +159,10 @@ class Group(ABC):
                 member.beat_and_give_back()
 
     def until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
-        """Lets members send heartbeats, and give back partitions, until a condition holds."""
+        """Lets members send heartbeats, and give back partitions, until a condition holds.
+
+        Fails after MAX_ROUNDS rounds.
+        """
         for _ in range(MAX_ROUNDS):
             for member in members:
                 member.beat_and_give_back()

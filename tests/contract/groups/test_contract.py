@@ -23,7 +23,7 @@ def place_of(member: Member) -> Place:
 
 
 def pair(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Member]:
-    """Two members that share the partitions of a queue evenly."""
+    """Makes a queue, and two members that share its partitions evenly."""
     queue = make(partitions)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, partitions), first, second)
@@ -31,7 +31,7 @@ def pair(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Me
 
 
 def owner_and_follower(group: Group, make: Make) -> tuple[str, Member, Member]:
-    """A member that owns both partitions of a queue, and one that has joined since and owns nothing yet."""
+    """Makes a member that owns both partitions of a queue, and one that has joined since and owns nothing yet."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, 2), first)

@@ -66,6 +66,7 @@ def read(store: Store, queue: Queue, **wanted: object) -> Reading:
 
 
 def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
+    """Returns all messages of a queue, read in one page per partition and sorted here."""
     pages = bridge.run(
         store.messages.read(
             queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]

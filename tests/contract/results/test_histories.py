@@ -66,15 +66,15 @@ class History:
             event = self._random.choice(events)
             self._log.append(event.__name__)
             event()
-            if (wrong := self._wrong()) is not None:
+            if (wrong := self._find_wrong()) is not None:
                 return f"{wrong} after {', '.join(self._log)}"
         self._clock.advance(2 * DAY)
         for _ in range(3):
             self.claim()
-        wrong = self._wrong()
+        wrong = self._find_wrong()
         return None if wrong is None else f"{wrong} two days after {', '.join(self._log)}"
 
-    def _wrong(self) -> str | None:
+    def _find_wrong(self) -> str | None:
         status, result = self._scene.end()
         if status == "done":
             is_right = (None if result is UNSET else result) in self._allowed
@@ -159,7 +159,7 @@ async def _nothing(*_given: object, **_named: object) -> None:
     """Does nothing."""
 
 
-async def _keep_unasked(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
+async def _keep_without_log(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
     """Writes results without reading the log."""
     rows, now = claims._results, claims._store.claim_logs.claim_now() / 1000
     for receipt, result in results.items():
@@ -184,7 +184,7 @@ MUTATIONS: dict[str, tuple[Any, Any]] = {
     "void rows": (Results.delivered_again, _nothing),
     "rows of other ends": (Results.ended, _nothing),
     "rows of later deliveries stay": (Results._write, _write_always),
-    "verified before it is written": (ClaimUseCases._keep_results, _keep_unasked),
+    "verified before it is written": (ClaimUseCases._keep_results, _keep_without_log),
     "what is gone goes to the outbox": (EntryDraft._end_without_letter, _end_at_once),
 }
 

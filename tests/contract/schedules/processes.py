@@ -63,7 +63,10 @@ class Process:
         return self.service.core.run(self.firing.take_step(record)) != record
 
     def settle(self, name: str) -> None:
-        """Takes steps until there are none, as a runner does, while time passes."""
+        """Takes steps until there are none, as a runner does; after an error half a second later.
+
+        Fails after 200 attempts.
+        """
         for _ in range(200):
             try:
                 if not self.step(name):
@@ -79,9 +82,10 @@ class Process:
         """Stops this process before or after the call of this number, counted from now on."""
         self._calls = 0
         for method in KILL_POINTS:
-            self.between.instead(method, self._counted(method, number, after=after))
+            self.between.instead(method, self._make_killing(method, number, after=after))
 
-    def _counted(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
+    def _make_killing(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
+        """Returns the method with a count of its calls: the call of this number, and each later one, raises Killed."""
         real = method_of(self.between._store, method)
 
         def begins() -> bool:

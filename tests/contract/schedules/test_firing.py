@@ -208,7 +208,7 @@ class TestUnknown:
     """Tests of ticks that cannot be finished safely."""
 
     def stopped(self, process: Process) -> None:
-        """A process has begun to fire, and has stopped: its message is posted."""
+        """Begins to fire and stops the process when its message is posted."""
         begin(process)
         process.clock.advance(20)
         process.kill_at(CALLS, after=False)
@@ -243,6 +243,7 @@ class TestUnknown:
 
 
 def _second_fails(store: Store) -> Callable[..., object]:
+    """Returns a method whose first call sets a record; each later one raises Killed."""
     calls = []
 
     def call(*args: object) -> object:

@@ -215,7 +215,7 @@ class LeftToThreads(Exception):
 
 
 async def left(work: Callable[[], T]) -> T:
-    """Runs nothing."""
+    """Raises LeftToThreads in place of running the work in a thread."""
     raise LeftToThreads
 
 

@@ -234,7 +234,7 @@ class TestLocked:
 
 
 def room(made: Prepared) -> bool:
-    """Writes a large message if there is room for it."""
+    """Writes a large message, and returns whether there was room for it."""
     try:
         append_bodies(made.store, made.queue, "x" * 3000)
     except StoreFull:

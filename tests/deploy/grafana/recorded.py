@@ -29,7 +29,7 @@ Series = list[dict[str, str]]
 
 
 def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snapshot:
-    """A snapshot of a process that has answered more requests than at the last one, with counters that have grown."""
+    """Counts more requests, and returns a snapshot of the process with counters that have grown."""
     for route in ("v1.queue", "v1.read", "ops.metrics"):
         for status in STATUSES:
             metrics.observe(route, status, 0.003 * number)
@@ -39,7 +39,7 @@ def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snap
     return snapshot(metrics, grown)
 
 
-def _service(store: Store, workers: tuple[str, ...]) -> list[bytes]:
+def _service_scrapes(store: Store, workers: tuple[str, ...]) -> list[bytes]:
     statistics = Service(store).statistics()
     processes = {name: Metrics() for name in workers}
     return [
@@ -48,7 +48,7 @@ def _service(store: Store, workers: tuple[str, ...]) -> list[bytes]:
     ]
 
 
-def _workers() -> list[bytes]:
+def _worker_scrapes() -> list[bytes]:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
     partitions = [
@@ -76,11 +76,11 @@ def record(directory: Path) -> Series:
         directory: Directory of the store on SQLite.
     """
     with closing(open_store(directory)) as sqlite:
-        recorded = series(_service(sqlite, ("1", "2")), job="queuey", instance="web-1:5000")
+        recorded = series(_service_scrapes(sqlite, ("1", "2")), job="queuey", instance="web-1:5000")
     options = CassandraOptions(reap_interval=None, heartbeat=60.0)
     with closing(CassandraStore(UNREACHABLE_STORE, options, Clock())) as cassandra:
-        recorded += series(_service(cassandra, ("",)), job="queuey", instance="web-2:5000")
-    recorded += series(_workers(), job="qdo", instance="worker-1:9400")
+        recorded += series(_service_scrapes(cassandra, ("",)), job="queuey", instance="web-2:5000")
+    recorded += series(_worker_scrapes(), job="qdo", instance="worker-1:9400")
     up = (("queuey", "web-1:5000"), ("queuey", "web-2:5000"), ("qdo", "worker-1:9400"))
     return recorded + [
         {"series": f'up{{instance="{instance}", job="{job}"}}', "values": f"1x{SCRAPES}"} for job, instance in up

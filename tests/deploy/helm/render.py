@@ -90,6 +90,7 @@ def render(cases: Mapping[str, Mapping[str, Any]]) -> Chart:
 
 
 def _library() -> Path:
+    """Returns the jar with Helm's library for this machine. Skips the test if it cannot be fetched."""
     machine = MACHINES.get(platform.machine().lower(), platform.machine())
     name = f"{platform.system().lower()}-{machine}"
     bundle = jars.Bundle(f"helm-{name}-{HELM_JAVA}", (f"com.marcnuri.helm-java:{name}:{HELM_JAVA}",), alone=True)

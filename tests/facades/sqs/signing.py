@@ -54,6 +54,7 @@ class Sqs:
         method: str = "POST",
         auth: Callable[..., SigV4Auth] = SigV4Auth,
     ) -> AWSRequest:
+        """Returns a request with its signature, which is made for the facade's host and prefix."""
         url = f"http://{HOST}{self.prefix}{path}"
         request = AWSRequest(method, url, {"host": HOST, **headers}, body)
         auth(self.key, "sqs", "eu-west-1").add_auth(request)
@@ -98,6 +99,7 @@ class Sqs:
         return self.send(self.signed(body, {"content-type": "application/x-www-form-urlencoded"}, path))
 
     def link(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
+        """Returns a presigned GET of an action, which is valid for ``seconds``."""
         query = urlencode({"Action": action, **fields})
 
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them

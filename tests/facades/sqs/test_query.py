@@ -18,6 +18,7 @@ def texts(root: ET.Element, path: str) -> list[str | None]:
 
 @pytest.fixture
 def first(sqs: Sqs) -> str:
+    """Creates the queue ``first`` with an attribute and a tag; returns its URL."""
     fields = {"Attribute.1.Name": "VisibilityTimeout", "Attribute.1.Value": "10", "Tag.1.Key": "a", "Tag.1.Value": "b"}
     root = xml_of(sqs.form("CreateQueue", QueueName="first", **fields))
     assert root.tag == "CreateQueueResponse"

@@ -100,6 +100,7 @@ class RecordingLink(Link):
         self._name_of = name_of
 
     def _record(self, paths: Iterable[str]) -> list[None]:
+        """Records the place and nodes of these paths. Returns None for each of them."""
         nodes = [path.split("/")[1:] if path != "/" else [] for path in paths]
         self._reached += [[*self._where, *map(self._name_of, names)] for names in nodes]
         return [None] * len(nodes)
@@ -175,7 +176,8 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield records
 
 
-def _line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
+def _command_line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
+    """Returns the arguments of a command: a text for the tried parameter, usual values for required ones."""
     options, arguments = [], []
     for option in command.params:
         usual = "latest" if (path[-1], option.name) == ("reset", "to") else USUAL.get(option.name, "usual")
@@ -198,11 +200,11 @@ def _names(error: str, text: str) -> bool:
 def _faults(name: str, reached: list[Any], run: Run) -> Iterator[str]:
     """Yields what is wrong, in ASCII: test reports cannot contain half of a character."""
     path, command, tried, form = CASES[name]
-    run(*_line(path, command, tried, form.format(MARKER)))
+    run(*_command_line(path, command, tried, form.format(MARKER)))
     usual = list(reached)
     for text in TEXTS:
         reached.clear()
-        ended = run(*_line(path, command, tried, form.format(text)))
+        ended = run(*_command_line(path, command, tried, form.format(text)))
         wanted = replaced(usual, MARKER, text)
         has_syntax = tried.name in {"coordination", "pattern"} and (text in {"", "."} or not SYNTAX.isdisjoint(text))
         if "Traceback" in ended.err:

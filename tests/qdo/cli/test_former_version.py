@@ -41,11 +41,11 @@ class OldService(BaseHTTPRequestHandler):
         rights = [{"queue_name": name, "actions": allowed} for name in query.get("queues", ())]
         self._answer({"status": "ok", "queues": rights} if self.path.endswith("/_rights") else None)
 
-    def _answer(self, found: object) -> None:
+    def _answer(self, answer: object) -> None:
         code = "NotFound" if "/_" in self.path else "InvalidQueueName"
-        body = json.dumps(found or {"status": 404, "code": code, "errors": {code: "it is not here"}}).encode()
-        self.send_response(200 if found else 404)
-        self.send_header("content-type", f"application/{'json' if found else 'problem+json'}")
+        body = json.dumps(answer or {"status": 404, "code": code, "errors": {code: "it is not here"}}).encode()
+        self.send_response(200 if answer else 404)
+        self.send_header("content-type", f"application/{'json' if answer else 'problem+json'}")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -70,6 +70,7 @@ class Service(abc.ABC):
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Link]:
+        """Opens a link, and closes it after the block."""
         link = self.link()
         await link.open()
         try:
@@ -126,7 +127,7 @@ def unfenced() -> contextlib.AbstractContextManager[None]:
 
 
 def zookeeper(request: pytest.FixtureRequest) -> Service:
-    """A chroot of its own on the shared server."""
+    """Returns a service in a chroot of its own on the shared server."""
     from tests.qdo.contract.zookeeper import ZooKeeperService  # noqa: PLC0415 - needs the driver
 
     server: ZooKeeper = request.getfixturevalue("zookeeper")
@@ -134,7 +135,7 @@ def zookeeper(request: pytest.FixtureRequest) -> Service:
 
 
 def borrowed(request: pytest.FixtureRequest) -> Service:
-    """The same, with sessions of a program's own clients."""
+    """Returns a service on the shared server whose links use the sessions of a program's own clients."""
     from tests.qdo.contract.zookeeper import LendingService  # noqa: PLC0415 - needs the driver
 
     server: ZooKeeper = request.getfixturevalue("zookeeper")
@@ -142,7 +143,7 @@ def borrowed(request: pytest.FixtureRequest) -> Service:
 
 
 def simulated(_: pytest.FixtureRequest) -> Service:
-    """A tree in this process."""
+    """Returns a service with a tree in this process."""
     from tests.qdo.contract.simulated import SimulatedService  # noqa: PLC0415 - it needs this module
 
     return SimulatedService()

@@ -64,7 +64,7 @@ class CuratorQueue:
         return int(self.kazoo.exists(self.root + self.path).children_count)
 
     def messages(self) -> list[bytes]:
-        """The messages of its items, in the order of their names."""
+        """Returns the messages of its items, in the order of their names."""
         found = [self.kazoo.get(f"{self.root}{self.path}/{name}")[0] for name in self.names()]
         return [body for data in found for body in decode(data)]
 
@@ -97,7 +97,7 @@ def run(served: Served, curator: CuratorQueue, monkeypatch: pytest.MonkeyPatch) 
 
 
 def async_client(served: Served) -> AsyncClient:
-    """A client of the service for an event loop."""
+    """Returns a client of the service for an event loop."""
     profile = served.profile
     return AsyncClient(profile.url, key=profile.key, application=profile.application)
 

@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 @contextlib.contextmanager
 def started(served: Served, curator: CuratorQueue, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command of ``qdo curator`` in a process, which is ended with the block."""
+    """Starts a command of ``qdo curator`` in a process, which is ended with the block."""
     variables = environment(QUEUEY_PROFILE=str(served.profile_path), QDO_COORDINATION=curator.url)
     command = [sys.executable, "-m", "qdo", "curator", *arguments]
     with subprocess.Popen(

@@ -112,7 +112,10 @@ class Crew:
             process.kill()
 
     def leave(self, slot: str) -> None:
-        """Tells the worker in a slot to leave, and waits for its end; one that is already ending is left alone."""
+        """Tells the worker in a slot to leave, waits for its end, and records that. One that is ending is left alone.
+
+        A worker that does not end in time gets SIGABRT.
+        """
         process = self[slot]
         if process.end_requested:
             return

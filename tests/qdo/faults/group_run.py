@@ -119,7 +119,7 @@ class GroupRun:
 
         Args:
             plan: The faults, and the seed of what producers post.
-            slots: The number of slots for workers.
+            slots: Names of the slots for workers. The first ones are started at once.
         """
         self._seed = plan.seed
         with self.running() as (crew, queues):
@@ -170,7 +170,7 @@ class GroupRun:
 
     @contextlib.contextmanager
     def doing(self, kind: str, worker: str = "") -> Iterator[None]:
-        """Records that something is being done."""
+        """Records what was done in the block as a fault, unless the block raises."""
         start = now()
         yield
         self.journal.add(Fault(start, now(), kind, worker))
@@ -202,6 +202,7 @@ class GroupRun:
         assert self.until(even), "the partitions were not shared out"
 
     def _owners(self) -> dict[str, str]:
+        """Returns the worker that has each owned partition, by the records."""
         owners: dict[str, str] = {}
         records: list[Assigned | Gone] = [*self.seen(Assigned), *self.seen(Gone)]
         for record in sorted(records, key=lambda each: each.at):
@@ -233,7 +234,7 @@ class GroupRun:
         self._observer.look()
 
     def judge(self) -> Result:
-        """Checks the records."""
+        """Checks the records. Returns violations, counts, and notes about unhandled messages."""
         limits = Limits(
             recovery=self._service.recovery,
             unaware=self._service.session_timeout,
@@ -290,7 +291,7 @@ def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
 
 
 def _left(history: History) -> Iterator[str]:
-    """Describes the owners of partitions with unhandled messages, and the last notifications of workers."""
+    """Describes the last owners of partitions with unhandled messages, and the last notifications of workers."""
     handled = {(each.place, each.id) for each in history.handled}
     unhandled = [place for place, found in history.last.items() if not handled >= {(place, each) for each in found}]
     for place in unhandled:

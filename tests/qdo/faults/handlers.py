@@ -54,12 +54,12 @@ def notes() -> Iterator[Notes]:
 
 
 def plain(message: Message, context: Notes) -> None:
-    """For threads and processes."""
+    """Records a message, and waits a little. It handles messages in threads and processes."""
     context.claim(message)
     time.sleep(context.rest)
 
 
 async def waiting(message: Message, context: Notes) -> None:
-    """For tasks."""
+    """Records a message, and waits a little, as a task."""
     context.claim(message)
     await asyncio.sleep(context.rest)

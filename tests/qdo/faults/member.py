@@ -85,7 +85,7 @@ def make(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Jo
 
 
 async def serve(job: Job) -> int:
-    """Serves until it is told to stop; returns the exit code."""
+    """Serves until it is told to stop, and records stalls; returns the exit code, or 1 if it cannot take part."""
     journal = Journal(Path(job.journal))
     stalls = threading.Event(), journal.add, job.worker, STALLED
     threading.Thread(target=record_stalls, args=stalls, name="stalls", daemon=True).start()

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: int = 0) -> None:
-    """Wraps the methods whose calls are recorded.
+    """Records the joins of a coordinator, the notifications of its sessions, and their calls.
 
     Args:
         coordinator: The coordinator of one worker.
@@ -46,7 +46,7 @@ def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: 
 
 
 def record_session(session: AnySession, calls: Calls, life: int) -> None:
-    """Does the same to a session: records its claims, releases and commits."""
+    """Wraps the claims, releases and commits of a session, so that they are recorded."""
     inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
 
     async def claim(partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
@@ -87,7 +87,10 @@ class Calls:
         work: Callable[[], Awaitable[T]],
         held: Callable[[T], Mapping[Partition, OwnedOffset | None]],
     ) -> T:
-        """Makes a call; records the arguments before, and the result afterwards."""
+        """Makes a call; records the arguments before, and the result or the error afterwards.
+
+        The process stops itself before the commit that was chosen.
+        """
         call = next(self._calls)
         versions = {place_of(each): version for each, (version, _) in given.items()}
         ids = {place_of(each): identifier for each, (_, identifier) in given.items() if identifier}

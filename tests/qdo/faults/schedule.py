@@ -74,45 +74,47 @@ class Schedule:
             at += 0.0 if self.rng.random() < 0.25 else self.rng.uniform(0.1, 1.5)
             if at > seconds:
                 return tuple(steps)
-            step = self._one(at)
+            step = self._draw_step(at)
             if step is None:
                 at += 0.1
             else:
                 steps.append(step)
 
-    def _one(self, at: float) -> Step | None:
+    def _draw_step(self, instant: float) -> Step | None:
+        """Draws a fault, or returns None if its kind cannot be at this time: enough workers must run."""
         kind = self.rng.choices(self.kinds, [WEIGHTS[kind] for kind in self.kinds])[0]
-        free = [slot for slot in [*self.slots, EVERYBODY] if self._busy.get(slot, 0.0) <= at]
+        free = [slot for slot in [*self.slots, EVERYBODY] if self._busy.get(slot, 0.0) <= instant]
         if kind in OF_ALL:
-            return self._of_all(at, kind) if EVERYBODY in free else None
+            return self._add_common_fault(instant, kind) if EVERYBODY in free else None
         running = sorted(self._there.intersection(free))
         if kind == "join":
             empty = [slot for slot in self.slots if slot not in self._there and slot in free]
-            return self._of(at, kind, self.rng.choice(empty), START_SECONDS) if empty else None
+            return self._add_fault(instant, kind, self.rng.choice(empty), START_SECONDS) if empty else None
         if not running or (kind != "expire" and len(running) <= MIN_RUNNING_WORKERS):
             return None
         if kind == "silence":
             running = sorted(set(running).intersection(self.apart))
             if not running:
                 return None
-        return self._of(at, kind, self.rng.choice(running), self._seconds(kind))
+        return self._add_fault(instant, kind, self.rng.choice(running), self._seconds(kind))
 
     def _seconds(self, kind: str) -> float:
         if kind in {"pause", "silence"}:
             return self.session * self.rng.choice((0.2, 0.5, 0.9, 1.1, 1.5, 2.0)) * self.rng.uniform(0.9, 1.1)
         return 0.0
 
-    def _of(self, at: float, kind: str, slot: str, seconds: float) -> Step:
+    def _add_fault(self, instant: float, kind: str, slot: str, seconds: float) -> Step:
         """Adds a fault of a worker; its kind decides how long the worker is left alone."""
         if kind == "join":
             self._there.add(slot)
         if kind in {"kill", "leave"}:
             self._there.discard(slot)
         alone = {"kill": 0.2, "leave": 2.0, "expire": self.session}.get(kind, seconds + 0.5)
-        self._busy[slot] = at + alone
-        return Step(kind, slot, 0.0 if kind == "join" else seconds, at)
+        self._busy[slot] = instant + alone
+        return Step(kind, slot, 0.0 if kind == "join" else seconds, instant)
 
-    def _of_all(self, at: float, kind: str) -> Step:
+    def _add_common_fault(self, instant: float, kind: str) -> Step:
+        """Adds a fault of the service or network, and keeps others of its kind away until it is over."""
         seconds = 0.0
         if kind in {"leader", "node-kill"}:
             seconds = self.rng.uniform(1.0, 4.0)
@@ -120,8 +122,8 @@ class Schedule:
             seconds = self.rng.uniform(0.5, 3.0)
         elif kind != "grow":
             seconds = self.session * self.rng.choice((0.3, 0.8, 1.2, 1.6))
-        self._busy[EVERYBODY] = at + seconds + (0.0 if kind == "grow" else RECOVERY)
-        return Step(kind, EVERYBODY, seconds, at)
+        self._busy[EVERYBODY] = instant + seconds + (0.0 if kind == "grow" else RECOVERY)
+        return Step(kind, EVERYBODY, seconds, instant)
 
 
 def draw(

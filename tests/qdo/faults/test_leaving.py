@@ -73,7 +73,7 @@ COMING = Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, 
 
 
 def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record) -> None:
-    """Nothing is handled twice or lost while workers come and leave, and queues get more partitions."""
+    """Runs a plan, and checks that nothing is handled twice or lost while workers come and leave."""
     service.session_timeout = SESSION
     run = GroupRun(directory, service)
     result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record)
@@ -101,13 +101,13 @@ def _present(history: History, at: float) -> list[Stay]:
     return [stay for stays in history.stays.values() for stay in stays if stay.start <= at < stay.end]
 
 
-def _waited(history: History, stay: Stay, at: float) -> bool:
+def _waited(history: History, stay: Stay, instant: float) -> bool:
     """Returns whether messages from the beginning were still unhandled at an instant.
 
     If the machine paused between the posts and the leave, all may be handled by then.
     """
     loaded = {each for post in history.posts if post.writer == "load" for each in post.ids}
-    return any(each.at > at and each.id in loaded for each in stay.handled)
+    return any(each.at > instant and each.id in loaded for each in stay.handled)
 
 
 def _handover(history: History, stay: Stay) -> float:

@@ -79,6 +79,10 @@ class Producer:
             self.post(self._rng.choice((1, 1, 2, 5, 20)))
 
     def post(self, count: int, place: str | None = None) -> None:
+        """Posts messages to one partition, by default a random one, and records them with their outcome.
+
+        The outcome is unknown if there was no answer.
+        """
         queue = self._rng.choice(sorted(self.queues.counts))
         place = place or f"{queue}/{self._rng.randint(1, self.queues.counts[queue])}"
         name, _, number = place.rpartition("/")

@@ -46,7 +46,7 @@ class PendingRequest:
 
 
 def response(status: int, content: dict[str, object]) -> httpx2.Response:
-    """An answer of the service."""
+    """Returns an answer of the service as JSON, or as a problem for the status of an error."""
     form = "application/json" if status < 400 else "application/problem+json"
     return httpx2.Response(status, content=json.dumps(content).encode(), headers={"content-type": form})
 

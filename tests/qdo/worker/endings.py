@@ -38,7 +38,7 @@ def end(how: str) -> None:
 
 
 async def end_async(how: str) -> None:
-    """The same for async handlers; swallows cancellations."""
+    """Ends like :func:`end`, in a task. To swallow, it ignores each cancellation."""
     while how == "swallows":  # bounded: by its executor, which kills the process
         with suppress(BaseException):
             await asyncio.sleep(600)
@@ -78,7 +78,7 @@ plain_jobs, async_jobs, mixed_jobs = Jobs("plain"), Jobs("async"), Jobs("mixed")
 
 
 def task(how: str) -> None:
-    """A plain task, which may use a loop of its own."""
+    """Runs a loop of its own, and ends like :func:`end`."""
     asyncio.run(asyncio.sleep(0))
     end(how)
 

@@ -26,7 +26,7 @@ def note(path: str, text: str) -> None:
 
 
 def prepare(word: str) -> None:
-    """Runs in a child before anything else."""
+    """Keeps a word in the child process, before anything else runs there."""
     PREPARED.append(word)
 
 

@@ -39,7 +39,10 @@ def handle(message: Message, context: object) -> None:
 
 
 async def handle_async(message: Message, context: object) -> None:
-    """The same, async, as far as the command allows other tasks to run."""
+    """Waits as many seconds as the body says, waits for a file, or ends a child process.
+
+    It is :func:`handle` for tasks, without the bodies that would block the loop.
+    """
     _say("begun", message)
     what, _, how = message.body.partition(" ")
     if what == "wait":

@@ -94,7 +94,7 @@ class Worker:
             self.acknowledged[partition] = recorded
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Commits as fast as possible."""
+        """Commits ascending numbers as fast as possible, and claims again after each commit in doubt."""
         await self.claim()
         while not stop.is_set():
             offsets = [(held, str(self.acknowledged[partition] + 1)) for partition, held in self._held.items()]

@@ -72,6 +72,7 @@ class FollowingSite(PostSite):
     deaf_until = 0.0
 
     def _start(self) -> None:
+        """Starts the store, whose reads of the timing fail or do nothing while the process is deaf."""
         super()._start()
         timing_ = self.store._timing
         refresh, renew = timing_.refresh, timing_.renew
@@ -111,14 +112,14 @@ class ChangingStorm(PostStorm):
             for node in self.cluster.nodes:
                 node.data[place].absorb(change)
 
-    def _planned(self) -> dict[Callable[[], None], int]:
+    def _planned_events(self) -> dict[Callable[[], None], int]:
         """Plans twice as many events as the base class, long faults, and at random times a change of the timing."""
         rng = self.world.rng
-        planned = {work: 2 * times for work, times in super()._planned().items()}
+        planned = {work: 2 * times for work, times in super()._planned_events().items()}
         self.world.at(rng.random() * 4.0, self._change_times)
         if rng.random() < 0.6:
             self.world.at(rng.random() * 4.0, self._deafen)
-        return planned | {self._long_trouble: rng.choice((0, 2, 4))}
+        return planned | {self._cause_long_fault: rng.choice((0, 2, 4))}
 
     def _read_partition(self, site: PostSite, partition: int, queue: Queue) -> None:  # type: ignore[override]
         super()._read_partition(site, partition, queue)
@@ -126,9 +127,9 @@ class ChangingStorm(PostStorm):
 
     # Events
 
-    def _long_trouble(self) -> None:
+    def _cause_long_fault(self) -> None:
         """Stops a process or node for up to the time that the higher timing allows."""
-        rng, site = self.world.rng, self._site()
+        rng, site = self.world.rng, self._pick_site()
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
         if rng.random() < 0.7:
             site.process.pause(seconds)
@@ -136,13 +137,15 @@ class ChangingStorm(PostStorm):
             rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
 
     def _deafen(self) -> None:
-        site = self._site()
+        """Makes a random process deaf to the timing for 2 or 20 seconds."""
+        site = self._pick_site()
         assert isinstance(site, FollowingSite)
         site.deaf_until = self.world.now + self.world.rng.choice((2.0, 20.0))
 
     def _change_times(self) -> None:
-        """Runs the command on a random machine. Repeats it later if it was stopped."""
-        site = self._site()
+        """Runs the command on a random site, and again after each error. In half of the cases another one runs later.
+        """
+        site = self._pick_site()
         assert isinstance(site, PostSite)
 
         async def work() -> None:

@@ -133,7 +133,11 @@ class Cluster:
         return merged
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
-        """Handles a request. Calls back when its answer leaves the cluster, or never."""
+        """Handles a read, a conditional or a plain write. Calls back when its answer leaves the cluster, or never.
+
+        Fails with StoreUnavailable if fewer nodes are up than its level needs. A request to one host that is away, and
+        a conditional write that stays pending, are never answered.
+        """
         self.sent += 1
         reads = request.statement.reads
         if request.host is not None:
@@ -206,6 +210,7 @@ class Cluster:
         return self._encode_rows(request, command.rows(values, there, self.world.now))
 
     def _encode_rows(self, request: Request | Encoded, rows: Rows) -> Rows:
+        """Returns rows as the request wants them: through its decoder, if it has one."""
         if isinstance(request, Encoded) and request.decode is not None:
             return request.decode(cql.command(request.statement.cql).body(rows))
         return rows
@@ -232,7 +237,10 @@ class Cluster:
         return self._stamp
 
     def _write(self, changes: Sequence[Change], needed: int, end: Callable[[], None]) -> None:
-        """Sends changes to all nodes. Calls ``end`` once ``needed`` of them have the changes."""
+        """Sends changes to all nodes, some late. Calls ``end`` once ``needed`` of them have the changes.
+
+        A node that is away gets them when it is back.
+        """
         missing = [needed]
 
         def take(node: Node) -> None:
@@ -260,7 +268,7 @@ class Cluster:
         needed: int,
         end: Callable[[Rows], None],
     ) -> None:
-        """Carries out a conditional write.
+        """Carries out a conditional write, after it has resolved the pending ones of its partition.
 
         Some stay pending: these never answer, and take effect later or not at all.
         """
@@ -287,7 +295,7 @@ class Cluster:
         for command, values in calls:
             if not command.conditional:
                 continue
-            refusal = command.refusal(values, committed, now, [one for one, _ in calls])
+            refusal = command.refusal(values, committed, now, [called for called, _ in calls])
             if refusal is not None:
                 end([refusal])
                 return
@@ -302,10 +310,11 @@ class Cluster:
             if self.world.rng.random() < 0.5:
                 pending_write()
 
-    def _apply_pending(self, place: Place, one: Callable[[], None]) -> None:
-        if one in self._pending_writes[place]:
-            self._pending_writes[place].remove(one)
-            one()
+    def _apply_pending(self, place: Place, pending_write: Callable[[], None]) -> None:
+        """Applies a pending write, unless it was resolved before."""
+        if pending_write in self._pending_writes[place]:
+            self._pending_writes[place].remove(pending_write)
+            pending_write()
 
 
 def _statements_of(request: Request | Encoded) -> list[tuple[cql.Command, Sequence[Any]]]:
@@ -347,7 +356,7 @@ class Machine:
         return round((self._process.clock() - self._behind) * 1e9)
 
     def stand_still(self, seconds: float) -> None:
-        """Stops, and corrects its clock some time afterwards, as NTP does."""
+        """Stops for some seconds: its process pauses and its clocks fall behind. Corrects them later, as NTP does."""
         world = self._process.world
         self._behind += seconds
         if self.node is not None:
@@ -425,7 +434,10 @@ class SimulatedDriver(Driver):
         return partial(self._end_client, client)
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """Sends a request. The process of the loop may stop before that, and so may other threads."""
+        """Sends a request, at once or after a random stall of the loop's process or of the other thread.
+
+        Fails with StoreClosed once it is closed.
+        """
         if self._closed.is_set():
             done(None, StoreClosed("the store is closed"))
             return
@@ -472,7 +484,10 @@ class SimulatedDriver(Driver):
         return tell
 
     def _send_by_thread(self, request: Request | Encoded, timeout: float, done: Done) -> None:
-        """Sends a request; after ``timeout`` seconds reads fail and writes are in doubt. Late answers are ignored."""
+        """Sends a request; after ``timeout`` seconds reads fail and writes are in doubt. Late answers are ignored.
+
+        Answers may be lost. For a while after the start only the near node can be asked by address.
+        """
         cluster, world, process = self._cluster_of_world, self._process.world, self._process
         weather, reads = cluster.network_faults, request.statement.reads
         cluster.note_append(request, -1)
@@ -562,6 +577,9 @@ def _driver_cluster(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client 
 def open_store(
     cluster: Cluster, process: Process, machine: Machine, kind: type[CassandraStore] = CassandraStore
 ) -> CassandraStore:
+    """Opens a store on the cluster, with the machine's clocks. It records no arrivals, because there are no watchers.
+    """
+
     def driver(
         _target: DataCentreTarget, options: CassandraOptions, *, verify: object, deadline: Deadline
     ) -> SimulatedDriver:

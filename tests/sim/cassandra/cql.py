@@ -54,7 +54,7 @@ class Table(NamedTuple):
         """All columns, in the order in which Cassandra returns them."""
         keys = [*self.partition, *self.clustering]
         others = sorted(self.types.keys() - {*keys})
-        return [*keys, *sorted(others, key=lambda one: one not in self.static)]
+        return [*keys, *sorted(others, key=lambda name: name not in self.static)]
 
     def order(self, key: Key) -> Key:
         return tuple(map(self.order_of, self.clustering, key))
@@ -164,7 +164,7 @@ class Row:
         return values if exists or (values and not marked) else None
 
     def told(self, names: Sequence[str], now: float) -> dict[str, Any]:
-        """Returns the write times of these columns, and their remaining lifetimes in seconds."""
+        """Returns the write times and remaining seconds of these columns, without those that have no cell."""
         facts: dict[str, Any] = {}
         for name in names:
             if (cell := self.cells.get(name)) is not None:
@@ -192,7 +192,7 @@ class Partition:
     """The rows at the time of the last sort, each as its sort key and its key."""
 
     def absorb(self, other: Partition, wanted: Callable[[Key], bool] | None = None) -> None:
-        """Merges another replica's data, or the rows for which ``wanted`` is true."""
+        """Merges another replica's deletes and static columns, and its rows, or only those that ``wanted`` selects."""
         self.deleted = max(self.deleted, other.deleted)
         self.spans |= other.spans
         self.static.absorb(other.static)
@@ -286,13 +286,13 @@ def _holds(conditions: Sequence[tuple[str, str, Any]], values: Mapping[str, Any]
     return all(_compare(values.get(name), sign, value) for name, sign, value in conditions)
 
 
-def _compare(found: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
-    """Returns whether a condition on a value holds. UUIDs are compared by their positions."""
+def _compare(stored: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
+    """Returns whether a condition on a value holds; with None only equality. UUIDs are compared by positions."""
     if sign == "IN":
-        return found in value
-    if sign == "=" or found is None or value is None:
-        return bool(found == value)
-    return bool(_SIGNS[sign](_ordered(found), _ordered(value)))
+        return stored in value
+    if sign == "=" or stored is None or value is None:
+        return bool(stored == value)
+    return bool(_SIGNS[sign](_ordered(stored), _ordered(value)))
 
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -308,7 +308,6 @@ def _position(number: int) -> ids.Position:
 
 
 _CONDITION = re.compile(r"(\w+|\([\w, ]+\)) (=|<=|>=|<|>|IN) (\?|-?\w+|'[^']*'|\([^)]*\))")
-
 
 Value = Callable[[Sequence[Any]], Any]
 """Returns a value of a statement, given the values of its markers."""
@@ -377,7 +376,7 @@ class Command:
                 conditions.append((name, sign, self._value(value, name, f"list {kind}" if sign == "IN" else kind)))
         return conditions
 
-    def _using(self, text: str) -> None:
+    def _read_using(self, text: str) -> None:
         for name, value in re.findall(r"(TIMESTAMP|TTL) (\?|\d+)", text):
             if name == "TTL":
                 self.ttl = self._value(value, name, "int")
@@ -387,7 +386,7 @@ class Command:
     def _read_select(self, text: str) -> None:
         match = re.fullmatch(r"SELECT (.*?) FROM \S+(?: WHERE (.*?))?(?: ORDER BY (.*?))?(?: LIMIT (\S+))?\s*", text)
         assert match is not None, text
-        self.columns = [one.strip() for one in match[1].split(",")]
+        self.columns = [name.strip() for name in match[1].split(",")]
         self.where = self._conditions(match[2] or "")
         table = self.table
         if match[3]:
@@ -402,12 +401,12 @@ class Command:
         assert match is not None, text
         names, values = _names(match[1]), match[2].split(",")
         self.assignments = [(name, self._value_of(name, value)) for name, value in zip(names, values, strict=True)]
-        self._using(match[3] or "")
+        self._read_using(match[3] or "")
 
     def _read_update(self, text: str) -> None:
         match = re.fullmatch(r"UPDATE \w+ (?:USING (.*?) )?SET (.*?) WHERE (.*?)(?: IF (.*))?", text.strip())
         assert match is not None, text
-        self._using(match[1] or "")
+        self._read_using(match[1] or "")
         pairs = [one.split(" = ") for one in match[2].split(",")]
         self.assignments = [(name.strip(), self._value_of(name.strip(), value)) for name, value in pairs]
         self.where, self.demands = self._conditions(match[3]), self._conditions(match[4] or "")
@@ -416,7 +415,7 @@ class Command:
         match = re.fullmatch(r"DELETE (.*?)FROM \w+ (?:USING (.*?) )?WHERE (.*?)(?: IF (.*))?", text.strip())
         assert match is not None, text
         self.columns = _names(match[1])
-        self._using(match[2] or "")
+        self._read_using(match[2] or "")
         self.where, self.demands = self._conditions(match[3]), self._conditions(match[4] or "")
 
     # Execution
@@ -431,12 +430,12 @@ class Command:
         return not clustering or any(name in clustering for name, *_ in [*self.where, *self.assignments])
 
     def places(self, values: Sequence[Any]) -> list[Place]:
-        """Returns the partitions that the statement selects, one for each combination of key values."""
+        """Returns the partitions that the statement selects: each combination of key values, an IN in order."""
         keys: list[Key] = [()]
         for value in self._partition_key:
             key_value = value(values)
             key_values = sorted(key_value) if isinstance(key_value, list | tuple) else [key_value]
-            keys = [(*key, one) for key in keys for one in key_values]
+            keys = [(*key, part) for key in keys for part in key_values]
         return [(self.table.name, key) for key in keys]
 
     @cached_property
@@ -532,17 +531,18 @@ class Command:
         return [tuple(_column(row, name) for name in self.columns) for row in islice(selected, limit)]
 
     def _selected(
-        self, values: Sequence[Any], there: Mapping[Place, Partition], now: float
+        self, values: Sequence[Any], partitions: Mapping[Place, Partition], now: float
     ) -> Iterator[Mapping[str, Any]]:
         """Yields selected rows with static columns. A partition with only static columns counts as one row."""
         on_rows = [(name, sign, value(values)) for name, sign, value in self.where if name not in self.table.partition]
-        for place, partition in there.items():
+        for place, partition in partitions.items():
             keys = dict(zip(self.table.partition, place[1], strict=True))
-            statics = partition.statics(now, self._told)
+            statics = partition.statics(now, self._fact_columns)
             if statics and not on_rows:
-                rows = iter(list(partition.alive(self.table, now, (), self._told, descending=self.descending)) or [{}])
+                rows = partition.alive(self.table, now, (), self._fact_columns, descending=self.descending)
+                rows = iter(list(rows) or [{}])
             else:
-                rows = partition.alive(self.table, now, on_rows, self._told, descending=self.descending)
+                rows = partition.alive(self.table, now, on_rows, self._fact_columns, descending=self.descending)
             for row in rows:
                 whole = keys | statics | row
                 for name, sign, value in on_rows:
@@ -552,7 +552,7 @@ class Command:
                     yield whole
 
     @cached_property
-    def _told(self) -> list[str]:
+    def _fact_columns(self) -> list[str]:
         return re.findall(r"(?:writetime|ttl)\((\w+)\)", ", ".join(self.columns))
 
     def _selects(self, row: Mapping[str, Any], name: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
@@ -573,7 +573,7 @@ class Command:
         return values
 
     def body(self, rows: Rows) -> bytes:
-        """Returns the body of a RESULT frame."""
+        """Returns the body of a RESULT frame with these rows and no names of columns."""
         cells = [
             encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
             for row in rows

@@ -75,7 +75,10 @@ class EarlyReader(PostReader):
         self.cursor = cursors[self.partition]
 
     async def read(self, limit: int) -> bool:
-        """Reads a page. Every other time it asks only for messages above its last early one."""
+        """Reads a page, and checks it against the horizon. Returns whether there is more.
+
+        Every other time it asks only for messages above its last early one.
+        """
         if self._site.process.world.rng.random() < 0.5:
             self._last = None
         range_ = Range(
@@ -108,6 +111,7 @@ class EarlyReader(PostReader):
             self.early[position] = str(message.body)
 
     def move(self, cursor: Position) -> None:
+        """Moves the cursor. It must not go back."""
         if cursor < self.cursor:
             self.wrong.append(f"order: the cursor went back from {self.cursor} to {cursor}")
         self.cursor = cursor
@@ -130,6 +134,7 @@ class StreamReader(EarlyReader):
         self._open({})
 
     def _open(self, cursors: Mapping[int, Position]) -> None:
+        """Opens a new early stream that begins at these cursors."""
         cursor = Cursor(FIRST, {(QUEUE, number): position for number, position in cursors.items()})
         self._stream = Stream(OpenStreams(self._site.reader), cursor, self._limit, None, QUEUE, early=True)
         self._stream.admit(self._access)
@@ -147,6 +152,7 @@ class StreamReader(EarlyReader):
         self._open(cursors)
 
     async def read(self, _limit: int) -> bool:
+        """Reads the stream's next events, and records each by its partition. Returns whether there is more."""
         stream, core = self._stream, self._site.core
         events_and_failure = await stream.read_short(self._waiter)
         if events_and_failure is None:
@@ -189,8 +195,9 @@ class EarlyStorm(PostStorm):
     def _new_site(self) -> EarlySite:
         return EarlySite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
-    def _read(self, site: Site, queue: Queue | None = None) -> None:
-        super()._read(site, queue)
+    def _start_readers(self, site: Site, queue: Queue | None = None) -> None:
+        """Starts plain readers, an early one of each partition, and one of the early stream."""
+        super()._start_readers(site, queue)
         for partition in range(1, PARTITIONS + 1):
             self._read_early(EarlyReader, site, partition, queue or self.queue)
         self._read_early(StreamReader, site, 0, queue or self.queue)
@@ -203,6 +210,11 @@ class EarlyStorm(PostStorm):
         queue: Queue,
         before: EarlyReader | None = None,
     ) -> EarlyReader:
+        """Starts an early reader and returns it.
+
+        It begins at the cursors of the one before. After a purge another one follows it.
+        """
+
         def again(queue: Queue) -> None:
             self._read_early(kind, site, partition, queue, reader)
 
@@ -230,7 +242,7 @@ class EarlyStorm(PostStorm):
             yield from self._check_early(reader, told[reader.qid, reader.partition])
 
     def _check_early(self, reader: EarlyReader, told: Mapping[Position, str]) -> Iterator[str]:
-        """Acknowledged messages come unchanged if they come early, and always come at their place."""
+        """Yields violations by acknowledged messages: changed when they come early, or missing at their place."""
         for position, body in told.items():
             bodies = {kept.get(position, body) for kept in (reader.early, reader.shown)}
             if bodies != {body}:

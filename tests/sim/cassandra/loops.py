@@ -36,6 +36,7 @@ class SimulatedLoop(StoreLoop):
         self._process = process
 
     def _start(self) -> asyncio.AbstractEventLoop:
+        """Returns a new loop of the process's present life, after the base class has begun on it."""
         loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
         with loop.running():
             self._begin(loop)
@@ -83,7 +84,10 @@ class BlockingThread(threading.Thread, Generic[T]):
         return self._end.result()  # bounded: it has ended
 
     def result(self, begin: Start, seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
-        """Does the work of :meth:`Deadline.result` in this thread."""
+        """Does the work of :meth:`Deadline.result` in this thread: returns what ``begin`` calls back with, or raises.
+
+        Raises StoreUnavailable with ``late`` after ``seconds`` seconds, and then gives the call up.
+        """
         end = self._loop.create_future()
         give_up = begin(lambda *answer: end.set_result(answer))
         self._stand_still(end, seconds)
@@ -107,12 +111,14 @@ class BlockingThread(threading.Thread, Generic[T]):
             raise _CrashedError
 
     def close(self) -> None:
+        """Ends the thread where it stands, as after a crash, and waits for that."""
         self._has_crashed = True
         self._turns.put(None)
         self.join()  # bounded: it raises where it stands
 
 
 def present_thread() -> BlockingThread[Any]:
+    """Returns the thread that calls this. It must be a simulated one."""
     thread = threading.current_thread()
     assert isinstance(thread, BlockingThread), "an event loop, or the test, would wait"
     return thread

@@ -114,7 +114,7 @@ class Reader:
         self.wrong: list[str] = []
 
     async def read_on(self) -> None:
-        """Reads for as long as its process lives."""
+        """Reads for as long as its process lives: at random times, each time to the end or until the store fails."""
         world = self._site.process.world
         calm = world.now + self.busy
         while True:  # bounded: by the end of the history
@@ -130,7 +130,10 @@ class Reader:
         return self.try_acquire(await self._site.page(self._queue, Slice(self.partition, self.cursor, limit=limit)))
 
     def try_acquire(self, page: Page) -> bool:
-        """Records a page. Returns whether there is more."""
+        """Records a page and moves the cursor. Returns whether there is more.
+
+        A message that is below the cursor or was shown before is a violation.
+        """
         for message in page.messages:
             if message.position < self.cursor or message.position in self.shown:
                 self.wrong.append(f"order: {message.body!r} was shown below the cursor, or twice")
@@ -180,12 +183,12 @@ class MessageStorm:
     def run(self) -> list[str]:
         """Runs posts, readers and faults, then reads everything without faults. Returns the violations."""
         world, rng, storm = self.world, self.world.rng, self.seconds or STORM * self.pace.scale
-        self.sites[0].begin(self._create())
+        self.sites[0].begin(self._create_queue())
         world.run(world.now + START)
         self.cluster.network_faults = self.weather
         for site in self.sites:
-            self._read(site)
-        for work, times in self._planned().items():
+            self._start_readers(site)
+        for work, times in self._planned_events().items():
             for _ in range(times):
                 world.at(rng.random() * storm, work)
         world.run(world.now + storm)
@@ -198,24 +201,31 @@ class MessageStorm:
         world.end()
         return list(self._violations())
 
-    def _planned(self) -> dict[Callable[[], None], int]:
+    def _planned_events(self) -> dict[Callable[[], None], int]:
+        """Returns the events that happen at random times during the faults, and how often each does."""
         rng = self.world.rng
-        begin = {self._post: rng.randint(4, 20), self._post_under_key: rng.randint(0, 6), self._name: rng.randint(0, 6)}
-        return begin | {self._crash: rng.choice((0, 1, 2)), self._trouble: rng.choice((0, 2, 5))}
+        begin = {
+            self._post: rng.randint(4, 20),
+            self._post_under_key: rng.randint(0, 6),
+            self._write_name: rng.randint(0, 6),
+        }
+        return begin | {self._crash_and_restart: rng.choice((0, 1, 2)), self._cause_fault: rng.choice((0, 2, 5))}
 
     def _new_site(self) -> Site:
         return Site(self.world, self.cluster, next(self._shared, None))
 
-    async def _create(self) -> None:
+    async def _create_queue(self) -> None:
+        """Creates the application and its queue."""
         site = self.sites[0]
         await site.call(site.store.applications.create_application(APPLICATION))
         spec = QueueSpec(partitions=PARTITIONS, ttl=3600, kind=self.kind)
         self.queue, _ = await site.call(site.store.catalogue.create_queue(APPLICATION, QUEUE, spec))
 
-    def _site(self) -> Site:
+    def _pick_site(self) -> Site:
         return self.world.rng.choice(self.sites)
 
-    def _read(self, site: Site) -> None:
+    def _start_readers(self, site: Site) -> None:
+        """Starts a reader of each partition."""
         for partition in range(1, PARTITIONS + 1):
             reader = Reader(site, self.queue, partition, self.pace.scale)
             self.readers.append(reader)
@@ -237,14 +247,15 @@ class MessageStorm:
 
     # Events
 
-    def _crash(self) -> None:
-        site = self._site()
+    def _crash_and_restart(self) -> None:
+        """Crashes the process of a random site, which restarts at once with new readers."""
+        site = self._pick_site()
         site.crash()
-        self._read(site)
+        self._start_readers(site)
 
-    def _trouble(self) -> None:
+    def _cause_fault(self) -> None:
         """Causes a random fault: pauses a process, stops its machine, sets its clock, or takes a node away."""
-        rng, site, scale = self.world.rng, self._site(), self.pace.scale
+        rng, site, scale = self.world.rng, self._pick_site(), self.pace.scale
         kind = rng.choice(("pause", "still", "clock", "node", "node"))
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0)) * scale
         if kind == "pause":
@@ -256,7 +267,8 @@ class MessageStorm:
         else:
             rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
 
-    def _items(self, count: int, text: str = "") -> list[NewMessage]:
+    def _make_items(self, count: int, text: str = "") -> list[NewMessage]:
+        """Returns messages with unique bodies, more than half of them in one random partition."""
         rng = self.world.rng
         partition = rng.randint(1, PARTITIONS)
         ttl, delay = rng.choice(TTLS), rng.choice((0.0, 0.0, 0.0, 0.5, 4.0)) * self.pace.scale
@@ -269,7 +281,7 @@ class MessageStorm:
 
     def _post(self) -> None:
         """Posts up to five messages at a random site, and records the outcome."""
-        site, items = self._site(), self._items(self.world.rng.choice((1, 1, 2, 5)))
+        site, items = self._pick_site(), self._make_items(self.world.rng.choice((1, 1, 2, 5)))
         post = Post([str(item.body) for item in items], self.world.now)
         self.posts.append(post)
 
@@ -281,8 +293,8 @@ class MessageStorm:
         site.begin(_record_outcome(post, work))
 
     def _post_under_key(self) -> None:
-        """Posts under a key and retries if needed, as clients do."""
-        site, key = self._site(), self.world.rng.choice("ab")
+        """Posts one message under one of two keys. Tries up to three times while the key is in use."""
+        site, key = self._pick_site(), self.world.rng.choice("ab")
         partition = ord(key) % PARTITIONS + 1
         items = [NewMessage(f"key {key}", partition, 3600)]
         post = Post([f"key {key}"], self.world.now, key)
@@ -302,9 +314,9 @@ class MessageStorm:
 
         site.begin(_record_outcome(post, work))
 
-    def _name(self) -> None:
-        """Sets or clears a name, as the service does."""
-        site = self._site()
+    def _write_name(self) -> None:
+        """Sets or clears a name, as the service does. Tries up to three times while others change it."""
+        site = self._pick_site()
         store = site.store
         body = None if self.world.rng.random() < 0.2 else f"name {next(self._numbers)}"
         item = None if body is None else NewMessage(body, 1, 3600)
@@ -384,7 +396,7 @@ class MessageStorm:
             yield f"key: {stored} are there"
 
     def _check_name(self) -> Iterator[str]:
-        """Yields violations by the name: two values, or one that was replaced before."""
+        """Yields violations by the name: two values, or one that an acknowledged change had replaced."""
         stored = [body for reader in self.last for body in reader.shown.values() if body.startswith("name ")]
         if len(stored) > 1:
             yield f"name: {stored} are there"

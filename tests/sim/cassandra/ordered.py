@@ -23,8 +23,8 @@ class OrderedStorm(PostStorm):
     def _addressed(self, draft: Draft) -> Draft:
         return changed(draft, partition=None, key=KEYS[draft.partition or 0])
 
-    def _go_on(self, last: Position) -> None:
-        super()._go_on(last)
+    def _maybe_post_after(self, last: Position) -> None:
+        super()._maybe_post_after(last)
         if self.world.rng.random() < 0.4:
             self.world.at(0.0, self._post)
 

@@ -79,7 +79,7 @@ class PostSite(Site):
         return QueueAccess(self.core, self.store, queue, lambda _queue: None)
 
     async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
-        """Posts once through the use case. Raises GivenUp if the caller cancels it."""
+        """Posts once through the use case, to the queue's present row. Raises GivenUp if the caller cancels it."""
 
         async def post(queue: Queue) -> PostResult:
             sent.qid = queue.qid
@@ -171,30 +171,32 @@ class PostStorm(MessageStorm):
     def _new_site(self) -> PostSite:
         return PostSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
-    def _planned(self) -> dict[Callable[[], None], int]:
+    def _planned_events(self) -> dict[Callable[[], None], int]:
         rng = self.world.rng
         return {
             self._post: rng.randint(6, 24),
             self._post_under_key: rng.choice((0, 4, 10)),
-            self._crash: rng.choice((0, 0, 1, 2)),
-            self._trouble: rng.choice((1, 3, 5)),
+            self._crash_and_restart: rng.choice((0, 0, 1, 2)),
+            self._cause_fault: rng.choice((1, 3, 5)),
             self._update: rng.choice((0, 0, 1, 3)),
             self._purge: rng.choice((0, 0, 0, 1)),
         }
 
     # Events
 
-    def _read(self, site: Site, queue: Queue | None = None) -> None:
+    def _start_readers(self, site: Site, queue: Queue | None = None) -> None:
         for partition in range(1, PARTITIONS + 1):
             self._read_partition(site, partition, queue or self.queue)
 
     def _read_partition(self, site: Site, partition: int, queue: Queue) -> None:
+        """Starts a reader, and another one for the new queue after each purge."""
         again = partial(self._read_partition, site, partition)
         reader = PostReader(site, queue, partition, self.pace.scale, again)
         self.readers.append(reader)
         site.begin(reader.read_on())
 
     async def _read_all(self) -> None:
+        """Reads the queue's present row anew, and then all of its partitions to the end."""
         site = self.sites[0]
         self.queue = await site.call(site.store.catalogue.queue(APPLICATION, QUEUE, fresh=True))
         await self._read_to_the_end(
@@ -222,8 +224,11 @@ class PostStorm(MessageStorm):
         self._send([Draft(body, partition=number + 1, ttl=3600) for number, body in enumerate(bodies)], key=key)
 
     def _send(self, drafts: list[Draft], key: str = "", after: Position | None = None) -> None:
-        """Posts drafts at a random site and records the outcome. Some callers cancel the request."""
-        site = self._site()
+        """Posts drafts at a random site and records the outcome. Some callers cancel the request.
+
+        After an acknowledged post without a key it may post again.
+        """
+        site = self._pick_site()
         assert isinstance(site, PostSite)
         sent = Sent([str(draft.body) for draft in drafts], self.world.now, key, after=after)
         sent.partitions, sent.delayed = [draft.partition or 0 for draft in drafts], any(one.delay for one in drafts)
@@ -237,17 +242,17 @@ class PostStorm(MessageStorm):
                 return
             sent.outcome, sent.locations = "acknowledged", result.locations
             if not key:
-                self._go_on(max(position for _, position in result.locations))
+                self._maybe_post_after(max(position for _, position in result.locations))
 
         give_up = begin(site.core, site.post(sent, [self._addressed(draft) for draft in drafts]), done)
         if self.world.rng.random() < 0.1:
             site.process.soon(self.world.random_time(0.3 * self.pace.scale), give_up)
 
     def _addressed(self, draft: Draft) -> Draft:
-        """Returns the draft to post."""
+        """Returns the draft as it is posted. Subclasses may change it."""
         return draft
 
-    def _go_on(self, last: Position) -> None:
+    def _maybe_post_after(self, last: Position) -> None:
         """May post again, after the position of an acknowledged post."""
         if self.world.rng.random() < 0.2:
             self.world.at(0.0, partial(self._post, last))
@@ -264,7 +269,8 @@ class PostStorm(MessageStorm):
         self._change(purge)
 
     def _change(self, change: Callable[[PostSite, Queue], Awaitable[object]]) -> None:
-        site = self._site()
+        """Changes the queue at a random site. Ignores errors."""
+        site = self._pick_site()
         assert isinstance(site, PostSite)
 
         async def work() -> None:
@@ -311,8 +317,11 @@ class PostStorm(MessageStorm):
         elif 0 < len(counts) < len(bodies) and post.site is not None and post.site.process.life == post.life:
             yield f"whole: of {post} only {counts} is there"
 
-    def _check_acknowledged(self, post: Sent, there: Counter[str]) -> Iterator[str]:
-        """Yields violations by a post that was acknowledged: lost, passed by a reader, misplaced, or out of order."""
+    def _check_acknowledged(self, post: Sent, stored: Counter[str]) -> Iterator[str]:
+        """Yields violations by a post that was acknowledged: lost, passed by a reader, misplaced, or out of order.
+
+        It must not be stored in a queue that was purged before it began.
+        """
         if [partition for partition, _ in post.locations] != post.partitions:
             yield f"once: {post} lies elsewhere"
         for partition, position in post.locations:
@@ -323,20 +332,20 @@ class PostStorm(MessageStorm):
                 and position < reader.cursor
                 and position not in reader.shown
             )
-        if post.qid == self.queue.qid and there != Counter(post.bodies):
-            yield f"lost: of {post} there is {there} in the end"
+        if post.qid == self.queue.qid and stored != Counter(post.bodies):
+            yield f"lost: of {post} there is {stored} in the end"
         if any(purge.qid == post.qid and purge.ended < post.began for purge in self.purges):
             yield f"purged: {post} went to a queue that was purged before"
         if not post.delayed:
             if post.after is not None and min(position for _, position in post.locations) <= post.after:
                 yield f"after: {post} is not above {post.after}"
             for partition in {*post.partitions}:
-                own = [position for one, position in post.locations if one == partition]
+                own = [position for number, position in post.locations if number == partition]
                 if own != sorted(own):
                     yield f"order: {post} is not in its order"
 
     def _check_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
-        """The messages of posts under one key are stored once, at the positions that all posters were told."""
+        """Yields violations by posts under one key: stored twice, or not at the positions that posters were told."""
         if not posts:
             return
         there = {

@@ -36,8 +36,8 @@ class RaisingStorm(ChangingStorm):
 class DeafStorm(ChangingStorm):
     """A storm in which one process gets no answer about the timing, while writes are often late."""
 
-    def _planned(self) -> dict[Callable[[], None], int]:
-        super()._planned()
+    def _planned_events(self) -> dict[Callable[[], None], int]:
+        super()._planned_events()
         self.weather.late, self.weather.lost, self.weather.stalls = 0.6, 0.0, 0.1
         self.sites[0].deaf_until = self.world.now + self.seconds
         for _ in range(150):

@@ -46,14 +46,18 @@ class SharedStorm(MessageStorm):
     """Whether the machine stands still between the making of an id and its sending."""
     _posting: Site | None = None
 
-    def _planned(self) -> dict[Callable[[], None], int]:
-        return super()._planned() | {self._stand_still: 2, self._start_wrongly: 1, self._trouble: 0}
+    def _planned_events(self) -> dict[Callable[[], None], int]:
+        return super()._planned_events() | {
+            self._stand_still: 2,
+            self._restart_with_wrong_clock: 1,
+            self._cause_fault: 0,
+        }
 
-    def _site(self) -> Site:
-        return self._posting or super()._site()
+    def _pick_site(self) -> Site:
+        return self._posting or super()._pick_site()
 
     def _stand_still(self) -> None:
-        """Stops the machine while a message is written: at any time, or just before or after it is sent."""
+        """Posts and stops the machine for 7 s: at a random time, or just before or after the message is sent."""
         site = self._posting = self.sites[0]
         self._post()
         self._posting = None
@@ -75,21 +79,22 @@ class SharedStorm(MessageStorm):
 
         driver.send = send_and_stand_still  # type: ignore[method-assign]
 
-    def _start_wrongly(self) -> None:
+    def _restart_with_wrong_clock(self) -> None:
+        """Restarts a process with a clock that is 8 s ahead, and corrects the clock a second later."""
         site = self.sites[0]
         site.machine.set_clock(8.0)
         site.crash()
         for _ in range(5):
-            self._read(site)
+            self._start_readers(site)
         self.world.at(1.0, site.machine.set_clock)
 
 
 class StallingStorm(MessageStorm):
     """A storm in which processes often stop before they send a request, while much is posted."""
 
-    def _planned(self) -> dict[Callable[[], None], int]:
+    def _planned_events(self) -> dict[Callable[[], None], int]:
         self.weather.stalls = 0.1
-        return super()._planned() | {self._post: 40}
+        return super()._planned_events() | {self._post: 40}
 
 
 class StandingStorm(SharedStorm):
@@ -97,8 +102,8 @@ class StandingStorm(SharedStorm):
 
     shared, sends_late = 0, True
 
-    def _planned(self) -> dict[Callable[[], None], int]:
-        return super()._planned() | {self._start_wrongly: 0}
+    def _planned_events(self) -> dict[Callable[[], None], int]:
+        return super()._planned_events() | {self._restart_with_wrong_clock: 0}
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +160,7 @@ def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
     assert outcomes.count("acknowledged") > len(outcomes) / 2
     assert outcomes.count("none") > 0
     assert outcomes.count("unknown") > 0
-    assert sum(one.outcome == "acknowledged" for each in storms for one in each.namings) > 0
+    assert sum(naming.outcome == "acknowledged" for one in storms for naming in one.namings) > 0
     again = MessageStorm(3)
     again.run()
     assert [post.outcome for post in again.posts] == [post.outcome for post in storms[3].posts]
@@ -225,6 +230,7 @@ def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | No
 
 
 def acknowledging_at_once(watch: ClockWatch, told: Told) -> None:
+    """Acknowledges without a check of the clock."""
     told(None)
 
 

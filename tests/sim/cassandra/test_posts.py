@@ -54,8 +54,8 @@ class HarshStorm(PostStorm):
         super().__init__(seed)
         self.weather.lost, self.weather.late, self.weather.stalls = 0.1, 0.6, 0.1
 
-    def _planned(self) -> dict[Callable[[], None], int]:
-        planned = super()._planned()
+    def _planned_events(self) -> dict[Callable[[], None], int]:
+        planned = super()._planned_events()
         return planned | {self._post: 3 * planned[self._post]}
 
     def _read_partition(self, *where: Any) -> None:  # noqa: ANN401
@@ -66,8 +66,8 @@ class HarshStorm(PostStorm):
 class KeyStorm(HarshStorm):
     """A harsh storm with mostly keyed posts, whose queue is not changed."""
 
-    def _planned(self) -> dict[Callable[[], None], int]:
-        return super()._planned() | {self._post: 2, self._post_under_key: 20, self._update: 0, self._purge: 0}
+    def _planned_events(self) -> dict[Callable[[], None], int]:
+        return super()._planned_events() | {self._post: 2, self._post_under_key: 20, self._update: 0, self._purge: 0}
 
 
 class HarshEarlyStorm(EarlyStorm, HarshStorm):

@@ -60,7 +60,7 @@ class History:
         self.attempts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
-        self._put_out: set[tuple[str, int | None]] = set()
+        self._replaced_sessions: set[tuple[str, int | None]] = set()
         """Places, and sessions that owned them until another member of the same name took them."""
         self._target = StoredTarget(0, TargetGeneration(), {})
 
@@ -73,6 +73,10 @@ class History:
         self.live.discard(session)
 
     def changed(self, session: int, change: Change) -> None:
+        """Tracks owners, and checks changes of owners' nodes, of the target, and of offsets.
+
+        Violations go to ``wrong``.
+        """
         before = {}
         if any(operation.path.startswith((ASSIGNMENTS, TARGET)) for operation in change):
             self._check_target(change)
@@ -89,16 +93,19 @@ class History:
                 self._check_offset(session, place, operation.data, {before.get(place), self.owners.get(place)})
 
     def _check_removal(self, session: int, place: str, owner: int | None, change: Change) -> None:
-        """An owner's node is removed only by its session, by the servers, or by a member that creates its own there."""
-        taken = any(isinstance(each, Create) and each.path == OWNERS + place for each in change)
-        if taken:
-            self._put_out.add((place, owner))
+        """Records a violation unless an owner's node is removed by its session, the servers, or its replacement."""
+        is_replaced = any(isinstance(operation, Create) and operation.path == OWNERS + place for operation in change)
+        if is_replaced:
+            self._replaced_sessions.add((place, owner))
             self.busy.pop(place, None)  # a replaced member is not waited for
         elif session not in {0, owner}:
             self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
 
     def _check_target(self, change: Change) -> None:
-        """The target changes atomically, by one generation, and gives each partition to one member."""
+        """Tracks the target.
+
+        Records a violation unless it changes by one generation and gives a partition to one member.
+        """
         generation, nodes = self._target.generation, dict(self._target.nodes)
         for operation in change:
             if operation.path == TARGET and isinstance(operation, SetData):
@@ -112,13 +119,14 @@ class History:
                 elif isinstance(operation, SetData | Create):
                     nodes[member] = StoredAssignment(decode_assigned(_node(operation.data)), 0)
         before, self._target = self._target, StoredTarget(0, generation, nodes)
-        counts = Counter(each for node in nodes.values() for each in node.assigned.counted(generation))
-        if twice := [str(each) for each, members in counts.items() if members > 1]:
+        counts = Counter(partition for node in nodes.values() for partition in node.assigned.counted(generation))
+        if twice := [str(partition) for partition, members in counts.items() if members > 1]:
             self.wrong.append(f"target: given to several members: {twice}")
         if generation == before.generation and self._target.target != before.target:
             self.wrong.append(f"target: it has changed within {generation}")
 
     def _check_offset(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
+        """Records an offset, and violations: not by an owner, moved back, or past an unhandled message."""
         identifier, before = decode_offset(data).id, self.offsets.get(place)
         if session not in owners:
             self.wrong.append(f"fence: session {session} recorded {identifier} for {place}, which {owners} own")
@@ -134,12 +142,13 @@ class History:
             self.wrong.append(f"early: {place} is recorded up to {identifier} and handled up to {log.handled}")
 
     def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
-        """A member begins to handle a message.
+        """Records that a member begins to handle a message. It must own the partition and take messages in order.
 
-        A member replaced by another of its name may do so until it is notified, whoever owns the partition then.
+        In a patient history no other living member may still be handling. A member replaced by another of its name may
+        handle until it is notified, whoever owns the partition then.
         """
         place = place_of(partition)
-        is_replaced = (place, stay.session) in self._put_out
+        is_replaced = (place, stay.session) in self._replaced_sessions
         owner = None if is_replaced else self.owners.get(place)
         if owner is not None and self.names[owner] != name:
             self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
@@ -162,7 +171,7 @@ class History:
         self.deeds.append((at, place, message.id))
 
     def handled(self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False) -> None:
-        """A member has handled a message, or has failed to and retries it."""
+        """Records that a member has handled a message, or has failed to: then it is due again."""
         place = place_of(partition)
         log, index = self.service.places[message.body]
         if failed:
@@ -173,19 +182,20 @@ class History:
         self._end_handling(name, place)
 
     def hangs(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
-        """An attempt does not end in time: it fails, and others may handle the message."""
+        """Records that an attempt does not end in time: it counts as failed, and the message is due again."""
         self.attempts["hung"] += 1
         stay.go_on(message, self.service.places[message.body][1])
         self._end_handling(name, place_of(partition))
 
     def handled_late(self, stay: Stay, message: Message) -> None:
-        """An attempt that did not end in time has succeeded all the same."""
+        """Records that an attempt that did not end in time has succeeded all the same."""
         self.attempts["late"] += 1
         log, index = self.service.places[message.body]
         log.handle(index)
         stay.go_on(message, index + 1)
 
     def _end_handling(self, name: str, place: str) -> None:
+        """Counts one message less that the member with this name is handling."""
         busy = self.busy.get(place, Counter())
         for owner in [owner for owner in busy if self.names[owner] == name]:
             busy[owner] -= 1
@@ -193,7 +203,7 @@ class History:
                 del busy[owner]
 
     def given_up(self, stay: Stay, message: Message) -> None:
-        """A member skips a message that it failed to handle."""
+        """Records that a member skips a message that it failed to handle."""
         log, index = self.service.places[message.body]
         log.handle(index)
         if stay.log is not log:
@@ -201,7 +211,7 @@ class History:
         stay.go_on(message, index + 1)
 
     def committed(self, partition: Partition, identifier: str) -> None:
-        """A member was told that its offset is recorded."""
+        """Records a violation if a partition's recorded offset is before the one that a member was told is recorded."""
         recorded = self.offsets.get(place_of(partition))
         if is_before(recorded, identifier):
             self.wrong.append(f"commit: {partition} has {recorded} after {identifier} was committed")

@@ -65,22 +65,22 @@ class Machine(Process):
         self._start(self._member.live())
 
     def crash(self) -> None:
-        """Crashes. The tree is not notified."""
+        """Stops its member and breaks its connections. The tree is not notified."""
         self.left()
         self.cut(0.0)
 
     def left(self) -> None:
-        """Its member has ended cleanly."""
+        """Stops all that is left of its member, which has ended. Another may begin."""
         super().crash()
         self.up = False
 
     def cut(self, notice: float) -> None:
-        """Breaks its connections to the tree."""
+        """Breaks all of its connections to the tree. Its member notices after ``notice`` seconds."""
         for link in self._member.links if self._member is not None else ():
             link.cut(notice)
 
     def claimed(self, link: TreeLink, queue: str) -> None:
-        """The tree has carried out a claim of its member, and answers."""
+        """Loses the answer to a claim if that is due: cuts the machine off for a while, and removes the queue."""
         if not self.loses_claim:
             return
         self.loses_claim = False
@@ -100,6 +100,7 @@ class Machine(Process):
         self.paused_until = 0.0
 
     def leave(self) -> None:
+        """Asks its member to leave, in the background. It may still live for a while."""
         if self.up and self._member is not None:
             self._start(self._member.leave())
 
@@ -107,6 +108,8 @@ class Machine(Process):
         return self.up and (not self.wants or name in self.wants) and self.key.reads(name)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Starts work in the member's loop. An error that ends it is recorded as a violation."""
+
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self.storm.history.wrong.append(f"program: {self.name} ended with {error!r}")

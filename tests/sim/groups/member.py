@@ -76,7 +76,7 @@ class Member:
             on_lost=self._lost,
         )
 
-    async def _not_joined(self, consumer: AsyncConsumer) -> None:
+    async def _close_after_failed_join(self, consumer: AsyncConsumer) -> None:
         await consumer.coordinator.close()
         await asyncio.sleep(self._world.random_time(0.5))
 
@@ -109,7 +109,7 @@ class ConsumerMember(Member):
 
     async def live(self) -> None:
         consumer = self._make()
-        while not await self._joins(consumer):
+        while not await self._try_to_join(consumer):
             if self._leaves:
                 self._machine.left()
                 return
@@ -132,12 +132,12 @@ class ConsumerMember(Member):
             await self._consumer.coordinator.close()
             self._machine.left()
 
-    async def _joins(self, consumer: AsyncConsumer) -> bool:
-        """Tries once to join. Returns False after an error that a member may get."""
+    async def _try_to_join(self, consumer: AsyncConsumer) -> bool:
+        """Tries once to join. After an error that a member may get it leaves, waits a while, and returns False."""
         try:
             await consumer.start()
         except NOT_JOINED:
-            await self._not_joined(consumer)
+            await self._close_after_failed_join(consumer)
             return False
         return True
 
@@ -152,7 +152,10 @@ class ConsumerMember(Member):
                     await self._commit(self._consumer, partition, stay)
 
     async def _handle(self, consumer: AsyncConsumer, batch: Batch, stay: Stay) -> None:
-        """Handles messages one by one until the partition is taken away. Commits after the last, sometimes before."""
+        """Handles messages one by one until the partition is taken away. Commits after the last, sometimes before.
+
+        Handles nothing while the consumer is not connected. Records each message in the history.
+        """
         partition = batch.partition
         for message in batch.messages:
             async with self._busy:
@@ -170,9 +173,10 @@ class ConsumerMember(Member):
                 await self._commit(consumer, partition, stay)
 
     async def _commit(self, consumer: AsyncConsumer, partition: Partition, stay: Stay) -> None:
-        """Commits the last handled message unless that was done.
+        """Commits the last handled message, and records that, unless it was done.
 
-        Only the loss of ownership or connection may prevent it.
+        Ignores a lost ownership or connection. Another error is recorded as a violation while the partition is still
+        assigned.
         """
         done = stay.done
         if done is None or done == stay.recorded:
@@ -199,7 +203,7 @@ class WorkerMember(Member):
         self._worker: Worker | None = None
 
     async def live(self) -> None:
-        while not await self._serves():
+        while not await self._serve_once():
             pass
         self._machine.left()
 
@@ -208,14 +212,17 @@ class WorkerMember(Member):
         if self._worker is not None:
             self._worker.stop()
 
-    async def _serves(self) -> bool:
-        """Joins, works and leaves. Returns False if it could not join and must try again."""
+    async def _serve_once(self) -> bool:
+        """Joins, works and leaves. Returns False if it could not join and must try again, and is not leaving.
+
+        Records a violation if the worker ends without having been asked to, or with a failure.
+        """
         consumer = self._make()
         self._worker = Worker(self._handle, consumer, settings=self._storm.work, middleware=[self])
         try:
             code = await self._worker.serve()
         except NOT_JOINED:
-            await self._not_joined(consumer)
+            await self._close_after_failed_join(consumer)
             return self._leaves
         await consumer.coordinator.close()
         if not self._leaves or code == ExitCode.FAILED:
@@ -227,9 +234,9 @@ class WorkerMember(Member):
             self._history.given_up(stay, message)
 
     async def _handle(self, message: Message, _context: object) -> None:
-        """Handles a message: it may hang, be cancelled, or fail.
+        """Handles a message and records it: it may hang and succeed late, be cancelled, or fail with ValueError.
 
-        Records a violation if the partition is not assigned.
+        Records only a violation if the partition is not assigned.
         """
         partition, name = delivery().partition, self._machine.name
         stay = self._stays.get(partition)

@@ -69,6 +69,7 @@ class Nodes:
         return Applied(tuple(versions))
 
     def end(self, session: int) -> None:
+        """Deletes the ephemeral nodes of a session, each in its own transaction."""
         for path in [path for path, node in self.nodes.items() if node.session == session]:
             self.apply(0, (Delete(path),))
 
@@ -94,6 +95,10 @@ class Nodes:
         return None if operation.version in {ANY, node.version} else RejectionReason.BAD_VERSION
 
     def _carry_out(self, session: int, operation: Operation, changed: list[tuple[str, bool]]) -> int:
+        """Returns the node's new version, 0 after a delete.
+
+        Appends to ``changed`` the path, and whether it came or went.
+        """
         path = operation.path
         above, _, name = path.rpartition("/")
         match operation:

@@ -120,14 +120,17 @@ class Service:
                 future.set_result(None)
 
     def wait(self, future: asyncio.Future[None], queries: Iterable[Query]) -> None:
-        """Wakes a caller at the next change of what it reads."""
+        """Registers a caller's future, which the next change of what it reads resolves."""
         places = (
             (query.queue, number) for query in queries for number in (ALL, *cast("Iterable[int]", query.partitions))
         )
         self._waiting[future] = frozenset(places)
 
     def read(self, query: Query, key: Key) -> QueueRead:
-        """Returns the messages after a query's positions, or an error if the key may not read or no queue exists."""
+        """Returns the messages after a query's positions, or an error if the key may not read or no queue exists.
+
+        Leaves out partitions that the queue lacks. The limit is that of each partition.
+        """
         if not key.reads(query.queue):
             return QueueRead(query.queue, None, NotAllowed(ErrorAnswer(status=403)))
         if query.queue not in self.queues:
@@ -203,12 +206,13 @@ class ServiceClient:
         return await self._ask(lambda: {name: frozenset({"read"} if self._key().reads(name) else ()) for name in names})
 
     async def read_queues(self, queries: Sequence[Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
-        """Reads queues. Without messages or errors it waits for changes, up to ``wait`` seconds."""
+        """Reads queues, again after each change, until there is a message or an error or ``wait`` seconds have passed.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         while True:
             reads = await self._ask(lambda: tuple(self._service.read(query, self._key()) for query in queries))
-            if loop.time() >= end or any(each.page is None or each.page.messages for each in reads):
+            if loop.time() >= end or any(read.page is None or read.page.messages for read in reads):
                 return reads
             woken = loop.create_future()
             self._service.wait(woken, queries)
@@ -217,7 +221,8 @@ class ServiceClient:
     async def _ask(self, answer: Callable[[], T]) -> T:
         """Asks the service after a delay.
 
-        A member that is cut off gets no answer, though the work may have been done.
+        Raises ConnectionLost, after a while, if the member is cut off before or after the work. The work may have been
+        done.
         """
         world = self._service.world
         await asyncio.sleep(world.random_time(LATENCY))

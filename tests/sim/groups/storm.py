@@ -127,7 +127,10 @@ class Storm:
         return f"{next(self._numbers):06x}"
 
     def run(self) -> History:
-        """Runs the history."""
+        """Runs the faults, heals all, and waits for the group to rest.
+
+        Returns the history, with violations in ``wrong``.
+        """
         with self._seed_randomness():
             for machine in self.machines:
                 self.world.at(self.world.random_time(0.5), machine.begin)
@@ -143,6 +146,7 @@ class Storm:
 
     @contextmanager
     def _seed_randomness(self) -> Iterator[None]:
+        """Replaces the time and chance of the product's modules by seeded ones while the history runs."""
         rng = self.world.rng
 
         def now() -> float:
@@ -195,7 +199,7 @@ class Storm:
         post()
 
     def remove(self, name: str) -> None:
-        """Removes a queue, unless it is the last one."""
+        """Removes a queue and wakes its readers, unless it is the last one."""
         if len(self.service.queues) > 1 and self.service.queues.pop(name, None) is not None:
             self.service.wake(name)
 
@@ -223,8 +227,8 @@ class Storm:
             self._slow_tree,
             self._depose,
             self._cut_service,
-            self._leave,
-            self._leave,
+            self._leave_and_restart,
+            self._leave_and_restart,
             self._replace,
             self._replace,
             self._replace,
@@ -248,7 +252,7 @@ class Storm:
         self._pick_machine().pause(self.world.random_time(2.5))
 
     def _cut_tree(self) -> None:
-        """Cuts a machine off from the coordination service for a while. It notices after some time."""
+        """Cuts a machine off from the coordination service for a while, unless it is. It notices after some time."""
         machine = self._pick_machine()
         if machine.no_tree:
             return
@@ -265,13 +269,13 @@ class Storm:
         self._pick_machine().loses_claim = True
 
     def _slow_tree(self) -> None:
-        """Slows one machine's requests to the tree and their answers."""
+        """Slows one machine's requests to the tree and their answers for a while."""
         machine = self._pick_machine()
         machine.latency = SLOW
         self.world.at(self.world.random_time(2.5), machine.speed_up)
 
     def _depose(self) -> None:
-        """Removes the node of a leader that is slow to set the target, so that two members may set it."""
+        """Slows the leader and lets a member leave. Removes the leader's node later, so that two may set the target."""
 
         def remove() -> None:
             self.tree.apply(0, (Delete(LEADER),))
@@ -293,7 +297,7 @@ class Storm:
 
         self.world.at(self.world.random_time(2.0), heal)
 
-    def _leave(self) -> None:
+    def _leave_and_restart(self) -> None:
         machine = self._pick_machine()
         machine.leave()
         self._restart_after_leaving(machine)
@@ -310,7 +314,7 @@ class Storm:
         self.world.at(1.0 + self.world.random_time(2.0), look)
 
     def _replace(self) -> None:
-        """Starts another machine in the place of one that seems dead or leaves slowly."""
+        """Starts another machine under the name of a living static member, which is slowed and crashes later."""
         machine = self._pick_machine()
         if not (machine.up and machine.static):
             return
@@ -324,6 +328,7 @@ class Storm:
         self.world.at(0.3 + self.world.random_time(2.5), machine.crash)
 
     def _create_or_remove_queue(self) -> None:
+        """Creates a random queue if it does not exist, else removes it."""
         rng = self.world.rng
         name = rng.choice(NAMES)
         if name in self.service.queues:
@@ -369,7 +374,11 @@ class Storm:
         return problems
 
     def _judge(self) -> list[str]:
-        """Returns the violated rules of a group at rest."""
+        """Returns the violations of a group at rest.
+
+        Messages are handled and recorded. Members that live and may read a queue share its partitions evenly. Removed
+        queues have no owners, as far as somebody may see that.
+        """
         problems: list[str] = []
         owners = self.history.owners
         alive = [machine for machine in self.machines if machine.up]

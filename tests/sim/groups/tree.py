@@ -151,7 +151,10 @@ class Tree(Nodes):
         self._heard[session] = self.world.now
 
     def end(self, session: int) -> None:
-        """Ends a session, tells the observer, and notifies the link. Does nothing if it has ended."""
+        """Ends a session, deletes its ephemeral nodes, tells the observer, and notifies the link.
+
+        Does nothing if it has ended.
+        """
         if self._heard.pop(session, None) is not None:
             super().end(session)
             if self._observer is not None:
@@ -191,7 +194,9 @@ class Connection:
         """When the request that the servers are working on was sent."""
 
     def send(self, work: Callable[[], None]) -> None:
-        """Does work at the servers after a random time, unless the connection breaks or the session ends before."""
+        """Does work at the servers after a random time, which is a sign of life, unless the connection breaks or the
+        session ends before.
+        """
         world = self._link.tree.world
         self._arrival = max(self._arrival, world.now + world.random_time(self._link.latency))
         sent = self._link.loop.time()
@@ -320,13 +325,13 @@ class TreeLink(Link):
     async def open(self) -> None:
         """Begins a session. Raises CoordinationLost after a wait if the servers are cut off from this machine."""
         world = self.tree.world
-        asked = self.loop.time()
+        began = self.loop.time()
         await asyncio.sleep(world.random_time(self.latency))
         if self._host.no_tree:
             await asyncio.sleep(OPENING)
             raise CoordinationLost("the servers do not answer")
         self.session = self.tree.begin(self)
-        self._lease.grant(self._timeout, asked)
+        self._lease.grant(self._timeout, began)
         self._connect()
         self._ping()
 
@@ -335,6 +340,7 @@ class TreeLink(Link):
         self._become("connected")
 
     def _become(self, state: State) -> None:
+        """Sets the state and notifies the callback. Calls wait for ``settled`` while it is suspended."""
         if state == "suspended":
             self._settled.clear()
         else:
@@ -433,53 +439,57 @@ class TreeLink(Link):
         self._pending.clear()
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        def one(connection: Connection, path: str) -> NodeData | None:
+        def read_node(connection: Connection, path: str) -> NodeData | None:
             node = self.tree.nodes.get(path)
             if watch and node is not None:
                 self.tree.watches[path][connection] = None
             return node
 
-        return await self._ask(one, paths)
+        return await self._ask(read_node, paths)
 
     async def stat(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        def one(connection: Connection, path: str) -> NodeData | None:
+        def read_node(connection: Connection, path: str) -> NodeData | None:
             node = self.tree.nodes.get(path)
             if watch:
                 self.tree.watches[path][connection] = None
             return node and replace(node, data=b"")
 
-        return await self._ask(one, paths)
+        return await self._ask(read_node, paths)
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        def one(connection: Connection, path: str) -> list[str] | None:
+        def read_names(connection: Connection, path: str) -> list[str] | None:
             if watch and path in self.tree.nodes:
                 self.tree.child_watches[path][connection] = None
             return self.tree.names(path)
 
-        return await self._ask(one, paths)
+        return await self._ask(read_names, paths)
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        def one(_: Connection, change: Change) -> Outcome:
+        def apply_one(_: Connection, change: Change) -> Outcome:
             outcome = self.tree.apply(self.session, change)
-            for each in change:
-                if isinstance(each, Create) and each.path.startswith(OWNERS) and each.ephemeral:
-                    self._host.claimed(self, each.path.split("/")[-2])
+            for operation in change:
+                if isinstance(operation, Create) and operation.path.startswith(OWNERS) and operation.ephemeral:
+                    self._host.claimed(self, operation.path.split("/")[-2])
             return outcome
 
-        return await self._ask(one, changes)
+        return await self._ask(apply_one, changes)
 
     async def sync(self, path: str) -> None:
         await self._ask(lambda _, __: None, [path])
 
-    async def _ask(self, one: Callable[[Connection, Any], Any], asked: Iterable[Any]) -> list[Any]:
-        """Carries out requests one after another. Those of others may come between two of them."""
+    async def _ask(self, carry_out: Callable[[Connection, Any], Any], items: Iterable[Any]) -> list[Any]:
+        """Carries out requests in order, in one message or two, and returns the answers. Requests of others may come
+        between.
+
+        Raises SessionLost after the session, and CoordinationLost at once while there is no connection.
+        """
         state = self.state
         if state == "lost":
             raise _end_error()
         connection = self._connection
         if state != "connected" or connection is None:
             raise CoordinationLost("the servers cannot be reached now")
-        requests = list(asked)
+        requests = list(items)
         if not requests:
             return []
         future = self.loop.create_future()
@@ -493,11 +503,11 @@ class TreeLink(Link):
                 future.set_result(answers)
 
         def rest() -> None:
-            answers.extend(one(connection, each) for each in requests[first:])
+            answers.extend(carry_out(connection, request) for request in requests[first:])
             connection.deliver(answered)
 
         def begin() -> None:
-            answers.extend(one(connection, each) for each in requests[:first])
+            answers.extend(carry_out(connection, request) for request in requests[:first])
             if first < len(requests):
                 connection.send(rest)
             else:

@@ -155,9 +155,9 @@ class Recreated(Aimed):
     """Only queues change: they are recreated."""
 
     def deeds(self) -> list[Callable[[], None]]:
-        return [self._again] * 2
+        return [self._recreate_all] * 2
 
-    def _again(self) -> None:
+    def _recreate_all(self) -> None:
         for name, queue in list(self.stored.queues.items()):
             self.create(name, queue.partitions)
 

@@ -93,11 +93,12 @@ class History:
         self.wrong.append(f"{text} at {self.now - 1000:.3f}")
 
     def life_of(self, number: int, epoch: int) -> Life | None:
-        """Returns the membership of an owner."""
+        """Returns the membership with this number that was the last one born up to an epoch, or None."""
         lives = [one for one in self.lives if one.number == number and one.born <= epoch]
         return max(lives, key=lambda one: one.born, default=None)
 
     def group_changed(self, before: Contents | None, after: Contents | None) -> None:
+        """Counts plans, and checks targets and, for members with a grace, instances."""
         if after is None:
             self._state = GroupState()
             return
@@ -114,7 +115,7 @@ class History:
             self._check_instances(former, self._state)
 
     def _check_targets(self, before: GroupState, after: GroupState) -> None:
-        """A new member has no targets. An existing queue keeps having targets while a present member may read it."""
+        """Records violations: a new member with targets, or a queue without any though a present member may read it."""
         for uid, planned in after.plan.items():
             for target in planned.targets.values():
                 if target.member in after.members and after.members[target.member].state == "new":
@@ -131,7 +132,10 @@ class History:
                 self.fails(f"O5: {uid} is there, and nobody is to own it any more")
 
     def _excuse_replaced(self, before: GroupState, after: GroupState) -> None:
-        """Excuses a member that was replaced by another one with its instance name."""
+        """Excuses members that were replaced by another one with their instance name.
+
+        Another member with a grace that was present must become absent, and not be gone at once.
+        """
         instances = {one.instance for one in after.members.values()}
         for number in before.members.keys() - after.members.keys():
             life = self.life_of(number, before.head.epoch)
@@ -144,7 +148,10 @@ class History:
                 self.fails(f"O7: {number} is gone, and was to be absent")
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
-        """Absent members keep their targets. A member with the same instance gets them, and nothing else moves."""
+        """Checks that absent members keep their targets, and that the next one of an instance gets them.
+
+        Nothing else may move then, if the loads stay even.
+        """
         absent = {number for number, one in before.members.items() if one.state == "absent"}
         moved: dict[Place, tuple[int, int]] = {}
         for uid, queue in before.plan.items():
@@ -197,6 +204,7 @@ class History:
                 self._check_owner(place, new.owner, new.epoch, new.came)
 
     def _check_record(self, place: Place, old: OwnedOffset, new: OwnedOffset, deed: OffsetsChange) -> None:
+        """Records violations: a commit that is not under the member's own epoch, or an offset that goes back."""
         part, is_commit = place[1], deed.kind == "commit"
         if is_commit and (old.owner, old.epoch) != (deed.member, deed.epochs[part]):
             self.fails(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
@@ -205,7 +213,11 @@ class History:
             self.fails(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
 
     def _check_owner(self, place: Place, owner: int, epoch: int, came: str) -> None:
-        """Checks a new owner of a partition."""
+        """Checks a new owner of a partition.
+
+        Each ownership has a higher epoch. A partition is new only once, and given back only if its owner said so or
+        left. The owner may read the queue.
+        """
         self.counts[f"owned {came}"] += 1
         life = self.life_of(owner, epoch)
         self._check_work(place, life, f"{owner} became the owner")
@@ -224,7 +236,10 @@ class History:
             self.fails(f"O6: {owner} may not have {place}")
 
     def lacks(self, credential: Credential, uid: int, seconds: float) -> bool:
-        """Returns whether a credential has had no right to a queue's partitions for ``seconds``."""
+        """Returns whether a credential has had no right to a queue's partitions for ``seconds``.
+
+        Returns False if the queue is gone.
+        """
         queue = self.queue_of(uid)
         if queue is None or self.narrowed.get(credential.id, 0.0) > self.now - seconds:
             return False
@@ -245,7 +260,10 @@ class History:
     def takes(
         self, life: Life, place: Place, epoch: int, position: Position | None, came: str, note: bytes | None
     ) -> None:
-        """A member begins to work on a partition, with the position, origin and note that it was told."""
+        """Records that a member begins to work on a partition, with the position, origin and note that it was told.
+
+        It must own the partition, may not have given it back, and what it was told must be what is stored.
+        """
         self.counts["taken"] += 1
         if self._said(life, place, epoch):
             self.fails(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")

@@ -135,6 +135,8 @@ class Member(Process):
         self._end_stay()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Starts work in the member's loop. An error that ends it is recorded as a violation."""
+
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self.storm.history.fails(f"program: ended with {error!r}")
@@ -156,7 +158,10 @@ class Member(Process):
     # The network
 
     async def ask(self, begin: Begin, wait: float = 0.0, *, is_heartbeat: bool = False) -> Any:  # noqa: ANN401 - any
-        """Sends a request to a random process, and waits for the answer."""
+        """Sends a request to a random process, and returns the answer or raises its error.
+
+        Raises NoAnswerError after the wait and the member's patience.
+        """
         request = Request(self, begin)
         patience = PATIENCE
         if is_heartbeat:
@@ -194,7 +199,11 @@ class Member(Process):
             self._end_stay()
 
     async def _stay(self) -> None:
-        """Joins, and stays a member until that ends."""
+        """Joins, sends heartbeats until the session ends or the member is not wanted, and then leaves the group.
+
+        A member that drains is not wanted any more once it has given everything back. The session's end is not followed
+        by a request to leave.
+        """
         sent, credential = self.world.now, self.storm.rights(self.request.credential)
         if credential is None:
             raise NotAllowed("no key")
@@ -233,7 +242,10 @@ class Member(Process):
         return self.world.now >= stay.end
 
     async def _beat(self, stay: Life, credential: Credential, wait: float) -> HeartbeatAnswer | None:
-        """Sends a heartbeat and follows the answer. Returns None if there was no answer or the session has ended."""
+        """Sends a heartbeat and follows the answer. Returns None if there was no answer or the session has ended.
+
+        Raises MemberGone.
+        """
         sent, giving_back, member = self.world.now, dict(self._given), self._id
         owned: dict[str, dict[int, int]] = {}
         back: dict[str, dict[int, int]] = {}
@@ -278,7 +290,10 @@ class Member(Process):
                 self._give_back_within(stay, (name, int(part)), request.epoch, sent + request.within)
 
     def _give_back_within(self, stay: Life, spot: Spot, epoch: int, until: float) -> None:
-        """Gives a partition back when its message is handled, or its time is over."""
+        """Gives a partition back when its message is handled, or its time is over.
+
+        A deaf member does not. One that is not held is reported again as given back.
+        """
         holding = self.holds.get(spot)
         if holding is None:
             self._given[spot] = epoch
@@ -290,22 +305,25 @@ class Member(Process):
                 late = max(0.0, until - self.world.now)
                 self.soon(late, partial(self._give_back, stay, spot, holding), self.life)
 
-    def _take(self, stay: Life, spot: Spot, one: Taken) -> None:
+    def _take(self, stay: Life, spot: Spot, taken: Taken) -> None:
         """Starts work on a partition after its recorded offset, unless it has this epoch or gives it back."""
         holding = self.holds.get(spot)
-        if (holding is not None and holding.epoch >= one.epoch) or self._given.get(spot) == one.epoch:
+        if (holding is not None and holding.epoch >= taken.epoch) or self._given.get(spot) == taken.epoch:
             return
         if holding is not None:
             self._release(stay, spot)
-        place = self.storm.place(*spot, one.epoch)
-        position = None if one.offset is None else ids.parse_position(one.offset)
-        note = None if one.note is None else b64decode(one.note)
+        place = self.storm.place(*spot, taken.epoch)
+        position = None if taken.offset is None else ids.parse_position(taken.offset)
+        note = None if taken.note is None else b64decode(taken.note)
         number = 0 if position is None else position[0] - FIRST
-        self.holds[spot] = Holding(place, one.epoch, number + 1)
-        self.storm.history.takes(stay, place, one.epoch, position, one.came, note)
+        self.holds[spot] = Holding(place, taken.epoch, number + 1)
+        self.storm.history.takes(stay, place, taken.epoch, position, taken.came, note)
 
     def _give_back(self, stay: Life, spot: Spot, holding: Holding | None = None) -> None:
-        """Stops work on a partition, and reports that with the next heartbeat."""
+        """Stops work on a partition, and reports that with the next heartbeat, which is often sent at once.
+
+        Does nothing if it holds the partition no more, or not as ``holding``.
+        """
         present = self.holds.get(spot)
         if present is None or (holding is not None and present is not holding) or self.stay is not stay:
             return
@@ -315,6 +333,7 @@ class Member(Process):
             self._heart()
 
     def _release(self, stay: Life, spot: Spot) -> None:
+        """Stops work on a partition."""
         stay.holds.pop(self.holds.pop(spot).place, None)
 
     # Work
@@ -343,9 +362,9 @@ class Member(Process):
                 self._give_back(stay, spot, holding)
 
     async def _commit(self, stay: Life, spot: Spot, epoch: int, number: int) -> None:
-        """Commits a position, sometimes an older one under a condition.
+        """Commits a position, sometimes an older one under a condition, sometimes with a note.
 
-        Gives up after three attempts without an answer.
+        Gives up after three attempts without an answer, and when the member may not commit any more.
         """
         rng, member, (name, part) = self.world.rng, self._id, spot
         change = OffsetChange(part, position_of(number))
@@ -416,6 +435,7 @@ class Request:
             self.answer.set_exception(error)
 
     def give_up(self) -> None:
+        """Fails the answer with NoAnswerError, unless it has come."""
         if not self.answer.done():
             self.answer.set_exception(NoAnswerError())
 

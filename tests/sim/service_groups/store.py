@@ -92,7 +92,10 @@ class GroupStore:
     # Calls
 
     async def _call(self, effect: Callable[[], T]) -> T:
-        """Carries out an effect at the store, at an instant between question and answer."""
+        """Carries out an effect at the store, at an instant between question and answer.
+
+        By chance the process stops before that, or the call fails without effect.
+        """
         stored, world, process = self._stored, self._world, self._process
         rng, faults = world.rng, stored.faults
         if faults.hesitant and rng.random() < faults.hesitant:
@@ -117,6 +120,8 @@ class GroupStore:
         self, register: Register, version: int, change: Callable[[Any], Any], after: Callable[[Any, Any], None]
     ) -> int | None:
         """Changes a register. Returns its new version, or None if refused.
+
+        Repeats the transaction while it gets no answer.
 
         Raises:
             StoreUnavailable: The outcome is unknown.
@@ -190,7 +195,10 @@ class GroupStore:
     # Sessions
 
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        """Stamps a member's session and returns the stamp. If the store's clock is ahead, it waits until then."""
+        """Stamps a member's session and returns the stamp, once a quorum has it.
+
+        Raises StoreUnavailable if that takes longer than WRITE_DEADLINE.
+        """
         seen, stored, world = self.claim_now(), self._stored, self._world
         self._count("writes", lambda _: 60, None)
         stored_at = await self._call(lambda: stored.stamp(member, seen))

@@ -142,11 +142,13 @@ class Register:
         return applied or self.version == proposal.token
 
     def _resolve_pending(self) -> None:
+        """Ends some of the pending transactions, at random."""
         for proposal in list(self._pending):
             if self._stored.world.rng.random() < 0.6:
                 self._apply_pending(proposal)
 
     def _apply_pending(self, proposal: Proposal) -> None:
+        """Applies a pending transaction, or discards it at random. Does nothing if it is pending no more."""
         if proposal in self._pending:
             self._pending.remove(proposal)
             if self._stored.world.rng.random() < 0.7:

@@ -142,8 +142,8 @@ class Storm:
             self._replace,
             *[self._change_queue] * 2,
             self._change_rights,
-            self._record,
-            self._stop,
+            self._record_offset,
+            self._stop_all_members,
         )
         return [self.rng.choice(kinds) for _ in range(self.rng.choice((0, 2, 4, 8)))]
 
@@ -184,6 +184,7 @@ class Storm:
         return self.history
 
     def end(self) -> None:
+        """Ends the lives of all processes and members, and closes what has not begun."""
         for web in self.webs:
             web.process.life += 1
         for member in self.members:
@@ -212,6 +213,7 @@ class Storm:
         (process.pause if self.stored.linear else process.stand)(self.rng.choice((0.7, 3.0, 7.0)))
 
     def _crash_member(self) -> None:
+        """Crashes a member. Most come back after a while."""
         member = self.rng.choice(self.members)
         member.crash()
         if self.rng.random() < 0.7:
@@ -240,12 +242,13 @@ class Storm:
             self._restart_later(member)
 
     def _drain(self) -> None:
+        """Lets a member drain: it leaves when it has given everything back, and comes back later."""
         member = self.rng.choice(self.members)
         member.draining = True
         self._restart_later(member)
 
     def _replace(self) -> None:
-        """Starts another machine with the same instance name."""
+        """Starts another machine with the request of a member. A member with an instance name ends soon afterwards."""
         former = self.rng.choice(self.members)
         member = Member(self, former.request, former.habits)
         self.members.append(member)
@@ -280,7 +283,7 @@ class Storm:
             self.create(name)
 
     def _change_rights(self) -> None:
-        """Revokes, narrows or restores a key. A revoked key comes back after a while."""
+        """Revokes, narrows or restores any key but the first. A revoked key comes back after a while."""
         rng = self.rng
         key = rng.choice(list(self.present)[1:])
         now = rng.choice((None, NARROW, OWNER))
@@ -295,20 +298,22 @@ class Storm:
         for life in self.history.lives:
             life.excused = life.excused or life.credential.id == key
 
-    def _record(self) -> None:
+    def _record_offset(self) -> None:
+        """Records an offset outside any membership, at a random process."""
         rng, web, name = self.rng, self.rng.choice(self.webs), self.rng.choice(list(self.stored.queues) or ["a"])
         change = OffsetChange(rng.choice((1, 2)), position_of(rng.choice((1, 50))))
         web.run(web.record(name, ANYBODY, [change]), lambda _value, _error: None)
 
-    def _stop(self) -> None:
+    def _stop_all_members(self) -> None:
         """Lets all members leave for a while, in which others commit and delete offsets."""
         for member in self.members:
             member.wanted = False
             self._restart_later(member)
-        for deed in (self._record, self._forget, self._forget):
+        for deed in (self._record_offset, self._forget_offsets, self._forget_offsets):
             self.world.at(self.rng.random() * 3, deed)
 
-    def _forget(self) -> None:
+    def _forget_offsets(self) -> None:
+        """Deletes the group's offsets, of one queue or of all, at a random process."""
         rng, web = self.rng, self.rng.choice(self.webs)
         name = rng.choice(list(self.stored.queues) or ["a"])
         call: Any = web.forget(name, ANYBODY)
@@ -378,6 +383,7 @@ def histories() -> Iterator[None]:
 
 
 def played(seed: int, kind: type[Storm] = Storm) -> History:
+    """Runs one history of a kind."""
     history = kind(seed).run()
     Process.present = None
     return history

@@ -127,6 +127,7 @@ async def as_first_read(one: GroupStore, queue: Queue, group: str, notes: Contai
 
 
 def twice_in_an_epoch(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+    """Gives partitions without an owner to their targets although they were owned under this epoch."""
     epoch = state.head.epoch
     result = hand_over(state, uid, rows, given_back)
     owners = {row.partition: row for row in result.owners}
@@ -208,6 +209,7 @@ def without_slack(one: GroupDraft, state: GroupState, now: int, slack: int, seen
 
 
 async def seen_somewhere(one: GroupStore, application: str, name: str, member: int, session: int) -> int:
+    """Does not wait until a quorum of replicas has the stamp."""
     seen = one.claim_now()
     await one._call(lambda: one._stored.stamp(member, seen))
     return seen

@@ -56,25 +56,25 @@ class FailingReader(QueueyStreamReader):
         self._faults = faults
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """May fail when it has an answer."""
+        """Returns the end, or fails when it is known."""
         end = super().latestOffset(start, limit)
         self._meet("latestOffset")
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """May fail if it returns tasks."""
+        """Returns the tasks, or fails if there are any."""
         tasks = super().partitions(start, end)
         if tasks:
             self._meet("partitions")
         return tasks
 
     def commit(self, end: dict[str, Any]) -> None:
-        """May fail when it has committed."""
+        """Commits, and may fail afterwards."""
         super().commit(end)
         self._meet("commit")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """May fail, or be killed, when it has given some rows."""
+        """Yields the rows. May fail, or kill its process at the first attempt, after each batch."""
         task = TaskContext.get()
         for batch in super().read(partition):
             yield batch
@@ -84,6 +84,7 @@ class FailingReader(QueueyStreamReader):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _meet(self, point: str) -> None:
+        """Fails at this point, or kills Spark, if the test has requested that. Each request counts once."""
         place = self._faults / point
         taken = place.with_suffix(f".{os.getpid()}")
         try:

@@ -84,7 +84,7 @@ class Query:
         return list(self.reader.partitions(json.loads(self._start_of(self.done)), json.loads(self.ends[self.done])))
 
     def run(self) -> list[Row]:
-        """Runs the begun batch; returns its rows."""
+        """Runs the begun batch, and commits the one before it; returns its rows."""
         rows: list[Row] = []
         for task in self.tasks():
             copy = pickle.loads(pickle.dumps(self.reader))

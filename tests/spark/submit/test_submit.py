@@ -75,7 +75,7 @@ class Cluster:
 
 
 def run(command: list[str], home: Path, environ: Mapping[str, str]) -> str:
-    """Runs a program in a directory; returns its output."""
+    """Runs a program in a directory, which must succeed; returns its output."""
     done = subprocess.run(
         command, cwd=home, env=dict(environ), capture_output=True, text=True, timeout=clusters.PATIENCE, check=False
     )

@@ -37,7 +37,7 @@ class Later(Ledger):
         return await self._inner.entry(work, piece)
 
     async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
-        """Enters, and may lose the answer."""
+        """Enters a value. While ``losing`` is set, the answer is lost: it raises StoreUnavailable afterwards."""
         entry = await self._inner.enter(work, piece, value, expected=expected, **named)
         if self.losing:
             raise StoreUnavailable("away", outcome="unknown")

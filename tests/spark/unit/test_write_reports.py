@@ -31,7 +31,7 @@ class Forgetful(Ledger):
         return self.kept.pop(work, None) if self.forgets else self.kept.get(work)
 
     async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
-        """Sets an entry, as the contract says."""
+        """Sets an entry if the present one is the expected one. Returns the entry that is kept."""
         assert piece == 0
         present = self.kept.get(work)
         if present is None and expected is not None:

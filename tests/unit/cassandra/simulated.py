@@ -103,6 +103,7 @@ class FaultlessDriver(Driver):
         self.world.run(self.world.now + seconds)
 
     def ended(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a call to its end while the world's time advances. Returns its result, or raises its error."""
         ends: list[tuple[Any, Any]] = []
         self.calls.begin(work, lambda *end: ends.append(end))
         until = self.world.now + LONGEST_CALL

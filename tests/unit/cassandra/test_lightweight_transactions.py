@@ -64,6 +64,7 @@ class Changing:
         self.driver.loop.later = self._pause  # type: ignore[method-assign]
 
     def _fail(self, _request: object) -> StoreUnavailable | None:
+        """Lets time pass for an answer, and returns its error, or None after the last one."""
         self.driver.advance(self.seconds)
         if not self.errors:
             return None

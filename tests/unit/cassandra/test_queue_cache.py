@@ -66,6 +66,7 @@ class Cached:
         return self.driver.ended(self.rows.cover(row, ttls, size, given=given))
 
     def slow(self, seconds: float, times: int = 1000) -> None:
+        """Lets the next requests take this long."""
         delays = [seconds] * times
 
         def pass_by(_request: object) -> None:

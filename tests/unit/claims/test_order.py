@@ -62,7 +62,7 @@ class Partition:
         return EntryDraft(self.state, self.now, TIMING, None, self.waiting)
 
     def give(self, draft: EntryDraft, *polls: Poll, among: Sequence[int] | None = None) -> list[list[int]]:
-        """Delivers; returns which messages each poll gets."""
+        """Delivers messages to polls, and returns which each poll gets."""
         readable = [message for message in self.messages if among is None or message.ticks in among]
         draft.deliver(polls, readable, readable)
         return [numbers(poll.given) for poll in polls]

@@ -39,12 +39,14 @@ def receipt(number: int, entry: int = 0) -> ClaimReceipt:
 
 
 def apply(state: State, draft: EntryDraft) -> Entry:
+    """Applies the entry of a draft to the state, after it was encoded and decoded, and returns it."""
     entry = decode_entry(encode_entry(draft.entry(7)))
     state.apply(state.number + 1, entry)
     return entry
 
 
 def claim(state: State, *numbers: int, now: int = NOW, ttl: float = 30.0) -> int:
+    """Claims exactly these messages, and returns the number of the entry."""
     draft = EntryDraft(state, now, TIMING)
     poll = Poll(1000, ttl, 1 << 20)
     draft.deliver([poll], [message(number) for number in numbers], [message(number) for number in numbers])
@@ -84,6 +86,7 @@ class Run:
         self.now = NOW
 
     def do(self, step: tuple[str, list[int], int]) -> None:
+        """Does a step on the state and on the model, and compares them."""
         what, numbers, extra = step
         if what == "wait":
             self.now += extra * 700
@@ -151,6 +154,7 @@ class Run:
             claim[2] = max(claim[2], self.now + 1000 * extra)
 
     def compare(self) -> None:
+        """Compares the claims and finished messages of the state with the model's, also after encoding."""
         state, model = self.state, self.model
         assert state.number == model.number
         kept = {place[0]: [one.number, one.deliveries, one.expires] for place, one in state.outstanding.items()}

@@ -50,14 +50,14 @@ class LivingGroup:
     def add(
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
     ) -> int:
-        """Joins; returns the number of the member."""
+        """Joins a member, and returns its number."""
         request = JoinRequest((), patterns, credential, instance, grace=grace)
         return self.change(lambda draft: draft.join(request, b"digest").number)
 
     def enter(
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
     ) -> int:
-        """Joins, sends a first heartbeat, and plans when that is due."""
+        """Joins a member, sends its first heartbeat, and plans when that is due. Returns its number."""
         number = self.add(patterns, credential, instance, grace)
         self.change(lambda draft: draft.make_present(number))
         self.rest()

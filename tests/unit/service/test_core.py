@@ -263,7 +263,7 @@ class ScriptedLoop:
         self.timers.append((self.now + delay, partial(call, *args)))
 
     def turn(self, late: float = 0.0) -> None:
-        """Makes the due call, perhaps late."""
+        """Moves the time to the last timer that was set, or later, and makes its call."""
         due, call = self.timers.pop()
         self.now = due + late
         call()

@@ -42,6 +42,8 @@ Ask = Callable[..., Options]
 
 @pytest.fixture
 def ask() -> Ask:
+    """Returns a function that runs a command with arguments, and returns the options that it was given."""
+
     @with_fields(Options)
     def command(prefix: str, fields: dict[str, Any]) -> None:
         made.append(Options(**fields))

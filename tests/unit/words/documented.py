@@ -90,7 +90,7 @@ class Source:
         return targets
 
     def above(self, dots: int) -> Sequence[str]:
-        """Returns the parts of the package that so many leading dots stand for."""
+        """Returns the parts of the package that a number of leading dots stands for."""
         return self.package[: len(self.package) + 1 - dots] if dots else ()
 
     def target(self, name: str, line: int) -> object:

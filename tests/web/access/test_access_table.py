@@ -147,36 +147,39 @@ class Scene:
         self.callers = dict(zip(COLUMNS, map(self._caller, COLUMNS), strict=True))
 
     def _caller(self, column: str) -> Caller:
-        credential = None if column == "anonymous" else self._credential(column)
+        credential = None if column == "anonymous" else self._make_credential(column)
         return Caller(self._app, credential, "")
 
-    def _credential(self, column: str) -> str:
+    def _make_credential(self, column: str) -> str:
+        """Makes the credential of a kind of caller, and returns its header."""
         owner, other, queue = self.names.owner, self.names.other, self.names.queue
         verbs = tuple(verb for verb in VERBS if verb in column.split(", "))
         if verbs:
             # A pattern with the prefix of the name, as limited keys have it, which matches only this queue.
-            return self._key(owner, scope=Scope(verbs, ("-nothing-*", queue)))
+            return self._add_key(owner, scope=Scope(verbs, ("-nothing-*", queue)))
         kinds: dict[str, Callable[[], str]] = {
-            "owner": lambda: self._key(owner),
-            "expired": lambda: self._key(owner, expires=time.time() - 1),
-            "other queues": lambda: self._key(owner, scope=Scope(VERBS, (self.elsewhere,))),
-            "other application": lambda: self._key(other),
-            "app:": lambda: self._key(other + ".p"),
-            "app:…=read": lambda: self._key(other + ".r"),
-            "app:…=delete": lambda: self._key(other + ".d"),
-            "operator": lambda: self._key(OPERATORS),
-            "bid:": lambda: self._token(f"bid:{self._mail}"),
-            "pattern user": lambda: self._token(f"user:{self.names.user}", queue),
-            "another user": lambda: self._token(f"user:{self.names.another}", self.names.elsewhere),
+            "owner": lambda: self._add_key(owner),
+            "expired": lambda: self._add_key(owner, expires=time.time() - 1),
+            "other queues": lambda: self._add_key(owner, scope=Scope(VERBS, (self.elsewhere,))),
+            "other application": lambda: self._add_key(other),
+            "app:": lambda: self._add_key(other + ".p"),
+            "app:…=read": lambda: self._add_key(other + ".r"),
+            "app:…=delete": lambda: self._add_key(other + ".d"),
+            "operator": lambda: self._add_key(OPERATORS),
+            "bid:": lambda: self._add_token(f"bid:{self._mail}"),
+            "pattern user": lambda: self._add_token(f"user:{self.names.user}", queue),
+            "another user": lambda: self._add_token(f"user:{self.names.another}", self.names.elsewhere),
         }
         return kinds[column.strip("`")]()
 
-    def _key(self, application: str, *, expires: float | None = None, scope: Scope | None = None) -> str:
+    def _add_key(self, application: str, *, expires: float | None = None, scope: Scope | None = None) -> str:
+        """Adds a key to an application, and returns its header."""
         secret = f"key{next(NUMBERS)}"
         bridge.run(self._store.applications.add_key(application, digest_of(secret), expires=expires, scope=scope))
         return f"Application {secret}"
 
-    def _token(self, name: str, queue: str | None = None) -> str:
+    def _add_token(self, name: str, queue: str | None = None) -> str:
+        """Makes a token known, perhaps with grants for a queue, and returns its header."""
         token = f"token{next(NUMBERS)}"
         verbs: frozenset[Verb] = frozenset({"read", "delete"})
         grants = () if queue is None else (Grant(self.names.owner, verbs, queue),)
@@ -191,10 +194,11 @@ class Scene:
         queue, _ = bridge.run(self._store.catalogue.create_queue(self.names.owner, self.names.queue, spec))
         position = bridge.run(self._store.messages.append(queue, [NewMessage(SECRET, 1, 3600)]))[0]
         bridge.run(self._store.offsets.set_offsets(queue, "g", [OffsetChange(1, position)]))
-        self._consume(queue.name)
+        self._join_as_consumer(queue.name)
         return queue
 
-    def _consume(self, queue: str) -> None:
+    def _join_as_consumer(self, queue: str) -> None:
+        """Lets a consumer join a new group and take the whole queue."""
         self._group = f"group{next(NUMBERS)}"
         consumer = self.callers["`app:`" if self._principals else "owner"]
         path = f"/v1/{quote(self.names.owner, safe='')}/_groups/{self._group}/members"
@@ -202,6 +206,7 @@ class Scene:
         assert consumer.send_json("POST", f"{path}/{joined}", {"wait": 1}).json["take"].keys() == {queue}
 
     def request(self, route: str, caller: Caller) -> Reply:
+        """Makes the request of a route with the scene's names, and a body or query if the route needs one."""
         method, path = route.split(" ")
         group = self._group if "_groups" in route else "g"
         parts = {

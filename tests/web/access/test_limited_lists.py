@@ -25,7 +25,7 @@ NUMBERS = itertools.count()
 
 
 def limited(app: App, store: Store, *patterns: str) -> Caller:
-    """A caller with a key for the sizes of matching queues only."""
+    """Returns a caller with a key for the sizes of matching queues only."""
     secret = f"limited{next(NUMBERS)}"
     bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns)))
     return Caller(app, f"Application {secret}")

@@ -292,6 +292,7 @@ def test_the_table_of_options(owner: Caller, store: Store, row: Row) -> None:
 
 
 def fields(schema: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+    """Yields the names of all properties of a schema, also those of nested ones."""
     schema = known[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
     for subschema in [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]:
         yield from fields(subschema, known)

@@ -26,7 +26,7 @@ ROUTES = sorted({operation.path for operation in OPERATIONS if "{app}" in operat
 
 
 def ask(app: App, *requests: Request) -> list[Reply]:
-    """Sends a request to an application that allows one origin."""
+    """Sends requests to an application that allows one origin; returns the answers."""
 
     async def work(gateway: Gateway) -> list[Reply]:
         return [await request.to(gateway) for request in requests]

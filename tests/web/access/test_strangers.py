@@ -72,16 +72,16 @@ class Scene:
         return RequestFrom("GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}")])
 
     def signed(self, by: Sqs, body: bytes = b"{}") -> RequestFrom:
-        return _sent(by.signed(body, LISTING))
+        return _make_request(by.signed(body, LISTING))
 
     def link(self, by: Sqs, seconds: int = 60) -> RequestFrom:
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
             return SigV4QueryAuth(*known, expires=seconds)
 
-        return _sent(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
+        return _make_request(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
 
     def revoke(self) -> RequestFrom:
-        """A request with a key that was valid and is now revoked; only its path is read."""
+        """Revokes a key if it is valid. Returns a request with it, of which only the path is read."""
         if (key := bridge.run(self.store.applications.find_key(digest_of("lost")))) is not None:
             bridge.run(self.store.applications.revoke_key("queuey", key.id))
             self.later += 60.0
@@ -100,7 +100,7 @@ class Scene:
         )
 
 
-def _sent(request: AWSRequest) -> RequestFrom:
+def _make_request(request: AWSRequest) -> RequestFrom:
     parts = urlsplit(request.url)
     headers = [(name.lower(), str(value)) for name, value in request.headers.items()]
     if request.body and all(name != "content-length" for name, _ in headers):

@@ -52,11 +52,13 @@ class Scene:
         self.taken: list[Counter[str]] = [Counter(), Counter(), Counter()]
 
     def enter(self, tenant: str, size: int) -> None:
+        """Starts work of a tenant that waits for a share of two or three quotas."""
         weights = (1, size, size % 2)
         needs = [(quota, weight) for quota, weight in zip(self.quotas, weights, strict=True) if weight]
         self.tasks.append(asyncio.create_task(self._work(Turn(tenant, *needs), weights)))
 
     async def _work(self, turn: Turn, weights: tuple[int, ...]) -> None:
+        """Takes its shares once it has a turn, and returns them when the test ends it, even if it is cancelled."""
         await self.gate.wait(turn)
         for taken, weight in zip(self.taken, weights, strict=True):
             taken[turn.tenant] += weight

@@ -143,6 +143,7 @@ def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: s
 
 
 def failing(error: Callable[[], Exception], times: int = 1000) -> Callable[..., Awaitable[None]]:
+    """Returns a method that fails with the error, and after these times with an AssertionError."""
     remaining = [times]
 
     async def call(*_: object, **_options: object) -> None:

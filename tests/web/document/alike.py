@@ -18,6 +18,7 @@ def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def values_in(output: str) -> list[Any]:
+    """Returns the JSON objects and arrays in a text, in order."""
     values, decoder = [], json.JSONDecoder()
     while begins := re.search(r"[{\[]", output):
         try:

@@ -149,6 +149,7 @@ def busy(app: App, work: Callable[[Gateway], Any]) -> None:
 
 
 def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> FailingRequest:
+    """Returns a failing request of a kind, with a credential."""
     _, call, options = KINDS[kind]
     call = (*call[:2], *(list(part) if isinstance(part, list) else part for part in call[2:]))
     request = FailingRequest(*call, fails_at=fails_at, raises=raises, **options)

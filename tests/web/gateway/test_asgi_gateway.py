@@ -174,6 +174,7 @@ def test_headers_that_cannot_be_read_are_refused(run: Run, owner: Caller, name: 
 
 
 def _foreign() -> Request:
+    """Returns a post whose credential has a character beyond ASCII."""
     request = Request(body=b"x")
     request.headers[0] = ("authorization", "Application ü")
     return request
@@ -321,6 +322,7 @@ class LeavingClient(Request):
         return self
 
     def _is_gone(self) -> bool:
+        """Counts a call of the server. Returns whether the client has left, or raises if the server cancels instead."""
         self.calls -= 1
         if self.calls < 0 and self.cancelled:
             raise asyncio.CancelledError

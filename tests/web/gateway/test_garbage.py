@@ -25,6 +25,7 @@ CLAIMS = "/v1/queuey/q/claims"
 
 
 async def sent(gateway: Gateway, method: str, path: str, body: object = None, query: str = "") -> Reply:
+    """Sends a request, which must succeed, and returns the answer."""
     json_type = [] if body is None else [("content-type", "application/json")]
     text = b"" if body is None else json.dumps(body).encode()
     reply = await Request(method, path, text, headers=json_type, query=query).to(gateway)
@@ -41,6 +42,7 @@ async def read(gateway: Gateway) -> None:
 
 
 async def claim(gateway: Gateway, *receipts: str, **asked: object) -> list[str]:
+    """Claims messages, by default one, and acknowledges receipts with it. Returns the receipts."""
     body = {"acknowledge": list(receipts)} if receipts else None
     query = "&".join(f"{name}={value}" for name, value in {"limit": 1, **asked}.items())
     return [each["receipt"] for each in (await sent(gateway, "POST", CLAIMS, body, query)).json["messages"]]
@@ -96,6 +98,7 @@ async def post_nowhere(gateway: Gateway) -> None:
 
 
 async def lose_a_claim(gateway: Gateway) -> None:
+    """Acknowledges a claim that was released and given again, which is refused."""
     await post(gateway)
     [receipt] = await claim(gateway)
     await sent(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})
@@ -105,6 +108,7 @@ async def lose_a_claim(gateway: Gateway) -> None:
 
 
 async def reuse_a_key(gateway: Gateway) -> None:
+    """Posts another body under the same idempotency key, which is refused."""
     key = [("idempotency-key", "k")]
     await Request(body=b"first", headers=key).to(gateway)
     await refused(gateway, 422, body=b"second", headers=key)

@@ -42,6 +42,7 @@ class Claim(Request):
         return asyncio.ensure_future(answer(gateway, self.scope, self.receive, self.send))
 
     async def leave(self, task: asyncio.Task[None]) -> None:
+        """Disconnects, waits for the end, and checks that no message was sent."""
         self._left.set()
         async with asyncio.timeout(TEST_TIMEOUT / 2):
             await task

@@ -28,7 +28,7 @@ MISSING = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
 
 
 def asked(key: str | None, method: str = "GET", path: str = INFO, body: bytes = b"", query: str = "") -> Request:
-    """A request with the given key, or without one."""
+    """Returns a request with the given key, or without one."""
     request = Request(method, path, body, query=query)
     request.headers[0] = ("authorization", f"Application {key}") if key else ("accept", "*/*")
     return request

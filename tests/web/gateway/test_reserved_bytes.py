@@ -68,6 +68,7 @@ def requests(ids: list[str]) -> list[Request]:
 
 
 def _item(body: str | bytes, number: int) -> dict[str, Any]:
+    """Returns an item of a batch: bytes in Base64, and each fifth one with a header that JSON doubles."""
     item: dict[str, Any] = {"body": body, "partition": 1 + number % PARTITIONS}
     if isinstance(body, bytes):
         item |= {"body": b64encode(body).decode(), "encoding": "base64"}

@@ -33,7 +33,7 @@ from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, running, u
 def asked(
     method: str, path: str, body: bytes | list[bytes] = b"", *, key: str | None = KEY, query: str = ""
 ) -> Request:
-    """A request with the given key, or without one."""
+    """Returns a request with the given key, or without one."""
     request = Request(method, path, body, query=query)
     request.headers = [header for header in request.headers if header[0] != "authorization"]
     if key is not None:
@@ -364,6 +364,7 @@ class ThreadedApplication(Stub):
         return {"POST": View(self.use, asks=True)}
 
     async def use(self, request: Asked, _match: Match) -> Response:
+        """Works in threads at once and later, and spawns a task between, which outlives the request."""
         await self.work(f"{request.query} at once")
         self.tasks.append(self.core.spawn(self.read_more(request)))
         await asyncio.sleep(0.01)
@@ -371,6 +372,7 @@ class ThreadedApplication(Stub):
         return text_response("done")
 
     async def read_more(self, request: Asked) -> None:
+        """Works in threads, waits for the test, and works again. The request must not be blocked."""
         await self.work("task")
         assert not request.blocked
         await asyncio.wait_for(self.go.wait(), TEST_TIMEOUT)

@@ -43,6 +43,7 @@ class Member:
         self.owned: dict[str, dict[str, int]] = {}
 
     def send_heartbeat(self, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401 - of the request
+        """Sends a heartbeat with what the member owns, and adds what it takes."""
         path = f"_groups/{self.group}/members/{self.id}"
         reply = (caller or self.caller).send_json("POST", path, {"owned": self.owned, **fields})
         for queue, taken in (reply.json.get("take", {}) if reply.status == 200 else {}).items():
@@ -57,6 +58,7 @@ class Member:
 
 
 def limited(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
+    """Returns a caller with a key of the application that is limited to these verbs and queues."""
     secret = f"key{next(NUMBERS)}"
     bridge.run(
         store.applications.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))

@@ -78,6 +78,7 @@ class Outcome(NamedTuple):
 
 
 async def echo(head: Head, exchange: Connection) -> None:
+    """Answers with the method, target and body of the request, or with 400 if the body breaks off."""
     body = b""
     while head.length != 0:
         message = await exchange.receive()
@@ -118,7 +119,7 @@ class FakeConnection:
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
 
     async def give(self, data: bytes) -> None:
-        """Delivers bytes, as many at a time as a loop would."""
+        """Delivers bytes, as many at a time as a loop would, and waits until each piece is worked on."""
         size = len(self.all.buffer)
         for start in range(0, len(data), size):
             piece = data[start : start + size]
@@ -151,7 +152,7 @@ async def settle() -> None:
 
 
 async def outcome(pieces: Sequence[bytes], *, end: bool = False) -> Outcome:
-    """Sends bytes to a new connection, and parses what it sends back.
+    """Sends bytes to a new connection, and parses what it sends back. The connection must end when it is lost.
 
     Args:
         pieces: Pieces of the stream, in order.

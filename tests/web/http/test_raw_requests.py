@@ -308,6 +308,7 @@ def test_half_closed() -> None:
 
 
 def _spoil(rng: random.Random, data: bytes) -> bytes:
+    """Changes, deletes, inserts or repeats bytes at one or several places."""
     damaged = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):
         index = rng.randrange(len(damaged) + 1)
@@ -323,7 +324,8 @@ def _spoil(rng: random.Random, data: bytes) -> bytes:
     return bytes(damaged)
 
 
-def _spoiled(seed: int, count: int) -> None:
+def _play_spoiled(seed: int, count: int) -> None:
+    """Sends spoiled streams, cut at a place. Each must be answered with an expected status or not at all."""
     rng = random.Random(seed)
     streams = [data for data, _ in GOOD.values()] + [data for data, _ in LAST.values()] + [*BAD.values()]
     streams = [data for data in streams if len(data) <= LONGEST_CUT]
@@ -340,14 +342,14 @@ def _spoiled(seed: int, count: int) -> None:
 
 def test_spoiled_streams() -> None:
     """No stream causes a crash, a hang, or a task that stays."""
-    _spoiled(1, MUTATED)
+    _play_spoiled(1, MUTATED)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_spoiled_streams() -> None:
     """The same holds for a hundred thousand random streams."""
-    _spoiled(random.SystemRandom().randrange(1 << 32), MUTATED_SLOWLY)
+    _play_spoiled(random.SystemRandom().randrange(1 << 32), MUTATED_SLOWLY)
 
 
 def _ways(data: bytes) -> list[list[bytes]]:

@@ -85,14 +85,14 @@ def batch(body: bytes) -> object:
     return read_batch(body, LIMITS, QUEUE, blank_request())
 
 
-def _sent(body: bytes) -> Request:
+def _make_request(body: bytes) -> Request:
     request = blank_request(content_type="application/json")
     request.body = body
     return request
 
 
 def item(body: bytes) -> object:
-    return rqms._draft(_sent(body), "x")
+    return rqms._draft(_make_request(body), "x")
 
 
 def ticket(body: bytes) -> object:
@@ -100,11 +100,11 @@ def ticket(body: bytes) -> object:
 
 
 def ids(body: bytes) -> object:
-    return requests.read_ids(_sent(body), LIMITS)
+    return requests.read_ids(_make_request(body), LIMITS)
 
 
 def message(body: bytes) -> object:
-    return requests.read_message(_sent(body), LIMITS)
+    return requests.read_message(_make_request(body), LIMITS)
 
 
 def many(piece: bytes, size: int) -> bytes:

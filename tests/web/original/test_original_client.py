@@ -34,7 +34,7 @@ class OriginalClient:
         data: str | dict[str, Any] | list[str] = "",
         headers: dict[str, str] | None = None,
     ) -> Reply:
-        """POST: text as it is, a dict as a form, a list as a batch without the caller's headers."""
+        """Sends a POST: text as it is, a dict as a form, a list as a batch without the caller's headers."""
         if isinstance(data, list):
             messages = json.dumps({"messages": [{"body": item, "ttl": 259200} for item in data]})
             return self._send("POST", url, params, messages, {"content-type": "application/json"})

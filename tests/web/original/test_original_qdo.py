@@ -25,6 +25,10 @@ class OriginalWorker:
         self.status: dict[str, tuple[int, str]] = {}
 
     def start(self) -> list[str]:
+        """Creates its own queues, and reads the status messages.
+
+        Returns the names of all partitions of the other queues.
+        """
         assert self.client.caller("HEAD", "/__heartbeat__").status == 200
         listed = self.client.get(params={"details": True}).json["queues"]
         names = [q["queue_name"] for q in listed]

@@ -103,6 +103,7 @@ class Reader(Request):
 
 @asynccontextmanager
 async def reading(gateway: Gateway, reader: Reader) -> AsyncIterator[Reader]:
+    """Starts a reader, and waits for the begin of its stream. Disconnects it after the block, and waits for the end."""
     task = asyncio.create_task(answer(gateway, reader.scope, reader.receive, reader.send))
     await until(lambda: bool(reader.response) or task.done())
     yield reader
@@ -387,6 +388,7 @@ def with_users(store: Store, tokens: Tokens) -> App:
 
 
 def user(tokens: Tokens, name: str, *queues: str, ends: float | None = None) -> Callable[..., Reader]:
+    """Makes a user with these queues known, and returns a function that makes readers with the user's token."""
     grants = tuple(Grant("queuey", READ, queue) for queue in queues)
     tokens.known[name] = Identity(frozenset({f"queuey {name}"}), grants, "users of queuey", ends)
 

@@ -72,6 +72,7 @@ class Issuer:
         return json.dumps({"keys": [*own, *self.further]}).encode()
 
     def jwk(self, name: str) -> dict[str, Any]:
+        """Returns the public key with this name as a JWK."""
         kind, key = self.keys[name]
         public = get_default_algorithms()[kind].to_jwk(key.public_key(), as_dict=True)
         return {**public, "kid": name, "use": "sig", "alg": kind}
@@ -104,6 +105,7 @@ class Issuer:
         return self.signed_text(f"{encoded(header)}.{encoded(payload)}", name)
 
     def signed_text(self, text: str, name: str = "first") -> str:
+        """Returns a text with its signature by a key, as a token."""
         kind, private = self.keys[name]
         signature = get_default_algorithms()[kind].sign(text.encode(), private)
         return f"{text}.{encoded(signature)}"

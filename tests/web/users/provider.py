@@ -89,6 +89,7 @@ class OpenIdProvider(KeyServer):
         return 404, {}, b""
 
     def _authorize(self, query: dict[str, str]) -> Answer:
+        """Checks the request for a login, and goes back with a code, or with an error if the visitor cancels."""
         usual = {"response_type": "code", "client_id": self._client, "code_challenge_method": "S256", "theme": "dark"}
         if not usual.items() <= query.items() or "openid" not in query["scope"].split():
             return 400, {}, b"bad request"
@@ -103,9 +104,9 @@ class OpenIdProvider(KeyServer):
         return 302, {"Location": back}, b""
 
     def _token(self, form: dict[str, str], authorization: str | None) -> Answer:
-        """Returns an ID token for a code, once."""
+        """Returns an ID token for a code, once; an error for another client, code, address or verifier."""
         self.exchanged.append(form)
-        if not self._knows(form, authorization):
+        if not self._is_client(form, authorization):
             return _error("invalid_client", 401)
         login = self._codes.pop(form["code"], None)
         if login is None or form["grant_type"] != "authorization_code" or form["redirect_uri"] != login["redirect_uri"]:
@@ -117,7 +118,8 @@ class OpenIdProvider(KeyServer):
         token = self.issuer.token(self.user, headers=self.headers, **claims)
         return 200, {}, json.dumps({"access_token": "x", "token_type": "Bearer", "id_token": token}).encode()
 
-    def _knows(self, form: dict[str, str], authorization: str | None) -> bool:
+    def _is_client(self, form: dict[str, str], authorization: str | None) -> bool:
+        """Returns whether the form or the header has exactly the credentials of the registered client."""
         if self._secret is None:
             return authorization is None and form.get("client_id") == self._client
         expected = urlencode({self._client: self._secret}).replace("=", ":")

@@ -61,7 +61,7 @@ def reader(issuer: Issuer, server: KeyServer, keys: IssuerDocument[KeySet]) -> B
 
 
 def read(reader: Bearer, token: str) -> str:
-    """Returns the user of a token, or the refusal."""
+    """Returns ``let in`` for a valid token, or the code of the refusal."""
     try:
         reader.read(token, time.time())
     except (InvalidToken, IssuerUnavailable) as error:

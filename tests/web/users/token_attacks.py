@@ -29,6 +29,7 @@ def _public(form: PublicFormat, encoding: Encoding) -> Callable[[Issuer], str]:
 
 
 def _by_somebody_else(issuer: Issuer) -> str:
+    """Returns a token that another key has signed under the name of the issuer's."""
     other = Issuer(issuer.name)
     other.keys = {"first": ("ES256", known_key("ES256", 1))}
     return other.token()

@@ -69,6 +69,7 @@ class TreeGroup(Group):
         return self._runner.run(work)
 
     async def opened(self) -> Coordinator:
+        """Opens a coordinator of the group, which is closed with it."""
         coordinator = self.service.coordinator(self.name)
         self.coordinators.append(coordinator)
         await coordinator.open()
@@ -163,7 +164,7 @@ class TreeMember(Member, PartitionListener):
         """Owned partitions, with their epochs."""
         self._former: dict[tuple[Place, int], OwnedPartition] = {}
         self._given_back: dict[Place, asyncio.Event] = {}
-        self._events = SessionEvents(self._record_offset)
+        self._events = SessionEvents(self._handle_event)
         self._session: GroupSession | None = None
         self._life: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -218,12 +219,16 @@ class TreeMember(Member, PartitionListener):
         if await session.run():
             await session.abandon()
 
-    def _record_offset(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
+        """Closes the table of partitions once the session is lost."""
         if event == "lost" and self._session is not None:
             self._session.table.close()
 
     def be_silent(self, seconds: float) -> None:
-        """Lets the servers end its session if it has been silent for too long."""
+        """Counts silence.
+
+        Ends the session at the servers once it has been silent for longer than its session and the slack.
+        """
         self._silent += seconds
         if self._silent > self._session_seconds + self._group.slack and self._session is not None:
             if not self._is_gone and not self._events.lost.is_set():
@@ -238,6 +243,7 @@ class TreeMember(Member, PartitionListener):
         return session
 
     async def _beat(self) -> None:
+        """Joins if it has not yet, lets the group work for a moment, and fails if the member is gone."""
         if self._session is None:
             await self._join()
         self._events.changed.set()
@@ -271,6 +277,7 @@ class TreeMember(Member, PartitionListener):
         return HeartbeatResult({place: self.taken[place] for place in took}, revoked, lost)
 
     async def _drain(self) -> asyncio.Task[None]:
+        """Starts to give everything back, in a task that ends when that is done."""
         assert self._session is not None
         await self._stop()
         return asyncio.create_task(self._session.finish(ALWAYS))
@@ -296,7 +303,7 @@ class TreeMember(Member, PartitionListener):
     async def _commit(
         self, offsets: Mapping[Place, str], epochs: Mapping[Place, int], note: bytes | UnsetType | None
     ) -> AbstractSet[Place]:
-        """Returns the partitions whose commits were refused."""
+        """Commits in the session, or in vain under a former ownership. Returns the partitions that were refused."""
         assert self._session is not None
         refused = set()
         for place, offset in offsets.items():
@@ -317,6 +324,7 @@ class TreeMember(Member, PartitionListener):
         return refused
 
     async def _is_fenced(self, row: OwnedPartition, offset: str) -> bool:
+        """Commits under an ownership directly, and returns whether that was refused."""
         assert row.held is not None
         results = await self.session.commit([(row.held, offset)])
         return results[row.partition] is None

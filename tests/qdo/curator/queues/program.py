@@ -17,7 +17,7 @@ from qdo.curator import TEXT, QueueBuilder
 
 
 def main() -> None:
-    """Consumes; after a lost session it builds the queue again."""
+    """Consumes, and prints the begin and end of each message. After a lost session it builds the queue again."""
     hosts, path, lock_path, session, pause = sys.argv[1:]
     client = KazooClient(hosts, timeout=float(session))
     client.start(60)

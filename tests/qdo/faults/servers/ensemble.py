@@ -72,6 +72,7 @@ class ZooKeeperService:
             inflict(kind, servers(), seconds)
 
     def _leader(self) -> list[ZooKeeperNode]:
+        """Returns the present leader, once the servers agree on one."""
         until = time.monotonic() + LEADER_SECONDS
         while (leader := self._ensemble.leader) is None:
             assert time.monotonic() < until, "the servers agree on no leader"

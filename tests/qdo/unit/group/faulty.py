@@ -69,6 +69,8 @@ class FaultyCoordinator(Coordinator):
         await self.call("open", super().open)
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
+        """Joins with a session whose calls fail as this coordinator decides."""
+
         async def begin() -> Session:
             with replace_in(coordinator, Session, FaultySession):
                 session = await join(member, listen, replace=replace)
@@ -135,6 +137,7 @@ class SimulatedGroup:
         self._paths = GroupPaths("", "group")
 
     async def join(self, member: Member) -> Session:
+        """Joins another member, which does nothing by itself."""
         await self._observer.open()
         session = self.others[member.id] = await self._observer.join(member, lambda _: None)
         return session
@@ -167,7 +170,7 @@ class SimulatedGroup:
         return await self._observer.target()
 
     async def is_right(self, queues: dict[Queue, int]) -> bool:
-        """Returns whether the target is the one to be expected."""
+        """Returns whether the target is the one that a plan of the present members and these queues gives."""
         target = await self.target()
         return target == plan(await self.members(), queues, target, 0.0, 0.0).target
 

@@ -117,7 +117,7 @@ class RecordingListener(PartitionListener):
         return [partitions for notified, partitions in self.notified if notified == what]
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        partitions = self._record_offset("assigned", rows)
+        partitions = self._record_notification("assigned", rows)
         if self.have & partitions:
             self.wrong.append(f"{partitions} assigned twice")
         self.have |= partitions
@@ -129,7 +129,7 @@ class RecordingListener(PartitionListener):
         self.stopped |= set(rows)
 
     async def revoke(self, row: OwnedPartition) -> None:
-        partitions = self._record_offset("revoke", [row])
+        partitions = self._record_notification("revoke", [row])
         if not partitions <= self.have or row not in self.stopped:
             self.wrong.append(f"{partitions} revoked, but not had or not stopped")
         for partition in partitions & self.slow.keys():
@@ -141,7 +141,7 @@ class RecordingListener(PartitionListener):
         self.have -= partitions
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        partitions = self._record_offset("lost", rows)
+        partitions = self._record_notification("lost", rows)
         if not partitions <= self.have or not self.stopped.issuperset(rows):
             self.wrong.append(f"{partitions} lost, but not had or not stopped")
         self.have -= partitions
@@ -156,12 +156,12 @@ class RecordingListener(PartitionListener):
         self.commit_failures.append(error)
 
     def suspended(self) -> None:
-        self._record_offset("suspended", ())
+        self._record_notification("suspended", ())
 
     def resumed(self) -> None:
-        self._record_offset("resumed", ())
+        self._record_notification("resumed", ())
 
-    def _record_offset(self, what: str, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
+    def _record_notification(self, what: str, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
         partitions = frozenset(row.partition for row in rows)
         self.notified.append((what, partitions))
         return partitions

@@ -142,6 +142,7 @@ class Records(Owned):
         self._added: dict[Partition, str] = {}
 
     def begin(self) -> None:
+        """Begins with a new worker, which has read the recorded offsets."""
         self.offsets = {f"p{each.number}": offset for each, offset in self.records.items()}
         self.rows = {}
         self._added = {}
@@ -158,6 +159,7 @@ class Records(Owned):
             self.records[row.partition] = CommittedOffset(end or self.records[row.partition].id, held=True, note=note)
 
     async def commit_added(self) -> None:
+        """Records the added offsets, unless the worker has died meanwhile."""
         life, offsets = self.life, self._added.copy()
         await asyncio.sleep(0)
         if life == self.life:

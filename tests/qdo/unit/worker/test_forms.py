@@ -137,6 +137,7 @@ def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
 
 
 async def results(handler: Any, count: int = 1, body: object = "x") -> RunResult:  # noqa: ANN401
+    """Runs a handler on messages in its executor, and returns the result."""
     executor: Any = executor_of(handler)
     await executor.open()
     run = MessageRun([message(number, body=body) for number in range(1, count + 1)], 1)
@@ -236,7 +237,7 @@ BODY = {"task": "one", "args": [], "kwargs": {}}
 
 
 def mixed(end: End) -> Any:  # noqa: ANN401
-    """The handler of a program with a plain task, which ends this way, and an async one."""
+    """Returns the handler of a program with a plain task, which ends this way, and an async one."""
     jobs = Jobs("q")
     jobs.task(name="plain")(end)
     jobs.task(name="awaited")(coroutine_function(lambda: None))

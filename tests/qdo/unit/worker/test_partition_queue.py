@@ -210,6 +210,7 @@ def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[st
 def _settle(
     partition_queue: PartitionQueue, run: MessageRun, choice: Random | None, order: dict[str, int], done: set[int]
 ) -> None:
+    """Settles a run after all of its messages, or after a random part of them, and records those as done."""
     handled = len(run.messages) if choice is None else choice.randrange(len(run.messages) + 1)
     done |= {order[one.id] for one in run.messages[:handled]}
     partition_queue.settle(run, handled)

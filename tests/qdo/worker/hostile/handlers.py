@@ -39,7 +39,7 @@ def note(text: str) -> None:
 
 
 def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - the context is not used
-    """Runs in a thread or a process."""
+    """Does what the kind of the body says, in a thread or process: ends its worker, fails, hangs, or is done."""
     kind = _begin(message)
     if kind == "block":
         ctypes.PyDLL(None).usleep(int(_FOR_EVER * 1_000_000))  # in C, with the interpreter: no other thread runs
@@ -52,7 +52,7 @@ def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - the contex
 
 
 async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 - likewise
-    """Runs in a task."""
+    """Does what the kind of the body says, in a task. A hanging task can be cancelled; one that swallows cannot."""
     kind = _begin(message)
     if kind == "block":
         time.sleep(_FOR_EVER)  # noqa: ASYNC251 - blocks the loop on purpose
@@ -74,7 +74,7 @@ async def _leave() -> None:
 
 
 def _begin(message: Message) -> str:
-    """Does the part that is common to all modes."""
+    """Notes the begin. Raises an error, kills the worker or exits if the body's kind says so; else returns the kind."""
     kind = str(message.body).partition(":")[0]
     note(f"begun {message.body}")
     if kind in RAISED:

@@ -18,7 +18,7 @@ IMPORTED = ("qdo.cli.work", "qdo.worker.worker", "qdo.coordination.zookeeper")
 
 
 def supervise(most: int, arguments: list[str]) -> None:
-    """Starts ``qdo`` up to ``most`` times."""
+    """Starts ``qdo`` up to ``most`` times, until it ends by itself. Notes each start and end."""
     for name in IMPORTED:
         importlib.import_module(name)
     for _ in range(most):

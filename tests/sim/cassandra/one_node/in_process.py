@@ -189,11 +189,11 @@ class InProcessDriver(Driver):
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.loop = StoreLoop()
         self.calls = Calls(self.loop, self._deadline)
-        self._thread = threading.Thread(target=self._bring, name="simulated-driver", daemon=True)
+        self._thread = threading.Thread(target=self._bring_answers, name="simulated-driver", daemon=True)
         self._thread.start()
         self._problem_found = verify(self) if keyspace else None
 
-    def _bring(self) -> None:
+    def _bring_answers(self) -> None:
         while (answer := self._answers.get()) is not None:
             answer()
 
@@ -204,7 +204,10 @@ class InProcessDriver(Driver):
         return "the store is closed" if self._ended else self._problem_found
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """Sends a request. The loop's client answers frequent ones in its loop; the others are answered by a thread."""
+        """Sends a request at once. Fails if the driver is closed or the deadline is used up.
+
+        The loop's client answers frequent ones in its loop; the others are answered by a thread.
+        """
         if self._ended:
             done(None, StoreClosed("the store is closed"))
             return
@@ -275,28 +278,32 @@ class InProcessStore(CassandraStore):
         super().__init__(TARGET.url, options, clock, driver=partial(InProcessDriver, cluster=cluster))
         messages: Any = self.messages
         catalogue: Any = self.catalogue
-        messages.read = self._passing_before(messages.read)
-        messages.inspect = self._passing_before(messages.inspect)
-        messages._reader.poll = self._passing_before(messages._reader.poll)
+        messages.read = self._skip_delay_before(messages.read)
+        messages.inspect = self._skip_delay_before(messages.inspect)
+        messages._reader.poll = self._skip_delay_before(messages._reader.poll)
         wait = catalogue._wait_for_others
         catalogue._wait_for_others = lambda: self._leap(wait)
         cluster.stores.append(self)
 
     async def _leap(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Skips the max age of rows."""
+        """Skips the max age of rows. Waits instead if a write is running."""
         if not self._nodes.leap(self._timing.assumed.row_age):
             await wait()
 
-    def _passing_before(self, method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    def _skip_delay_before(self, method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         """Returns a method that skips the read delay before each call."""
 
         async def call(queue: Queue, *slices: Sequence[Slice], **named: bool) -> T:
-            self._let_pass(queue, *chain.from_iterable(slices))
+            self._skip_delay(queue, *chain.from_iterable(slices))
             return await method(queue, *slices, **named)
 
         return call
 
-    def _let_pass(self, queue: Queue, *parts: Slice) -> None:
+    def _skip_delay(self, queue: Queue, *parts: Slice) -> None:
+        """Skips the read delay, unless the queue has its own or it is longer than LONGEST_SKIP.
+
+        For reads ahead it is skipped only ``QUIET`` seconds after the last message.
+        """
         ahead = any(part.ahead for part in parts)
         if queue.read_delay is None or ahead:
             delay = self.read_delay(structs.replace(queue, read_delay=None))

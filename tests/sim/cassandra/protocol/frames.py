@@ -83,7 +83,10 @@ class Sent(NamedTuple):
     serial: str | None = None
 
     def request(self, statements: Mapping[bytes, Statement]) -> Request | Encoded:
-        """Returns the request for the simulated cluster. Rows of an answer are returned as its body."""
+        """Returns the request for the simulated cluster: Encoded, or a Request if it is a conditional or mixed batch.
+
+        Rows of an answer are returned as its body.
+        """
         calls = [(statements[query_id], values) for query_id, values in self.rows]
         first, _ = calls[0]
         if self.serial is not None or any(statement is not first for statement, _ in calls):
@@ -95,7 +98,7 @@ class Sent(NamedTuple):
 
 
 def sent(opcode: int, body: bytes) -> Sent:
-    """Parses the body of an EXECUTE or a BATCH."""
+    """Parses the body of an EXECUTE or an unlogged BATCH of prepared statements."""
     if opcode == EXECUTE:
         query_id, position = _short_bytes_at(body, 0)
         level, flags, _ = struct.unpack_from(">HBH", body, position)

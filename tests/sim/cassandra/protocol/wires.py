@@ -1,9 +1,9 @@
 """Connections to the simulated nodes that carry bytes, for the client on a process's loop.
 
 Bytes travel both ways, in order and with a delay, split anywhere. A node answers requests in any order. The faults are
-the driver's, :class:`.cluster.Weather`. A lost answer never arrives, or arrives after its request was given up, or the
-connection breaks: before the request arrived, after it was carried out, or within its answer. A node that is away
-reads and sends nothing until it is back.
+the driver's, :class:`.cluster.NetworkFaults`. A lost answer never arrives, or arrives after its request was given up,
+or the connection breaks: before the request arrived, after it was carried out, or within its answer. A node that is
+away reads and sends nothing until it is back.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Wire(asyncio.Transport):
                 self._to_node.send(self._transport_time(), bytes(data))
 
     def abort(self) -> None:
-        """Ends the connection. Written bytes may still arrive."""
+        """Ends the connection and notifies the client soon. Written bytes may still arrive; answers are ignored."""
         self._is_aborted = True
         if self._is_open:
             self._is_open = False
@@ -144,7 +144,8 @@ class Wire(asyncio.Transport):
     def _work(self) -> None:
         """Handles the requests that have arrived, once the node is back.
 
-        Only statements of the store may fail in it.
+        By chance a statement of the store fails as forgotten or its answer is lost; a request that prepares is rarely
+        lost.
         """
         if (away := self._time_away()) > 0.0:
             self._world.at(away, self._work)
@@ -200,7 +201,10 @@ class Wire(asyncio.Transport):
             self._answer(stream, RESULT, rows if request.decode else VOID)  # type: ignore[arg-type]
 
     def _answer(self, stream: int, opcode: int, body: bytes, *, often: float = 1.0) -> None:
-        """Sends an answer, unless it is lost. ``often`` is a factor for the probability of that."""
+        """Sends an answer, unless it is lost. ``often`` is a factor for the probability of that.
+
+        A lost one never comes, comes late, or the connection breaks before it or within it.
+        """
         data, rng, cluster = frames.frame(stream, opcode, body), self._world.rng, self._cluster
         if not cluster.happens(often * cluster.network_faults.lost):
             self._send(data)

@@ -70,12 +70,12 @@ def stored(messages: Iterable[Message]) -> list[tuple[Any, ...]]:
     return sorted(map(_stored, messages))
 
 
-def _stored(one: Message) -> tuple[Any, ...]:
-    meta = one.meta or Meta()
-    kind = "json" if meta.json else "text" if isinstance(one.body, str) else "bytes"
-    body = one.body.encode() if isinstance(one.body, str) else one.body
-    expires = (one.expires - ids.EPOCH_TICKS) // 10
-    return one.partition, one.id, body, (meta.content_type, meta.headers, kind), expires
+def _stored(message: Message) -> tuple[Any, ...]:
+    meta = message.meta or Meta()
+    kind = "json" if meta.json else "text" if isinstance(message.body, str) else "bytes"
+    body = message.body.encode() if isinstance(message.body, str) else message.body
+    expires = (message.expires - ids.EPOCH_TICKS) // 10
+    return message.partition, message.id, body, (meta.content_type, meta.headers, kind), expires
 
 
 def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:

@@ -49,7 +49,7 @@ def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: boo
 
 
 def everything(store: Store, queue: Queue) -> list[Message]:
-    """All readable messages of a queue."""
+    """Returns all readable messages of a queue."""
     queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
     return [
         message
@@ -60,7 +60,7 @@ def everything(store: Store, queue: Queue) -> list[Message]:
 
 
 def arrived(kept: Kept, queue: Queue) -> list[Message]:
-    """All messages of a queue, once ids that were reserved ahead have come due."""
+    """Returns all messages of a queue, once ids that were reserved ahead have come due."""
     _, infos = bridge.run(kept.store.messages.inspect(queue))
     newest = [info.newest for info in infos if info.newest is not None]
     if newest:

@@ -30,7 +30,7 @@ BODY = "x" * 500
 
 
 def filled(kept: Kept) -> Kept:
-    """Two queues of two partitions with messages, one of one partition, and one without messages."""
+    """Creates two queues of two partitions with messages, one of one partition, and one without messages."""
     for name, depth in DEPTHS.items():
         queue = kept.queue(name, partitions=1 if name == "narrow" else 2)
         spread = name in {"deep", "shallow"}
@@ -40,7 +40,7 @@ def filled(kept: Kept) -> Kept:
 
 
 def check(found: Totals) -> None:
-    """Compares with the messages posted by :func:`filled`."""
+    """Checks the totals of the queues that :func:`filled` creates."""
     assert (found.queues, found.empty, found.partitions) == (5, 1, 6)
     assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
     assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
@@ -76,7 +76,7 @@ def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
 
 
 def behind(kept: Kept) -> list[str]:
-    """A queue of which a group has read 30 of the 50 messages of partition 1; returns their ids."""
+    """Creates a queue of which a group has read 30 of the 50 messages of partition 1; returns their ids."""
     queue = kept.queue("deep", partitions=2, ttl=1000)
     posted = kept.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(50)])
     kept.queue("other")

@@ -119,7 +119,7 @@ def draw(seed: int) -> History:
         standstills=tuple(standstills),
         walls=tuple(sorted(walls, key=lambda one: one.at)),
         sets=tuple(Step(rng.uniform(0.0, end), rng.uniform(-1.0, 1.0)) for _ in range(3)) if odd == "wrong" else (),
-        weather=tuple(_weather(rng, at, count) for at in _changes(rng, standstills, end)),
+        weather=tuple(_draw_state(rng, at, count) for at in _change_times(rng, standstills, end)),
         writes=tuple(
             Step(max(0.1, near + rng.uniform(-0.9, 0.8)), rng.choice((0.002, rng.uniform(0.0, 0.9))))
             for near in [*(one.at for one in standstills), rng.uniform(0.4, end)]
@@ -129,24 +129,24 @@ def draw(seed: int) -> History:
     )
 
 
-def _changes(some: random.Random, standstills: Sequence[Step], end: float) -> list[float]:
+def _change_times(rng: random.Random, standstills: Sequence[Step], end: float) -> list[float]:
     """Returns when the network changes: with suspends, as when a host is busy, and at any time."""
-    at_any = [some.uniform(0.0, end) for _ in range(some.randint(0, 2))]
-    with_standstills = [one.at + some.uniform(-0.3, 0.3) + one.by * some.choice((0, 1)) for one in standstills]
+    at_any = [rng.uniform(0.0, end) for _ in range(rng.randint(0, 2))]
+    with_standstills = [one.at + rng.uniform(-0.3, 0.3) + one.by * rng.choice((0, 1)) for one in standstills]
     return [0.0, *sorted([*at_any, *with_standstills])]
 
 
-def _weather(some: random.Random, at: float, count: int) -> NetworkState:
+def _draw_state(rng: random.Random, at: float, count: int) -> NetworkState:
     """Returns a fast network, or a slow one: one way or both, some nodes or all."""
     there, back = [QUICK] * count, [QUICK] * count
-    kind = some.choice(("calm", "there", "back", "both"))
+    kind = rng.choice(("calm", "there", "back", "both"))
     if kind != "calm":
-        share = some.choice((0.5, 1.0))
+        share = rng.choice((0.5, 1.0))
         for node in range(count):
-            if some.random() < share:
-                there[node] = some.uniform(0.0, 0.9) if kind in {"there", "both"} else QUICK
-                back[node] = some.uniform(0.0, 1.6) if kind in {"back", "both"} else QUICK
-    return NetworkState(at, tuple(there), tuple(back), some.choice((0.0, 0.0, 0.2)))
+            if rng.random() < share:
+                there[node] = rng.uniform(0.0, 0.9) if kind in {"there", "both"} else QUICK
+                back[node] = rng.uniform(0.0, 1.6) if kind in {"back", "both"} else QUICK
+    return NetworkState(at, tuple(there), tuple(back), rng.choice((0.0, 0.0, 0.2)))
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Outcome:
 class World:
     def __init__(self, history: History) -> None:
         self.history = history
-        self._some = random.Random(history.seed)
+        self._rng = random.Random(history.seed)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.outcome = Outcome()
@@ -235,9 +235,12 @@ class World:
     # Requests
 
     def ask(self, number: int, done: Callable[[Interval], None]) -> None:
-        """Asks a node for its time."""
+        """Asks a node for its time. Some requests are never answered.
+
+        A node on the machine of the process stops with it.
+        """
         weather = [one for one in self.history.weather if one.at <= self.now][-1]
-        rng = self._some
+        rng = self._rng
         if rng.random() < weather.lost:
             return
         sent = self.clock.since_boot()
@@ -252,7 +255,10 @@ class World:
         (self.here if number == self.history.shared else self.at)(arrives, read)
 
     def round(self, then: Callable[[], None] = lambda: None) -> None:
-        """Asks all nodes, after the round that is in flight."""
+        """Asks all nodes, after the round that is in flight, and applies the answers.
+
+        A round ends when all have answered, a little after most have, or after the timeout.
+        """
         if self._asking:
             self._waiting.append(then)
             return
@@ -288,13 +294,14 @@ class World:
     # Uses of the clock
 
     def write(self, takes: float) -> None:
-        """Makes an id, writes, and acknowledges if a check allows it."""
+        """Makes an id, writes, and acknowledges if a check allows it. Does nothing while the clock is not sound."""
         if not self.check.sound():
             return
         ticks, minted = self.clock.both()
         self.here(self.now + takes, lambda: self.arrived(ticks, minted))
 
     def arrived(self, ticks: int, minted: float) -> None:
+        """Ends a write. A light check and the state of the clock decide whether it is acknowledged or refused."""
         arrived = self.clock.boottime()
         # A reader passes the id, at the earliest, W and U after the time that the writer's clock shows now.
         late = -self.of(ticks) - (arrived - minted) - S / 2
@@ -318,7 +325,7 @@ class World:
             self.round(lambda: self.confirm(arrived, tell, good=False))
 
     def light(self, told: Callable[..., None]) -> None:
-        """Asks two nodes, and another for each that is silent."""
+        """Asks two nodes, and another for each that is silent. Tells whether as many as needed agree with the clock."""
         nodes = iter(self.check.fastest)
         left, ended = max(1, self.check.witnesses), False
 
@@ -356,7 +363,7 @@ class World:
             another()
 
     def look(self) -> None:
-        """Chooses a horizon, as a read does."""
+        """Chooses a horizon, as a read does, and again every 0.1 s. Counts how often the clock was not sound."""
         if self.check.sound():
             self.outcome.served += 1
             self.outcome.early.append(self.ahead - S / 2)

@@ -40,6 +40,10 @@ class Partition:
     """Dead rows that one probe may pass; in this model they have no end, as Cassandra returns none for them."""
 
     def add(self, time_bucket: Bucket, position: Position, body: str, expires: int | None = ALIVE) -> None:
+        """Adds a row to a bucket.
+
+        A bucket for ids of any age has rows with metadata; without ``expires`` the row is dead.
+        """
         meta = None if time_bucket.new_ids_only else b"\0"
         value = None if expires is None else body.encode()
         self.time_buckets.setdefault(time_bucket, {})[position] = (
@@ -68,7 +72,10 @@ class Partition:
         return sum(rows_of_it[at][2] is None for at in rows_of_it if probe.lower <= at < probe.upper) > self.most_dead
 
     def gather(self, reader: Rounds) -> Gathered:
-        """Answers a reader's probes until it is done."""
+        """Answers a reader's probes until it is done, and returns what it gathered.
+
+        If a probe is refused, the reader gets None in place of all answers.
+        """
         answers: list[Rows] | None = None
         while True:
             try:
@@ -80,7 +87,10 @@ class Partition:
             answers = None if any(map(self.refuses, probes)) else [self.answer(probe) for probe in probes]
 
     def expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
-        """Returns all live messages between two positions; of two with one id the one that was put."""
+        """Returns the live messages between two positions; of two with one id the one that was put.
+
+        Ids below the low watermark of their bucket are left out.
+        """
         messages: dict[Position, str] = {}
         for time_bucket in sorted(self.time_buckets, key=lambda time_bucket: not time_bucket.new_ids_only):
             for position, (_, body, expires, _) in self.time_buckets[time_bucket].items():

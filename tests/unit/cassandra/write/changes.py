@@ -69,7 +69,10 @@ class Scene:
         )[0]
 
     def call(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
-        """Calls a function in a thread of the store; returns its result."""
+        """Calls a function in a thread of the store while simulated time passes.
+
+        Returns its result, or raises its error.
+        """
         ends: list[Any] = []
 
         begin(self.site.core, self.site.core.in_thread(work), lambda *end: ends.extend(end))
@@ -86,7 +89,7 @@ class Scene:
         return result
 
     def change(self, caller: Caller, fates: Iterator[Fate]) -> str:
-        """Makes a change whose attempts have these fates; returns how it ends."""
+        """Makes a change whose attempts have these fates. Returns its result, outcome or the name of its error."""
         work = caller.prepare(self)
         self._caller, self._fates, self._earlier = caller, fates, caller.before
         try:
@@ -98,6 +101,7 @@ class Scene:
         return "done" if result is None or isinstance(result, tuple | list) else str(result)
 
     def _send_or_not(self, request: Request | Encoded, done: Done) -> None:
+        """Sends a request. Attempts of the caller's change have the next fates, until one is answered."""
         caller = self._caller
         if self.unreadable and self.attempts and request.statement.reads and request.host is None:
             done(None, StoreUnavailable("no node is up"))
@@ -161,7 +165,7 @@ class Caller:
     repeats: bool = True
 
     def rival(self, request: Request) -> Request:
-        """Returns the change of another process, which read the same row."""
+        """Returns the change of another process, which read the same row and writes its own token into it."""
         if self.instead is not None:
             statement, values = self.instead(request.values)
             return Request(statement, values, serial="SERIAL")
@@ -182,12 +186,12 @@ class Caller:
 
 
 def create_queue(scene: Scene) -> Callable[[], Any]:
-    """Creates a queue; returns whether this call did."""
+    """Returns a call that creates a queue and says whether it did."""
     return lambda: f"created {bridge.run(scene.store.catalogue.create_queue(APP, 'other', QueueSpec()))[1]}"
 
 
 def cover(scene: Scene) -> Callable[[], Any]:
-    """Makes a queue's row cover a long message."""
+    """Returns a call that makes a queue's row cover a long message."""
     row, store = scene.run(scene.store._parts.rows.current(scene.queue)), scene.store
     return lambda: (store._driver.calls.run(store._parts.rows.cover(row, (), 10_000)),)
 
@@ -214,7 +218,7 @@ def add_key(scene: Scene) -> Callable[[], Any]:
 
 
 def add_key_again(scene: Scene) -> Callable[[], Any]:
-    """Adds a key that an earlier attempt has left half done."""
+    """Returns a call that adds a key which an earlier attempt has left half done."""
     keys: Any = scene.store.applications
     scene.run(keys._add_entry(APP, DIGEST))
     return add_key(scene)
@@ -241,12 +245,13 @@ def forget_group(scene: Scene) -> Callable[[], Any]:
 
 
 def append_entry(scene: Scene) -> Callable[[], Any]:
-    """Appends to a claim log; returns whether it was applied."""
+    """Returns a call that appends to a claim log and says whether the entry was applied."""
     logs, entry = scene.store.claim_logs, LogEntry(1, b"entry")
     return lambda: f"applied {bridge.run(logs.append_entry(scene.queue, 1, entry))}"
 
 
 def remove_log(scene: Scene) -> Callable[[], Any]:
+    """Appends to a claim log. Returns a call that removes it."""
     scene.call(append_entry(scene))
     logs: Any = scene.store.claim_logs
     return lambda: scene.store._driver.calls.run(logs.remove_logs(scene.queue.qid, 1))
@@ -267,13 +272,13 @@ def clear_name(scene: Scene) -> Callable[[], Any]:
 
 
 def settle_name(scene: Scene) -> Callable[[], Any]:
-    """Forgets the value that was replaced."""
+    """Clears a name. Returns a call that forgets the value that was replaced."""
     cleared: list[Named] = scene.call(clear_name(scene))
     return lambda: bridge.run(scene.store.names.settle_named(scene.queue, "name", cleared[0]))
 
 
 def set_times(scene: Scene) -> Callable[[], Any]:
-    """Writes the timing of a keyspace; returns whether this call did."""
+    """Returns a call that writes the timing of a keyspace and says whether it did."""
     store = scene.store
     return lambda: f"written {stored_timing._swap(store._driver, store._options, settled(SOON, 'ours'), None)}"
 
@@ -284,12 +289,13 @@ def lock(scene: Scene) -> migrations._Lock:
 
 
 def take_lock(scene: Scene) -> Callable[[], Any]:
-    """Acquires the lock; returns its owner."""
+    """Returns a call that acquires the lock and returns its owner, ``ours`` for this one."""
     mine = lock(scene)
     return lambda: "ours" if (holder := mine._acquire(None)) == mine._owner else holder
 
 
 def release_lock(scene: Scene) -> Callable[[], Any]:
+    """Acquires the lock. Returns a call that releases it."""
     mine = lock(scene)
     scene.call(lambda: mine._acquire(None))
     return lambda: [mine.transactions.wait(migrations._UNLOCK, (mine._owner,))]
