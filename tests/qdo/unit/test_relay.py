@@ -45,23 +45,23 @@ def test_a_server_is_heard_from_the_instant_of_the_answered_request() -> None:
 
     def ask() -> float:
         between._out[ours] += REQUEST
-        between._send(ours)
+        between._send_pending(ours)
         return hand.now
 
     with replace_in(relay, now, hand), program, _, ours, theirs:
         between = Relay(vitals, program, ours)
         sent_at = ask()
         hand.now += 2
-        assert between._server_heard(GREETING)
+        assert between._record_answer(GREETING)
         assert vitals.last_heard == sent_at
         sent_at = ask()
         hand.now += 3
-        assert between._server_heard(EVENT)
-        assert between._server_heard(ANSWER)
+        assert between._record_answer(EVENT)
+        assert between._record_answer(ANSWER)
         assert vitals.last_heard == sent_at
         hand.now += 1
         ask()
         hand.now += 2.1
-        assert not between._server_heard(ANSWER)
+        assert not between._record_answer(ANSWER)
         assert vitals.lapsed
     vitals.close()
