@@ -88,20 +88,20 @@ def read(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
     return reports
 
 
-def page(text: str, taken: Mapping[str, MeasuredReport]) -> str:
+def page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     """Returns the page with the section of each measure replaced; its hand-written sentences stay.
 
     Listed measures without a section get one before "What the figures say".
     """
-    text = BLOCK.sub(lambda block: "" if set(block[1].split()) <= taken.keys() else block[0], text)
+    text = BLOCK.sub(lambda block: "" if set(block[1].split()) <= reports.keys() else block[0], text)
     parts = re.split(r"(?m)^(?=##+ )", text)
     present = set()
     for index, part in enumerate(parts):
-        if (heading := re.match(r"### `([\w-]+)`", part)) and heading[1] in taken:
+        if (heading := re.match(r"### `([\w-]+)`", part)) and heading[1] in reports:
             present.add(heading[1])
-            parts[index] = taken[heading[1]].section(prose(part))
+            parts[index] = reports[heading[1]].section(prose(part))
     listed = dict.fromkeys(re.findall(r"`([\w-]+)`", "".join(re.findall(r"(?m)^\| (`[^|]*) \|", parts_before(parts)))))
-    new = "".join(taken[name].section() for name in listed if name in taken and name not in present)
+    new = "".join(reports[name].section() for name in listed if name in reports and name not in present)
     end = next((index for index, part in enumerate(parts) if part.startswith("## What the figures say")), len(parts))
     return "".join([*parts[:end], new, *parts[end:]])
 
@@ -115,26 +115,26 @@ def prose(section: str) -> list[str]:
     return [text for text in paragraphs if not text.startswith(("|", "* ", "Commit ", "Measured "))]
 
 
-def for_users(text: str, taken: Mapping[str, MeasuredReport]) -> str:
+def for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     """Returns the page for users with the rows of the taken measures filled.
 
     The line of the measured contents changes only if all measures of the table have the same contents.
     """
     sides = {name: iter(rows) for name, rows in SUMMARY.items()}
 
-    summary_facts = [t.facts for name, t in taken.items() if name in SUMMARY]
-    if summary_facts and len({facts["contents"] for facts in summary_facts}) == 1 and SUMMARY.keys() <= taken.keys():
+    summary_facts = [t.facts for name, t in reports.items() if name in SUMMARY]
+    if summary_facts and len({facts["contents"] for facts in summary_facts}) == 1 and SUMMARY.keys() <= reports.keys():
         text = MEASURED.sub(lambda _: measured(summary_facts[0]), text)
 
     def line(match: re.Match[str]) -> str:
         name = match["name"]
         side = next(sides.get(name, iter(())), None)
-        if name not in taken or side is None:
+        if name not in reports or side is None:
             return match[0]
-        row = next(row for row in taken[name].report.rows if row.name == side)
+        row = next(row for row in reports[name].report.rows if row.name == side)
         times = [f"{number(row.details[key])} ms" if key in row.details else "" for key in ("p50 ms", "p99 ms")]
         cpu = "".join(form.format(number(row.details[key])) for key, form in CPU.items() if key in row.details)
-        cells = [f"{row.median:,.0f}", *times, cpu, f"`{name}`, `{taken[name].facts['commit']}`"]
+        cells = [f"{row.median:,.0f}", *times, cpu, f"`{name}`, `{reports[name].facts['commit']}`"]
         return match["begin"] + " | ".join(cells) + " |"
 
     return re.sub(r"(?m)^(?P<begin>\|[^|\n]*\|[^|\n]*\| )(?:[^|\n]*\|){4} `(?P<name>[\w-]+)`[^|\n]*\|$", line, text)
@@ -145,19 +145,19 @@ def measured(facts: Mapping[str, str]) -> str:
     return f"Measured at commit `{facts['commit']}` ({run}); contents `{facts['contents']}`."
 
 
-def refusal_reason(text: str, version: str, found: str) -> str | None:
+def refusal_reason(text: str, version: str, digest: str) -> str | None:
     """Returns why a version must not be released with this page of figures, or None if it may be.
 
     Args:
         text: The page.
         version: The version.
-        found: The hash of the contents to release (:func:`~bench.started.processes.contents`).
+        digest: The hash of the contents to release (:func:`~bench.started.processes.contents`).
     """
     measured_line = MEASURED.search(text)
-    if ".dev" in version or (measured_line is not None and f"contents `{found}`" in measured_line[0]):
+    if ".dev" in version or (measured_line is not None and f"contents `{digest}`" in measured_line[0]):
         return None
     return (
-        f"The figures of {FOR_USERS} are not of these contents ({found}). Run make bench, then build {version} again."
+        f"The figures of {FOR_USERS} are not of these contents ({digest}). Run make bench, then build {version} again."
     )
 
 

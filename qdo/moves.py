@@ -51,10 +51,10 @@ class Move(msgspec.Struct, frozen=True):
         return self.after is None or order_of(self.after) < order_of(self.before)
 
 
-def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]) -> list[Move]:
+def moves(targets: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]) -> list[Move]:
     return [
         Move(partition, recorded[partition].id if partition in recorded else None, after)
-        for partition, after in sorted(wanted.items())
+        for partition, after in sorted(targets.items())
     ]
 
 

@@ -42,20 +42,20 @@ _ALGORITHMS: Mapping[str, tuple[hashes.HashAlgorithm, int]] = {
 PublicKey = rsa.RSAPublicKey | dsa.DSAPublicKey
 
 
-def read_key(given: object) -> PublicKey:
+def read_key(key: object) -> PublicKey:
     """Reads a public key from a document. Numbers are in base 16 for DSA (``DS``) and in base 10 for RSA (``RS``).
 
     Raises:
         ValueError: The value is not a public key, or has another algorithm or an unsupported size.
     """
-    if not isinstance(given, dict):
+    if not isinstance(key, dict):
         raise ValueError("it has no public key")  # noqa: TRY004 - of a document, not of an argument
-    if given.get("algorithm") == "RS":
-        n, e = (_read_number(given, name, 10) for name in ("n", "e"))
+    if key.get("algorithm") == "RS":
+        n, e = (_read_number(key, name, 10) for name in ("n", "e"))
         return rsa.RSAPublicNumbers(e, n).public_key()
-    if given.get("algorithm") != "DS":
+    if key.get("algorithm") != "DS":
         raise ValueError("it has no public key with the algorithm DS or RS")
-    p, q, g, y = (_read_number(given, name, 16) for name in ("p", "q", "g", "y"))
+    p, q, g, y = (_read_number(key, name, 16) for name in ("p", "q", "g", "y"))
     return dsa.DSAPublicNumbers(y, dsa.DSAParameterNumbers(p, q, g)).public_key()
 
 

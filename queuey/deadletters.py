@@ -160,12 +160,12 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"a limit is at least 1, not {self.limit}")
 
-    def matches_reason(self, one: DeadLetter) -> bool:
+    def matches_reason(self, letter: DeadLetter) -> bool:
         """Returns whether time, queue and error fit; the error also by its class name without the module."""
-        at, error = one.cause.at, one.cause.error
+        at, error = letter.cause.at, letter.cause.error
         if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
-        if one.queue not in self.queues and not any(fnmatchcase(one.queue, pattern) for pattern in self.patterns):
+        if letter.queue not in self.queues and not any(fnmatchcase(letter.queue, pattern) for pattern in self.patterns):
             return False
         bare = error.rpartition(".")[2]
         return self.error is None or fnmatchcase(error, self.error) or fnmatchcase(bare, self.error)
@@ -208,7 +208,7 @@ class Redriven(msgspec.Struct, frozen=True):
 
 
 def by_origin(
-    found: Sequence[DeadLetter], queues: Mapping[str, tuple[int, str] | None], dead_queue: str | None = None
+    letters: Sequence[DeadLetter], queues: Mapping[str, tuple[int, str] | None], dead_queue: str | None = None
 ) -> tuple[dict[str, list[int]], Redriven]:
     """Groups dead letters by the queue to which they can be sent back.
 
@@ -216,7 +216,7 @@ def by_origin(
     it lies in a queue of dead letters of its original queue.
 
     Args:
-        found: The dead letters.
+        letters: The dead letters.
         queues: Number of partitions and option ``dead_letter`` of each original queue; None if the queue is gone.
         dead_queue: A queue of dead letters that the operator has named, and that is trusted.
 
@@ -225,7 +225,7 @@ def by_origin(
     """
     going: dict[str, list[int]] = defaultdict(list)
     staying = Redriven()
-    for index, letter in enumerate(found):
+    for index, letter in enumerate(letters):
         origin = queues[letter.queue]
         if origin is None:
             reason = f"queue {letter.queue} is gone"

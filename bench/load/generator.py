@@ -203,12 +203,12 @@ def body_length(head: bytes) -> int:
     return int(head[start + 17 : end if end > 0 else None])
 
 
-def main(carry_out: Callable[[Any], Mapping[str, object]]) -> None:
+def main(run_plan: Callable[[Any], Mapping[str, object]]) -> None:
     """Reads the plan from standard input and prints the result; after a bad answer prints the error, exits with 1."""
     plan = json.load(sys.stdin)
     gc.disable()
     try:
-        print(json.dumps(carry_out(plan)))
+        print(json.dumps(run_plan(plan)))
     except (BadAnswer, OSError, KeyError) as error:
         print(json.dumps({"errors": 1, "error": f"{type(error).__name__}: {error}"}))
         sys.exit(1)

@@ -224,7 +224,7 @@ NOTES = [
 ]
 
 
-def beside(bench: Bench, other: Process, ours: Process, asked: Goals) -> Report:
+def beside(bench: Bench, other: Process, ours: Process, goals: Goals) -> Report:
     """Compares both servers in turn, after the JVM was warmed: single messages, then batches."""
     texts = traffic.bodies(1600)
     warm(other, bench.duration(WARM_SECONDS, 0.3), texts)
@@ -237,10 +237,10 @@ def beside(bench: Bench, other: Process, ours: Process, asked: Goals) -> Report:
     }
     memory = sum(other.memory()), sum(ours.memory())
     rows = [traffic.row(name, runs) for name, runs in single_samples.items()]
-    verdicts = compare_with_fastest("one message", single_samples, *asked.one)
+    verdicts = compare_with_fastest("one message", single_samples, *goals.one)
     for connections, samples in batch_samples.items():
         rows += [traffic.row(f"{name}, {connections} connections", runs) for name, runs in samples.items()]
-        verdicts += compare_with_fastest(f"batches, {connections} connections", samples, *asked.many)
+        verdicts += compare_with_fastest(f"batches, {connections} connections", samples, *goals.many)
     note = f"One message: 64 connections. Memory in the end: ElasticMQ {memory[0]:,.0f} MB, queuey {memory[1]:,.0f} MB."
     return Report("", "", rows, verdicts, [note])
 

@@ -141,14 +141,14 @@ def deep(bench: Bench) -> Report:
         return places_in(bench, server, message_ids, count)
 
 
-def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Report:
-    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``found`` has some of its ids."""
-    part = max(10, len(found) // 100)
-    middle = len(found) // 2
+def places_in(bench: Bench, server: Process, message_ids: list[str], count: int) -> Report:
+    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``message_ids`` has some of its ids."""
+    part = max(10, len(message_ids) // 100)
+    middle = len(message_ids) // 2
     parts = {
-        "head": found[:part],
-        "middle": found[middle : middle + part],
-        "tail": found[-part:],
+        "head": message_ids[:part],
+        "middle": message_ids[middle : middle + part],
+        "tail": message_ids[-part:],
     }
     calls: dict[str, Callable[[], Sample]] = {}
     for name, starts in parts.items():

@@ -106,20 +106,20 @@ def candidates() -> Iterable[tuple[int, int]]:
     return ((number, shift) for shift, number in product(SHIFTS, numbers))
 
 
-def claim(wanted: Sequence[tuple[int, int]], among: Iterable[tuple[int, int]] | None = None) -> Block:
+def claim(ports: Sequence[tuple[int, int]], candidate_blocks: Iterable[tuple[int, int]] | None = None) -> Block:
     """Takes the first block whose ports are all free.
 
     Args:
-        wanted: The ports that will be listened on: the address's index and the usual port.
-        among: Blocks to try, as number and shift; :func:`candidates` by default. At most ``2 * TRIES`` are tried.
+        ports: The ports that will be listened on: the address's index and the usual port.
+        candidate_blocks: Blocks to try, as number and shift; :func:`candidates` by default. At most ``2 * TRIES`` are tried.
 
     Raises:
         NoFreeAddress: No block is free.
     """
     taken = ""
-    for number, shift in islice(candidates() if among is None else among, 2 * TRIES):
+    for number, shift in islice(candidates() if candidate_blocks is None else candidate_blocks, 2 * TRIES):
         try:
-            return _claim_block(number, shift, wanted)
+            return _claim_block(number, shift, ports)
         except NoFreeAddress as refused:
             taken = str(refused)
     raise NoFreeAddress(taken or "No block of addresses was offered.")

@@ -175,13 +175,13 @@ class Place:
         return self.sites[self.index] if self.sites else None
 
 
-def tokens(index: int, nodes: int, each: int = TOKENS) -> str:
+def tokens(index: int, nodes: int, per_node: int = TOKENS) -> str:
     """Returns a node's tokens, separated by commas: the ring in equal parts, which the nodes get in turn.
 
     With given tokens, all nodes of a new cluster can start at once: none waits until another one has chosen.
     """
-    width = 2**64 // (nodes * each)
-    return ",".join(str(-(2**63) + width * (turn * nodes + index)) for turn in range(each))
+    width = 2**64 // (nodes * per_node)
+    return ",".join(str(-(2**63) + width * (turn * nodes + index)) for turn in range(per_node))
 
 
 def render(place: Place, options: CassandraOptions) -> str:

@@ -74,7 +74,7 @@ async def drain(
             dry_run=dry_run,
         )
         with bar() as move_bar:
-            result = await Drain(place, client, plan, told=partial(move_bar, f"{path} to {queue}")).run()
+            result = await Drain(place, client, plan, report_progress=partial(move_bar, f"{path} to {queue}")).run()
     verb = "Would move" if dry_run else "Moved"
     text = [f"{verb} {result.items} items with {result.messages} messages from {path} to {queue}."]
     if result.held:
@@ -114,7 +114,7 @@ async def fill(
             dry_run=dry_run,
         )
         with bar() as move_bar:
-            result = await Fill(place, client, plan, told=partial(move_bar, f"{queue} to {path}")).run()
+            result = await Fill(place, client, plan, report_progress=partial(move_bar, f"{queue} to {path}")).run()
     verb = "Would move" if dry_run else "Moved"
     text = [f"{verb} {result.messages} messages from {queue} to {path}."]
     if result.twice:

@@ -184,11 +184,11 @@ def headers_of(child: Child | None) -> Mapping[str, str]:
     return {ID_HEADER: child.id} if child.id is not None else {}
 
 
-def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
+def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Splits items into batches within the limits of nodes, messages and bytes. A larger item is a batch of its own."""
     batch: list[Item] = []
     messages = weight = 0
-    for item in found:
+    for item in items:
         full = len(batch) >= BATCH_NODES or messages + item.messages > BATCH_MESSAGES
         if batch and (full or weight + len(item.data) > BATCH_BYTES):
             yield batch
@@ -218,12 +218,12 @@ class Drain:
         client: AsyncClient,
         plan: Plan,
         *,
-        told: ProgressCallback = lambda _done, _total: None,
+        report_progress: ProgressCallback = lambda _done, _total: None,
         patience: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.result = Drained(dry_run=plan.dry_run)
-        self._place, self._client, self._plan, self._report_progress = place, client, plan, told
+        self._place, self._client, self._plan, self._report_progress = place, client, plan, report_progress
         self._patience, self._clock = patience, clock
         self._names = RECIPES[plan.recipe]
         self._skipped: set[str] = set()

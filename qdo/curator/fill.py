@@ -140,13 +140,13 @@ class Fill:
         client: AsyncClient,
         plan: FillPlan,
         *,
-        told: ProgressCallback = lambda _done, _total: None,
+        report_progress: ProgressCallback = lambda _done, _total: None,
         patience: float = CLAIM_TIMEOUT + MIN_CLAIM_MARGIN,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self.result = Filled(dry_run=plan.dry_run)
-        self._place, self._plan, self._report_progress = place, plan, told
+        self._place, self._plan, self._report_progress = place, plan, report_progress
         self._jobs = client.job_queue(plan.source.queue)
         self._patience, self._clock, self._ticks = patience, clock, ticks
         self._version = 0

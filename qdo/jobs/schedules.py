@@ -100,24 +100,24 @@ class TaskSchedule(NamedTuple):
     def name(self) -> str:
         return _make_name(self.queue, self.task)
 
-    def matches(self, found: Schedule) -> bool:
+    def matches(self, schedule: Schedule) -> bool:
         """Returns whether a schedule of the service matches this one, paused or not."""
-        timetable = Timetable(found.cron, found.timezone, found.every, found.missed)
+        timetable = Timetable(schedule.cron, schedule.timezone, schedule.every, schedule.missed)
         message = {"body": msgspec.json.decode(self.body), "content_type": "application/json"}
-        return (found.queue, timetable, found.message) == (self.queue, self.timetable, message)
+        return (schedule.queue, timetable, schedule.message) == (self.queue, self.timetable, message)
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields of the schedule to put, without ``paused``, which only operators set."""
         return {"queue": self.queue, "message": Outgoing(json=self.body), **self.timetable._asdict()}
 
 
-def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
+def put_schedules(client: Client, tasks: Iterable[TaskSchedule]) -> list[Schedule]:
     """Puts the schedules that differ from the service's, and returns all.
 
     If some are refused, puts the others and then raises the first refusal.
     """
     schedules, refusals = [], list[ClientError]()
-    for task in wanted:
+    for task in tasks:
         try:
             schedule = client.schedules.get(task.name)
         except NotFound:
@@ -134,9 +134,9 @@ def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedu
     return schedules
 
 
-async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
+async def put_schedules_async(client: AsyncClient, tasks: Iterable[TaskSchedule]) -> list[Schedule]:
     schedules, refusals = [], list[ClientError]()
-    for task in wanted:
+    for task in tasks:
         try:
             schedule = await client.schedules.get(task.name)
         except NotFound:
@@ -153,7 +153,7 @@ async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule
     return schedules
 
 
-async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: list[TaskSchedule]) -> None:
+async def keep_schedules(client: AsyncClient, queues: Collection[str], tasks: list[TaskSchedule]) -> None:
     """Puts the schedules of a worker's tasks, with retries, and warns of schedules that no task has any more.
 
     Runs in the background, because the worker's messages do not depend on it.
@@ -161,20 +161,20 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: l
     failures = 0
     while True:
         try:
-            await put_schedules_async(client, wanted)
-            left_over = _find_left_over(await client.schedules.list(), queues, {task.name for task in wanted})
+            await put_schedules_async(client, tasks)
+            left_over = _find_left_over(await client.schedules.list(), queues, {task.name for task in tasks})
         except NotAllowed as error:
-            if wanted:
-                logger.warning(_NOT_ALLOWED, _format_tasks(wanted), error)
+            if tasks:
+                logger.warning(_NOT_ALLOWED, _format_tasks(tasks), error)
             return
         except ClientError as error:
             if not (error.temporary or isinstance(error, QueueNotFound)):
-                logger.error("the schedules of tasks (%s) could not be put: %s", _format_tasks(wanted), error)  # noqa: TRY400 - the message is enough
+                logger.error("the schedules of tasks (%s) could not be put: %s", _format_tasks(tasks), error)  # noqa: TRY400 - the message is enough
                 return
             failures += 1
-            if wanted and failures == 1:
+            if tasks and failures == 1:
                 logger.warning(
-                    "the schedules of tasks (%s) could not be put yet, retrying: %s", _format_tasks(wanted), error
+                    "the schedules of tasks (%s) could not be put yet, retrying: %s", _format_tasks(tasks), error
                 )
             await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
         else:

@@ -43,10 +43,10 @@ class CrashSuspicion:
         attempts: Max attempts at a message; 0 for no limit.
     """
 
-    def __init__(self, found: CommittedOffset, first: Message, watch: int, attempts: int) -> None:
-        self._found = found.note
-        self._single = found.note is not None and (found.note.last or found.note.until == first.id)
-        self._remaining = watch if found.held or found.note is not None else 0
+    def __init__(self, committed: CommittedOffset, first: Message, watch: int, attempts: int) -> None:
+        self._found = committed.note
+        self._single = committed.note is not None and (committed.note.last or committed.note.until == first.id)
+        self._remaining = watch if committed.held or committed.note is not None else 0
         self._attempts = attempts
         self._begun: Sequence[Message] = ()
 
@@ -116,9 +116,9 @@ class HungAttempts:
         self.notes[partition] = attempt
         return True
 
-    def take_over(self, partition: Partition, found: CommittedOffset) -> CommittedOffset:
+    def take_over(self, partition: Partition, committed: CommittedOffset) -> CommittedOffset:
         """Removes the attempt of a partition and returns the offset as if the attempt had been recorded with it."""
-        hung, recorded = self.notes.pop(partition, None), found.note
+        hung, recorded = self.notes.pop(partition, None), committed.note
         if hung is None or (recorded is not None and recorded.until == hung.until and recorded.lost >= hung.lost):
-            return found
-        return msgspec.structs.replace(found, note=hung)
+            return committed
+        return msgspec.structs.replace(committed, note=hung)

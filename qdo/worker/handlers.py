@@ -137,10 +137,10 @@ def traced(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plain or a
     return handle
 
 
-def handler_of(found: Any) -> Any:  # noqa: ANN401 - is judged later
+def handler_of(handler: Any) -> Any:  # noqa: ANN401 - is judged later
     """Returns the handler of :class:`qdo.Jobs`, or the object itself."""
-    make = getattr(found, "as_handler", None)
-    return found if make is None or inspect.isclass(found) else make()
+    make = getattr(handler, "as_handler", None)
+    return handler if make is None or inspect.isclass(handler) else make()
 
 
 def load_context(name: str) -> Context:

@@ -199,10 +199,10 @@ class Covers:
         ]
 
     @classmethod
-    def decode(cls, found: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
+    def decode(cls, encoded: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
         """Restores covers from a snapshot made after entry ``number``."""
         covers = cls()
-        for digest, representative, until, held, made_by in found:
+        for digest, representative, until, held, made_by in encoded:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
             covers.by_representative[representative] = digest
             covers._held += len(held)
@@ -259,12 +259,12 @@ class CoverDraft:
         digest = self._find_digest(message)
         self._made[digest] = Cover(message.position, self.until, (), 0)
 
-    def hold(self, most: int) -> int:
-        """Adds to the new covers at most ``most`` copies that the scan has read above ``until``. Returns how many."""
+    def hold(self, limit: int) -> int:
+        """Adds to the new covers at most ``limit`` copies that the scan has read above ``until``. Returns how many."""
         copies: dict[bytes, list[Position]] = {}
         count = 0
         for position, digest in self._copies.hidden.items() if self._made else ():
-            if digest in self._made and position[0] >= self.until and count < most:
+            if digest in self._made and position[0] >= self.until and count < limit:
                 copies.setdefault(digest, []).append(position)
                 count += 1
         for digest, held in copies.items():
@@ -279,21 +279,21 @@ class CoverDraft:
             self.withdrawn[digest] = None
 
     def confirm(
-        self, bound: Position, seen: Sequence[Position], is_left: Callable[[Position], bool]
+        self, bound: Position, seen: Sequence[Position], is_unfinished: Callable[[Position], bool]
     ) -> Collection[Position]:
         """Withdraws the covers of unfinished representatives below ``bound`` that are missing from ``seen``.
 
         Args:
             bound: All messages above the cursor and below this are in ``seen``.
             seen: Positions.
-            is_left: Returns whether a message was delivered and is not done.
+            is_unfinished: Returns whether a message was delivered and is not done.
 
         Returns:
             The positions of ``seen`` below ``bound``.
         """
         present = {position for position in seen if position < bound}
         for representative in self._covers.unconfirmed if bound > ids.FIRST else ():
-            if representative < bound and representative not in present and is_left(representative):
+            if representative < bound and representative not in present and is_unfinished(representative):
                 self.withdraw(representative)
         return present
 
@@ -339,7 +339,10 @@ class CoverDraft:
 
 
 def split_duplicates(
-    covers: Covers, copies: ScanDuplicates, messages: Sequence[Message], known: Mapping[bytes, int] | None = None
+    covers: Covers,
+    copies: ScanDuplicates,
+    messages: Sequence[Message],
+    stored_bounds: Mapping[bytes, int] | None = None,
 ) -> tuple[list[Message], Collection[bytes]]:
     """Separates deliverable messages from duplicates.
 
@@ -347,14 +350,14 @@ def split_duplicates(
         covers: Covers of the state.
         copies: Receives the duplicates.
         messages: Undelivered messages, in order.
-        known: ``until`` by digest, as answered by the store; None before the lookup.
+        stored_bounds: ``until`` by digest, as answered by the store; None before the lookup.
 
     Returns:
         The messages to deliver, and the digests to look up in the store first. With digests to look up, no messages
         are returned.
     """
     digests, stored, hidden = copies.digests, copies.stored, copies.hidden
-    stored.update(known or {})
+    stored.update(stored_bounds or {})
     lookups: dict[bytes, None] = {}
     messages = [message for message in messages if message.position not in hidden]
     for message in messages:
@@ -362,7 +365,7 @@ def split_duplicates(
             digests[message.position] = digest_of(message.body, message.meta)
         if message.ticks < covers.stored_until and digests[message.position] not in stored:
             lookups[digests[message.position]] = None
-    if lookups and known is None:
+    if lookups and stored_bounds is None:
         return [], lookups
     fresh = []
     for message in messages:

@@ -228,12 +228,12 @@ class EntryDraft:
         self._cancels[position] = None
         self.size += 1
 
-    def begin_ended(self, position: Position, most: int) -> bool:
+    def begin_ended(self, position: Position, limit: int) -> bool:
         """Records a message that is not due as delivered with an expired claim, so that the next poll delivers it.
 
-        Returns False if the partition remembers ``most`` messages, or the queue keeps keys or is a dedup queue.
+        Returns False if the partition remembers ``limit`` messages, or the queue keeps keys or is a dedup queue.
         """
-        is_full = len(self._state.above) + len(self._state.outstanding) + self._new_outstanding >= most
+        is_full = len(self._state.above) + len(self._state.outstanding) + self._new_outstanding >= limit
         if is_full or self._key_of is not None or self._covers is not None:  # Copies would hold the cursor.
             return False
         self._new_outstanding += position not in self._renewals
@@ -340,16 +340,18 @@ class EntryDraft:
                 self._sent.append(position)
                 self.size += 1
 
-    def deliver(self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int = 0) -> None:
+    def deliver(
+        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int = 0
+    ) -> None:
         """Delivers messages to polls, in their order, as ``Poll.given``. With a TTL of 0 they stay for the next poll.
 
         Args:
             polls: The requests for messages.
             again: Messages whose claims have ended. Messages that were claimed again are skipped.
             fresh: Messages of a scan. Messages that the state has by now are skipped.
-            most: Max deliveries of a message; 0: no limit.
+            max_deliveries: Max deliveries of a message; 0: no limit.
         """
-        candidates, order = self._find_deliverable(polls, again, fresh, most)
+        candidates, order = self._find_deliverable(polls, again, fresh, max_deliveries)
         free = None if self._places is None else self._places.free()
         is_plain = order is None and free is None and self._covers is None
         index = 0

@@ -95,18 +95,18 @@ class Waiting:
                 self._by_key.pop(key, None)
         return (position for position in self._keys if not state.is_known(position))
 
-    def choose(self, state: State, free: Callable[[int], int], most: int) -> list[Position]:
+    def choose(self, state: State, free: Callable[[int], int], limit: int) -> list[Position]:
         """Returns the first messages that may be delivered now, ascending.
 
         Args:
             state: The state after the last entry.
             free: Returns how many messages of a key the next entry may deliver.
-            most: Max messages.
+            limit: Max messages.
         """
         free_keys = {key: count for key in self._by_key if (count := free(key)) > 0}
         firsts = ((first, key) for key in free_keys if (first := self._trim_to_first(key, state)) is not None)
-        runs = (islice(self.of(key, state), min(most, free_keys[key])) for _, key in nsmallest(most, firsts))
-        return list(islice(merge(*runs), most))
+        runs = (islice(self.of(key, state), min(limit, free_keys[key])) for _, key in nsmallest(limit, firsts))
+        return list(islice(merge(*runs), limit))
 
     def _trim_to_first(self, key: int, state: State) -> Position | None:
         """Returns the first waiting message of a key, and removes delivered ones before it."""
@@ -129,26 +129,26 @@ def freed_by(state: State, done: Collection[Position]) -> set[int]:
     return {key for key, positions in done_by_key.items() if len(positions) == len(state.busy[key])}
 
 
-def free_in_order(state: State, freed: Collection[int], of_a_key: int, key: int) -> int:
+def free_in_order(state: State, freed: Collection[int], max_per_key: int, key: int) -> int:
     """Returns how many messages of a key the next entry can deliver to one caller.
 
     Args:
         state: The state after the last entry.
         freed: Digests of busy keys that the entry frees.
-        of_a_key: Max messages of one key.
+        max_per_key: Max messages of one key.
         key: Digest of the key.
     """
-    return of_a_key if key not in state.busy or key in freed else 0
+    return max_per_key if key not in state.busy or key in freed else 0
 
 
-def ended_in_order(state: State, expired: int, of_a_key: int, most: int) -> list[Position]:
+def ended_in_order(state: State, expired: int, max_per_key: int, limit: int) -> list[Position]:
     """Returns messages that may be delivered again, ascending: no message of their key is claimed.
 
     Args:
         state: The state after the last entry.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
-        of_a_key: Max messages of one key.
-        most: Max messages.
+        max_per_key: Max messages of one key.
+        limit: Max messages.
     """
     ended: list[Position] = []
     claimed: dict[int, bool] = {}
@@ -157,9 +157,9 @@ def ended_in_order(state: State, expired: int, of_a_key: int, most: int) -> list
         outstanding = state.busy.get(key, [])
         if key not in claimed:
             claimed[key] = not all(state.has_ended(other, expired) for other in outstanding)
-        if not claimed[key] and bisect_left(outstanding, position) < of_a_key:
+        if not claimed[key] and bisect_left(outstanding, position) < max_per_key:
             ended.append(position)
-            if len(ended) >= most:
+            if len(ended) >= limit:
                 break
     return ended
 

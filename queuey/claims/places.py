@@ -187,7 +187,7 @@ class LikelyPlaces:
             key = limited_key_of(message)
             self._free[key] = self.of_key(key) - 1
 
-    def ended(self, most: int) -> list[Position]:
+    def ended(self, limit: int) -> list[Position]:
         """Returns messages whose claims have ended and for which there are places, the longest waiting first."""
         free: dict[int, int] = {}
         positions: list[Position] = []
@@ -196,6 +196,6 @@ class LikelyPlaces:
             free[key] = free.get(key, self.of_key(key)) - 1
             if free[key] >= 0:
                 positions.append(position)
-                if len(positions) >= most:
+                if len(positions) >= limit:
                     break
         return positions

@@ -450,13 +450,13 @@ class State:
 
     # Ended claims
 
-    def ended(self, expired: int, most: int) -> list[Position]:
+    def ended(self, expired: int, limit: int) -> list[Position]:
         """Returns messages whose claims have ended, the longest waiting first.
 
         Args:
             expired: Claims with an expiry below this are over (milliseconds since 1970), and so are claims with an
                 expiry more than ``MAX_CLAIM_MILLISECONDS`` above it.
-            most: Max messages.
+            limit: Max messages.
         """
         if self._last_expiry > (latest := expired + MAX_CLAIM_MILLISECONDS):
             late = (position for position, claim in self.outstanding.items() if claim.expires > latest)
@@ -471,7 +471,7 @@ class State:
         stale = []
         positions: list[Position] = []
         for position in ended:
-            if len(positions) >= most:
+            if len(positions) >= limit:
                 break
             if self.has_ended(position, expired):
                 positions.append(position)

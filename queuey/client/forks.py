@@ -17,9 +17,9 @@ class Forkable(Protocol):
 _living: WeakSet[Forkable] = WeakSet()
 
 
-def begin_in_children(one: Forkable) -> None:
+def begin_in_children(forkable: Forkable) -> None:
     """Calls the object's ``begin_in_child`` in every child that is forked while the object exists."""
-    _living.add(one)
+    _living.add(forkable)
 
 
 class DefaultSignals:

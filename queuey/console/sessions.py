@@ -211,25 +211,25 @@ class PageRequestFactory(NamedTuple):
         return View(show, asks=bool(fields), page=page)
 
 
-def read_form(request: Request, cookie: str, most: int = MAX_FORM) -> dict[str, str]:
+def read_form(request: Request, cookie: str, max_bytes: int = MAX_FORM) -> dict[str, str]:
     """Returns the fields of a form, if a page of the console sent it.
 
     Args:
         request: A POST request.
         cookie: The name of the cookie that the form is bound to.
-        most: Max bytes of the form.
+        max_bytes: Max bytes of the form.
 
     Raises:
         NotAllowed: It is not certain that a page of the console sent the form.
         InvalidRequest: The body is not a form, or is too long.
     """
-    fields = read_fields(request, most)
+    fields = read_fields(request, max_bytes)
     if defect := form_defect(request, cookie, fields):
         raise NotAllowed(f"{defect} Open the page again.")
     return fields
 
 
-def read_fields(request: Request, most: int = MAX_FORM) -> dict[str, str]:
+def read_fields(request: Request, max_bytes: int = MAX_FORM) -> dict[str, str]:
     """Returns the fields of a form without checking its token.
 
     Raises:
@@ -241,7 +241,7 @@ def read_fields(request: Request, most: int = MAX_FORM) -> dict[str, str]:
             "The form was sent by a page of another site. If there is a proxy in front of the service, let it pass "
             "the header Host unchanged."
         )
-    return parse_form(read_body(request, most).decode("latin-1"), "body")
+    return parse_form(read_body(request, max_bytes).decode("latin-1"), "body")
 
 
 def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:

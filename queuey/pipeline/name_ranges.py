@@ -74,16 +74,16 @@ def check(options: StoreOptions, selection: Selection) -> None:
         open_stores.selected(options, selection)
 
 
-def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
+def queues(options: StoreOptions, name_range: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
     """Yields the existing queues of a range in lists, which may be empty."""
     store = open_stores.opened(options)
-    if stretch.names:
-        yield [queue for name in stretch.names if (queue := open_stores.existing(store, options, name))]
+    if name_range.names:
+        yield [queue for name in name_range.names if (queue := open_stores.existing(store, options, name))]
         return
     owner = open_stores.application(store, options)
-    regex = None if stretch.regex is None else re.compile(stretch.regex)
-    for listed in open_stores.queue_pages(store, owner, stretch.start, page=page):
-        kept = [queue for queue in listed if stretch.stop is None or queue.name < stretch.stop]
+    regex = None if name_range.regex is None else re.compile(name_range.regex)
+    for listed in open_stores.queue_pages(store, owner, name_range.start, page=page):
+        kept = [queue for queue in listed if name_range.stop is None or queue.name < name_range.stop]
         if kept:
             yield kept if regex is None else [queue for queue in kept if regex.fullmatch(queue.name)]
         if len(kept) < len(listed):

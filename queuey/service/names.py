@@ -175,9 +175,9 @@ class Name:
     async def supersede(self, location: Location) -> None:
         await self._claims.supersede(self._queue, location)
 
-    async def pause(self, number: int) -> None:
+    async def pause(self, attempt: int) -> None:
         with self._turns.wait_slot(self._queue.application, self._make_name):
-            await asyncio.sleep(RETRY_INTERVAL * (number + self._core.chance.random()))
+            await asyncio.sleep(RETRY_INTERVAL * (attempt + self._core.chance.random()))
 
 
 class NameUseCases:

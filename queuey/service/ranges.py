@@ -154,22 +154,22 @@ def _find_mark(bound: Bound, partition: int) -> Mark | None:
     return bound.get(partition, bound.get(OTHERS))
 
 
-def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
+def slices(requested: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
     """Returns the slices of a range by partition, without partitions that a descending cursor does not name."""
-    skips_unnamed = wanted.descending and wanted.since is not None and not isinstance(wanted.since, Mark)
+    skips_unnamed = requested.descending and requested.since is not None and not isinstance(requested.since, Mark)
     slices_to_read = []
     for partition in partitions:
-        since = _find_mark(wanted.since, partition)
+        since = _find_mark(requested.since, partition)
         if since is None and skips_unnamed:
             continue
         lower, upper = FIRST, LAST
         if since is not None:
-            lower, upper = (FIRST, since.end) if wanted.descending else (since.start, LAST)
-        if wanted.after is not None and (after := _find_mark(wanted.after, partition)) is not None:
+            lower, upper = (FIRST, since.end) if requested.descending else (since.start, LAST)
+        if requested.after is not None and (after := _find_mark(requested.after, partition)) is not None:
             lower = max(lower, after.end)
-        if wanted.before is not None and (before := _find_mark(wanted.before, partition)) is not None:
+        if requested.before is not None and (before := _find_mark(requested.before, partition)) is not None:
             upper = min(upper, before.start)
-        if wanted.until is not None and (until := _find_mark(wanted.until, partition)) is not None:
+        if requested.until is not None and (until := _find_mark(requested.until, partition)) is not None:
             upper = min(upper, until.end)
         slices_to_read.append(
             Slice(
@@ -178,34 +178,34 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
                 upper,
                 limit=limit,
                 max_bytes=max_bytes,
-                descending=wanted.descending,
-                delayed=wanted.delayed,
-                due=wanted.due,
-                bodies=wanted.bodies,
+                descending=requested.descending,
+                delayed=requested.delayed,
+                due=requested.due,
+                bodies=requested.bodies,
             )
         )
     return slices_to_read
 
 
-def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
+def early_slices(requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
     """Returns the slices above the horizon, after a reading that has reached it, with what it leaves of the limit."""
-    read = Counter(None if wanted.merge else message.partition for message in reading.messages)
+    read = Counter(None if requested.merge else message.partition for message in reading.messages)
     early = []
-    for piece in asked:
+    for piece in pieces:
         lower = max(piece.lower, (reading.horizon, LOW_MIN))
-        if (mark := _find_mark(wanted.early_after, piece.partition)) is not None:
+        if (mark := _find_mark(requested.early_after, piece.partition)) is not None:
             lower = max(lower, mark.end)
         if lower < piece.upper:
-            limit = wanted.limit - read[None if wanted.merge else piece.partition]
-            bounds = {"lower": lower, "limit": limit, "max_bytes": share(max_bytes, len(asked))}
+            limit = requested.limit - read[None if requested.merge else piece.partition]
+            bounds = {"lower": lower, "limit": limit, "max_bytes": share(max_bytes, len(pieces))}
             early.append(structs.replace(piece, **bounds, delayed=False, early=True))
     return early
 
 
-def add_early(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+def add_early(requested: Range, pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
     """Adds early messages to a reading, in time order; when merging, no more than the limit of the slices."""
     messages = sorted((message for page in pages for message in page.messages), key=lambda m: (m.position, m.partition))
-    limit = asked[0].limit if wanted.merge else len(messages)
+    limit = pieces[0].limit if requested.merge else len(messages)
     reading.early = messages[:limit]
     reading.early_more = len(messages) > limit or any(page.more for page in pages)
 
@@ -231,16 +231,16 @@ def put_off(page: Page) -> Page:
     return structs.replace(page, messages=[], next=page.messages[0].position, more=True)
 
 
-def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:
+def furthest_behind(pieces: Sequence[Slice]) -> list[Slice]:
     """Orders slices that one page cannot hold: slices that were put off last time come first."""
     return sorted(
-        asked, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=asked[0].descending
+        pieces, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=pieces[0].descending
     )
 
 
-def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+def one_after_another(pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
     """Appends pages to a reading in order; its horizon is the highest one of them."""
-    for piece, page in zip(asked, pages, strict=True):
+    for piece, page in zip(pieces, pages, strict=True):
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
         reading.horizon = max(reading.horizon, page.horizon)
@@ -339,10 +339,10 @@ class Merge:
             slices.append(replace(self._asked[0], **bounds, limit=len(of_partition), max_bytes=max_bytes))
         return slices
 
-    def take(self, asked: Sequence[Slice], pages: Sequence[Page]) -> None:
+    def take(self, pieces: Sequence[Slice], pages: Sequence[Page]) -> None:
         """Adds the pages of slices that were returned before; drops messages whose bodies turn out to be gone."""
         self._horizon = self._horizon or pages[0].horizon
-        for piece, page in zip(asked, pages, strict=True):
+        for piece, page in zip(pieces, pages, strict=True):
             for message in page.messages:
                 key = self._key(message.position, piece.partition)
                 weight = rendered_bytes(message.body, message.meta) if piece.bodies else 0
@@ -351,7 +351,7 @@ class Merge:
             if not self._filling:
                 self._set_unread(piece, page)
         if self._filling:
-            self._drop_gone({piece.partition: page for piece, page in zip(asked, pages, strict=True)})
+            self._drop_gone({piece.partition: page for piece, page in zip(pieces, pages, strict=True)})
             self._is_stuck = self._entries.get(self._filling[0], True) is None
         self._order = sorted(self._entries)
 

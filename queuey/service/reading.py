@@ -62,49 +62,49 @@ class Reader:
         """
         return self._store.claim_logs.claim_time()
 
-    def read(self, access: QueueAccess, wanted: Range, *, waiter: Waiter | None = None) -> Reading:
+    def read(self, access: QueueAccess, requested: Range, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue.
 
         Args:
             access: The queue.
-            wanted: The range.
+            requested: The range.
             waiter: Subscribed to the range, and woken when another read may return messages.
         """
         if waiter is not None:
-            [response] = self.read_many([Source(access, wanted)], waiter=waiter)
+            [response] = self.read_many([Source(access, requested)], waiter=waiter)
             if isinstance(response, QueueyError):
                 raise response
             return response
-        room = self._available_bytes([Source(access, wanted)])
-        reading = bridge.run(self._read(access, wanted, room), as_one=True)
+        room = self._available_bytes([Source(access, requested)])
+        reading = bridge.run(self._read(access, requested, room), as_one=True)
         self._metrics.delivered(reading.count, access.queue)
         return reading
 
-    async def read_short(self, queue: Queue, wanted: Range, waiter: Waiter | None = None) -> Reading | None:
+    async def read_short(self, queue: Queue, requested: Range, waiter: Waiter | None = None) -> Reading | None:
         """Reads up to ``MAX_SHORT_MESSAGES`` messages of one partition. Returns None if the read is not short.
 
         Raises:
             QueueChanged: The row is out of date.
         """
-        numbers = _partition_numbers(queue, wanted)
-        if len(numbers) != 1 or wanted.limit > MAX_SHORT_MESSAGES:
+        numbers = _partition_numbers(queue, requested)
+        if len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES:
             return None
         max_bytes = min(MAX_SHORT_BYTES, self._limits.page_bytes)
-        pieces = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _RESERVED_BYTES))
+        pieces = ranges.slices(requested, numbers, limit=requested.limit, max_bytes=max(1, max_bytes - _RESERVED_BYTES))
         if not pieces:
             return None
         if waiter is not None:
-            waiter.subscribe([(queue, numbers, self._trigger(wanted))])
+            waiter.subscribe([(queue, numbers, self._trigger(requested))])
         page = await self._read_page(queue, pieces[0])
-        if page.more and not _fits(page, wanted.limit, max_bytes):
+        if page.more and not _fits(page, requested.limit, max_bytes):
             return None
-        reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
+        reading = Reading([], 0, {}, more=False, cursor_safe=requested.delayed)
         ranges.one_after_another(pieces, [page], reading)
-        if early := self._early_slices(queue, wanted, pieces, reading, max(1, max_bytes - _RESERVED_BYTES)):
+        if early := self._early_slices(queue, requested, pieces, reading, max(1, max_bytes - _RESERVED_BYTES)):
             page = await self._read_page(queue, early[0])
             if page.more:
                 return None
-            ranges.add_early(wanted, early, [page], reading)
+            ranges.add_early(requested, early, [page], reading)
         self._metrics.delivered(reading.count, queue)
         return reading
 
@@ -137,9 +137,9 @@ class Reader:
         return responses
 
     def read_woken(
-        self, sources: Sequence[Source], asked: Sequence[Source], waiter: Waiter
+        self, sources: Sequence[Source], sources_to_read: Sequence[Source], waiter: Waiter
     ) -> list[Reading | QueueyError]:
-        """Subscribes the waiter to ``sources``, then reads ``asked``, a part of them; so no message is missed.
+        """Subscribes the waiter to ``sources``, then reads ``sources_to_read``, a part of them; so no message is missed.
 
         If nothing was found by outdated rows, does both again.
         """
@@ -149,9 +149,9 @@ class Reader:
                 (queue, _partition_numbers(queue, source.range), self._trigger(source.range))
                 for queue, source in zip(queues, sources, strict=True)
             )
-            responses = bridge.run(self._read_each(asked), as_one=True)
+            responses = bridge.run(self._read_each(sources_to_read), as_one=True)
             if not are_empty(responses):
-                return self._count_delivered(asked, responses)
+                return self._count_delivered(sources_to_read, responses)
             if queues == [source.access.queue for source in sources]:
                 return responses
         raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")

@@ -138,10 +138,10 @@ class UnreadUseCases:
         return [*bridge.run(self._store.offsets.offsets_of_queues(queues, group_of(reader)))]
 
     def count(
-        self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
+        self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
     ) -> list[Unread | QueueyError | None]:
         """Counts messages above marks; see :meth:`unread`."""
-        return bridge.run(self._count(asked, limit), as_one=True)
+        return bridge.run(self._count(queue_marks, limit), as_one=True)
 
     async def _count(
         self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int

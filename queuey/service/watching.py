@@ -205,10 +205,11 @@ class Waiter(ABC):
         woken, self._woken_by = self._woken_by, ()  # Thousands wait: an empty set for each would cost memory.
         return None if woken is None else frozenset(woken)
 
-    def subscribe(self, wanted: Iterable[Subscription]) -> None:
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
         """Replaces this waiter's subscriptions. Must be called before each attempt."""
         self._watchers.subscribe(
-            self, {key: queue for queue, numbers, trigger in wanted for key in _make_keys(queue, numbers, trigger)}
+            self,
+            {key: queue for queue, numbers, trigger in subscriptions for key in _make_keys(queue, numbers, trigger)},
         )
 
     def attempt_failed(self) -> None:

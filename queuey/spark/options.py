@@ -128,24 +128,24 @@ def _parse_switch(name: str, text: str) -> bool:
     return value
 
 
-def _parse_whole(name: str, text: str, *, most: int | None = None) -> int:
+def _parse_whole(name: str, text: str, *, maximum: int | None = None) -> int:
     try:
         number = int(text)
     except ValueError:
         number = 0
-    if number < 1 or (most is not None and number > most):
-        limits = "from 1 on" if most is None else f"from 1 to {most}"
+    if number < 1 or (maximum is not None and number > maximum):
+        limits = "from 1 on" if maximum is None else f"from 1 to {maximum}"
         raise OptionError(f"Option {name} is {text!r}: it has to be a whole number {limits}.")
     return number
 
 
-def _parse_real(name: str, text: str, *, least: float, most: float) -> float:
+def _parse_real(name: str, text: str, *, minimum: float, maximum: float) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not least <= number <= most:
-        raise OptionError(f"Option {name} is {text!r}: it has to be a number from {least:g} to {most:g}.")
+    if not minimum <= number <= maximum:
+        raise OptionError(f"Option {name} is {text!r}: it has to be a number from {minimum:g} to {maximum:g}.")
     return number
 
 
@@ -189,16 +189,16 @@ _TABLE = {
     "endingTimestamp": _Option((_BATCH_READ,)),
     "endingOffsetsByTimestamp": _Option((_BATCH_READ,)),
     "failOnDataLoss": _Option(_READ, "fail_on_data_loss", _parse_switch),
-    "minPartitions": _Option(_READ, "min_partitions", partial(_parse_whole, most=100_000)),
+    "minPartitions": _Option(_READ, "min_partitions", partial(_parse_whole, maximum=100_000)),
     "maxRecordsPerPartition": _Option(_READ, "max_records", _parse_whole),
     "includeHeaders": _Option(_READ, "headers", _parse_switch),
     "maxOffsetsPerTrigger": _Option((_STREAM_READ,), "max_offsets", _parse_whole),
     "group": _Option((_STREAM_READ,), "group", _parse_name),
     "queue": _Option(_WRITE),
     "topic": _Option(_WRITE),
-    "ttl": _Option(_WRITE, "ttl", partial(_parse_whole, most=MAX_TTL)),
-    "lead": _Option(_WRITE, "lead", partial(_parse_real, least=0.1, most=MAX_LEAD)),
-    "rate": _Option(_WRITE, "rate", partial(_parse_real, least=0.0, most=MAX_RATE)),
+    "ttl": _Option(_WRITE, "ttl", partial(_parse_whole, maximum=MAX_TTL)),
+    "lead": _Option(_WRITE, "lead", partial(_parse_real, minimum=0.1, maximum=MAX_LEAD)),
+    "rate": _Option(_WRITE, "rate", partial(_parse_real, minimum=0.0, maximum=MAX_RATE)),
     "create": _Option(_WRITE, "create", _parse_switch),
     "partitions": _Option(_WRITE, "partitions", _parse_whole),
     "run": _Option((_BATCH_WRITE,), "run", _parse_name),

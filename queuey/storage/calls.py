@@ -127,20 +127,20 @@ class Deadline(threading.local):
     def next_end(self) -> float:
         return self.clock() + self._seconds
 
-    def left(self, most: float = threading.TIMEOUT_MAX) -> float:
-        """Returns the remaining time of the call in seconds, at most ``most``.
+    def left(self, max_seconds: float = threading.TIMEOUT_MAX) -> float:
+        """Returns the remaining time of the call in seconds, at most ``max_seconds``.
 
         Raises:
             StoreUnavailable: No time is left. The outcome is ``unknown`` if the call has :meth:`sent` a change.
         """
         call = self.call
         if call.ends == math.inf:
-            return most
+            return max_seconds
         remaining = call.ends - self.clock()
         if remaining <= 0:
             message = f"the call took longer than its deadline of {self._seconds:g} s"
             raise StoreUnavailable(message, outcome="unknown" if call.wrote else "none")
-        return min(remaining, most)
+        return min(remaining, max_seconds)
 
     def sent(self) -> None:
         """Marks that the call is about to send a change: from now on its outcome may be unknown.

@@ -21,9 +21,9 @@ def printable(text: str) -> str:
     return _IN_A_LINE.sub(escape, text)
 
 
-def shortened(text: str, most: int) -> str:
-    """Cuts a text to at most ``most`` characters; a cut text ends with ``…``."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shortened(text: str, max_length: int) -> str:
+    """Cuts a text to at most ``max_length`` characters; a cut text ends with ``…``."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
@@ -38,12 +38,12 @@ def did_you_mean(unknown: Iterable[str], known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else "."
 
 
-def escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
-def escape_json(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def escape_json(match: re.Match[str]) -> str:
+    code = ord(match[0])
     if code <= 0xFFFF:  # noqa: PLR2004 - the Basic Multilingual Plane
         return f"\\u{code:04x}"
     return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

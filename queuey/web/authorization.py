@@ -68,12 +68,12 @@ class Authenticator:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        most: int = MAX_CACHED,
+        max_cached: int = MAX_CACHED,
     ) -> None:
         self._readers = {reader.scheme: reader for reader in readers}
         self._clock = clock
         self._wall = wall
-        self._most = most
+        self._most = max_cached
         self._lock = threading.Lock()
         self._cache: dict[str | bytes, tuple[Caller, float]] = {}
         self._keys_by_caller: dict[frozenset[str], dict[str | bytes, None]] = {}

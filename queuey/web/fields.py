@@ -73,12 +73,12 @@ class Fields(Generic[S]):
         errors.check()
         return values
 
-    def json(self, request: Request, otherwise: bytes = b"") -> dict[str, Any]:
+    def json(self, request: Request, default: bytes = b"") -> dict[str, Any]:
         """Returns the JSON object in the body of a request, and records its unknown fields in the request.
 
-        An empty body is read as ``otherwise``.
+        An empty body is read as ``default``.
         """
-        values = read_object(read_body(request, self._most) or otherwise)
+        values = read_object(read_body(request, self._most) or default)
         if self._inner or not self.names.issuperset(values):
             self.note_unknown(request, values)
         return values

@@ -88,13 +88,13 @@ def _outside_strings(raw: bytes, block: int) -> Iterator[bytes]:
 
 
 @cache
-def list_decoder(most: int) -> Callable[[bytes | msgspec.Raw], list[msgspec.Raw]]:
-    """Returns a decoder for a JSON list of at most ``most`` values, which stops at the first one beyond.
+def list_decoder(max_values: int) -> Callable[[bytes | msgspec.Raw], list[msgspec.Raw]]:
+    """Returns a decoder for a JSON list of at most ``max_values`` values, which stops at the first one beyond.
 
     It raises ``msgspec.ValidationError`` for a longer list. With a ``max_length``, msgspec would build the whole list
     first.
     """
-    fields = [(f"_{number}", msgspec.Raw, None) for number in range(most)]
+    fields = [(f"_{number}", msgspec.Raw, None) for number in range(max_values)]
     values = msgspec.defstruct("Values", fields, array_like=True, forbid_unknown_fields=True)
     decode = msgspec.json.Decoder(values).decode
 

@@ -342,8 +342,8 @@ class BodyReader:
         arrival: Timeout for a body to arrive, in seconds.
     """
 
-    def __init__(self, most: int, memory: SharedQuota, *, arrival: int = BODY_TIMEOUT) -> None:
-        self._most = most
+    def __init__(self, max_body: int, memory: SharedQuota, *, arrival: int = BODY_TIMEOUT) -> None:
+        self._most = max_body
         self._memory = memory
         self._arrival = arrival
         self._arriving: dict[asyncio.Task[Any], int] = {}
@@ -462,23 +462,23 @@ class BodyWanted(Exception):
     """A view needs the body, which has not been received yet; the caller is authorized."""
 
 
-def read_body(request: Request, most: int) -> bytes:
+def read_body(request: Request, max_bytes: int) -> bytes:
     """Returns the body, sent plain or chunked.
 
     Raises:
-        TooLarge: The body is longer than ``most`` bytes. The rest is left unread.
+        TooLarge: The body is longer than ``max_bytes`` bytes. The rest is left unread.
         UnknownCoding: The body is compressed.
         BodyWanted: The body has not been received.
     """
     if "content-encoding" in request.headers:
         _check_coding(request.headers["content-encoding"])
     if request.body is not None:
-        if len(request.body) > most:
-            raise too_large("body", most)
+        if len(request.body) > max_bytes:
+            raise too_large("body", max_bytes)
         return request.body
     announced = announced_length(request)
-    if announced is not None and announced > most:
-        raise too_large("body", most)
+    if announced is not None and announced > max_bytes:
+        raise too_large("body", max_bytes)
     raise BodyWanted
 
 
@@ -492,8 +492,8 @@ def _check_coding(coding: str) -> None:
         raise UnknownCoding(coding)
 
 
-def too_large(field: str, most: int, *, unit: str = "bytes") -> TooLarge:
-    return TooLarge({field: f"Longer than maximum length {most} {unit}"})
+def too_large(field: str, limit: int, *, unit: str = "bytes") -> TooLarge:
+    return TooLarge({field: f"Longer than maximum length {limit} {unit}"})
 
 
 def parse_form(text: str, what: str) -> dict[str, str]:
@@ -521,19 +521,21 @@ def parse_form(text: str, what: str) -> dict[str, str]:
     return fields
 
 
-def read_query(request: Request, known: frozenset[str] = frozenset()) -> dict[str, str]:
+def read_query(request: Request, known_names: frozenset[str] = frozenset()) -> dict[str, str]:
     """Returns the fields of the query, also unknown ones, for which the response gets a warning.
 
     Args:
         request: The request.
-        known: Names of the known fields.
+        known_names: Names of the known fields.
 
     Raises:
         InvalidRequest: The query is malformed, or has an unknown field and asks for ``strict``.
     """
     fields = parse_form(request.query, "query")
-    if not known.issuperset(fields) and (unknown := [name for name in fields if name not in known and name != STRICT]):
-        note_unknown(request, unknown, "field", "query", known)
+    if not known_names.issuperset(fields) and (
+        unknown := [name for name in fields if name not in known_names and name != STRICT]
+    ):
+        note_unknown(request, unknown, "field", "query", known_names)
     return fields
 
 
@@ -565,13 +567,13 @@ def _unquote(text: str) -> str:
     return unquote_plus(text, errors="strict")
 
 
-def read_fields(request: Request, most: int) -> dict[str, Any]:
+def read_fields(request: Request, max_bytes: int) -> dict[str, Any]:
     """Reads the fields of a form or of a JSON object, by the Content-Type; an empty body has none.
 
     Raises:
         InvalidRequest: The body is neither a form nor JSON, or is malformed.
     """
-    body = read_body(request, most)
+    body = read_body(request, max_bytes)
     if not body:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -95,11 +95,11 @@ def _combine(usages: Iterable[Usage], function: Callable[[Sequence[int]], float]
     return Usage(*(int(function(values)) for values in zip(*usages, strict=True)))
 
 
-def growth(name: str, found: Trend, allowances: Allowances) -> list[str]:
+def growth(name: str, usage_trend: Trend, allowances: Allowances) -> list[str]:
     """Returns a text for each usage that grew by more than allowed."""
     violations = []
     for what, allowance in allowances.items():
-        first, last = getattr(found.first, what), getattr(found.last, what)
+        first, last = getattr(usage_trend.first, what), getattr(usage_trend.last, what)
         limit = first * (1 + allowance.share) + allowance.amount
         if last > limit:
             violations.append(f"{name}: {what} grew from {first:,} to {last:,}, more than {limit:,.0f}")

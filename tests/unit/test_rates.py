@@ -117,7 +117,7 @@ def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:
 def test_buckets_are_bounded_and_the_fullest_go_first() -> None:
     """With a flood of users, those near an empty bucket are kept, and memory is bounded."""
     clock = Clock()
-    buckets, rate = Buckets(most=100), Rate(1, 10)
+    buckets, rate = Buckets(max_buckets=100), Rate(1, 10)
     for _ in range(10):
         buckets.take("greedy", buckets.peek("greedy", rate, clock.now), clock.now)
     for number in range(1000):

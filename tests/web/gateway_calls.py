@@ -351,9 +351,9 @@ class Stub:
 
 
 @contextmanager
-def threads_for(most: int) -> Iterator[None]:
+def threads_for(count: int) -> Iterator[None]:
     """Makes the gateway refuse work in threads after this much of it, as for an application over its quota."""
-    in_pool, remaining = Gateway.in_pool, [most]
+    in_pool, remaining = Gateway.in_pool, [count]
 
     async def limited(gateway: Gateway, request: Asked, work: Callable[[], Any], **how: bool) -> Any:  # noqa: ANN401
         if not remaining[0]:

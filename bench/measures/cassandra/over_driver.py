@@ -73,7 +73,7 @@ def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
 
 
 def compare(
-    samples: dict[str, list[Sample]], asked: dict[str, tuple[float | None, float | None]], count: int
+    samples: dict[str, list[Sample]], goals: dict[str, tuple[float | None, float | None]], count: int
 ) -> Report:
     """Reports all sides. Those with a goal and an aim are compared with the fastest side of the driver."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
@@ -84,6 +84,6 @@ def compare(
     ]
     verdicts = [
         Verdict(f"{name} / {best}", paired(traffic.rates(samples[name]), under), goal=goal, aim=aim)
-        for name, (goal, aim) in asked.items()
+        for name, (goal, aim) in goals.items()
     ]
     return Report("", "", rows, verdicts, [f"{count:,} rows of {traffic.BODY_BYTES} B, one node."])

@@ -235,10 +235,10 @@ def row(name: str, turns: Sequence[Turn]) -> Row:
     return Row(name, [run.rate for run in turns], "messages/s", details | {k: v for k, v in counted.items() if v})
 
 
-def verdicts(wanted: Sequence[Scenario], turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[Verdict]:
+def verdicts(compared: Sequence[Scenario], turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[Verdict]:
     """Compares both timings in each scenario: the rates, with a goal only for unlimited load, and the refused posts."""
     all_verdicts = []
-    for name, rate, *_ in wanted:
+    for name, rate, *_ in compared:
         soon, patient = turns[name, SOON], turns[name, PATIENT]
         rates = paired([run.rate for run in soon], [run.rate for run in patient])
         all_verdicts += [Verdict(f"rate, {name}: {SOON.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]

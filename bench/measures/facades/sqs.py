@@ -69,13 +69,13 @@ class Side:
     refill: Callable[[int], object]
     in_memory: bool = False
 
-    def requests(self, action: str, asked: Sequence[Mapping[str, object]]) -> list[str]:
+    def requests(self, action: str, bodies: Sequence[Mapping[str, object]]) -> list[str]:
         """Returns a signed request for each of the JSON objects."""
         signer = Signer(self.key, action, self.path)
-        return [signer.request(json.dumps(fields)) for fields in asked]
+        return [signer.request(json.dumps(fields)) for fields in bodies]
 
-    def call(self, action: str, asked: Mapping[str, object]) -> None:
-        job = Job(self.requests(action, [asked]), 200)
+    def call(self, action: str, body: Mapping[str, object]) -> None:
+        job = Job(self.requests(action, [body]), 200)
         traffic.run(self.server, job, seconds=60, connections=1, warm=0, count=1)
 
 

@@ -105,14 +105,14 @@ def unequal(count: int, rng: random.Random) -> Members:
     return {f"worker-{number:04}": dict.fromkeys(rng.sample(queues, 20), 10) for number in range(count)}
 
 
-def carry_out(way: Callable[[Members, Owners], Owners], change: Change) -> Outcome:
+def carry_out(assign_by: Callable[[Members, Owners], Owners], change: Change) -> Outcome:
     """Reassigns the partitions after a change.
 
     Raises:
         Void: A partition was not assigned, or was assigned to a member that does not subscribe to it.
     """
     began = time.thread_time()
-    owners = way(change.members, change.before)
+    owners = assign_by(change.members, change.before)
     spent = (time.thread_time() - began) * 1000
     if owners.keys() != partitions(change.members) or not all(
         partition.queue in change.members[owner] for partition, owner in owners.items()

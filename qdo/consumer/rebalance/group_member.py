@@ -74,11 +74,11 @@ class QueueLookup(Protocol):
     def found(self) -> Mapping[Queue, int] | None:
         """A leader's queues and partition counts (0 if a queue does not exist); None before the first look-up."""
 
-    def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
+    def look_up(self, subscriptions: Collection[Subscription], held: AbstractSet[Queue]) -> None:
         """Starts look-ups for all members, because the member leads. Repeated calls cost nothing.
 
         Args:
-            wanted: The members' subscriptions.
+            subscriptions: The members' subscriptions.
             held: Owned queues that no other member sees: the leader must know whether they exist.
         """
 

@@ -189,10 +189,10 @@ class QueueFinder:
                 failures += 1
                 await self._pause_after(failures, "the service does not answer now, retrying", error)
 
-    def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
+    def look_up(self, subscriptions: Collection[Subscription], held: AbstractSet[Queue]) -> None:
         self._held = held
-        if set(wanted) != set(self._wanted):
-            self._wanted = wanted
+        if set(subscriptions) != set(self._wanted):
+            self._wanted = subscriptions
             self._look_now()
 
     def follow(self, leader: Visibility | None, held: AbstractSet[Queue]) -> None:
@@ -363,9 +363,9 @@ class Refusals:
             are not timed.
     """
 
-    def __init__(self, wanted: Subscription) -> None:
+    def __init__(self, subscription: Subscription) -> None:
         self.hidden: set[str] = set()
-        self._wanted = wanted
+        self._wanted = subscription
         self._times: dict[str, tuple[float, float]] = {}
 
     def record(self, what: str) -> None:

@@ -128,14 +128,14 @@ class HeldClaims:
         self._claims: set[HeldClaim] = set()
         self._lock = Lock()
 
-    def add(self, queue: str, receipt: str, ttl: float, asked: float) -> HeldClaim:
-        """Adds a claim whose time begins no earlier than ``asked``.
+    def add(self, queue: str, receipt: str, ttl: float, sent_at: float) -> HeldClaim:
+        """Adds a claim whose time begins no earlier than ``sent_at``.
 
         A claim that has already expired is not due soon: the loop must release it, and a renewal would keep its message
         from other callers.
         """
-        now, end = self._clock(), asked + ttl
-        claim = HeldClaim(queue, receipt, ttl, end, asked + ttl / 2 if now < end else now + _POSTPONE_RATIO * ttl)
+        now, end = self._clock(), sent_at + ttl
+        claim = HeldClaim(queue, receipt, ttl, end, sent_at + ttl / 2 if now < end else now + _POSTPONE_RATIO * ttl)
         with self._lock:
             self._claims.add(claim)
         return claim
@@ -223,11 +223,11 @@ class HeldClaims:
         """Returns the calls that repeat the release of claims that were released since ``next_work`` was made."""
         return _release_calls(work.claims)
 
-    def record_renewal(self, claim: HeldClaim, asked: float, ttl: float) -> None:
+    def record_renewal(self, claim: HeldClaim, sent_at: float, ttl: float) -> None:
         """Extends a claim by its ttl, counted from the request; it is due again after half of that time."""
         with self._lock:
-            claim.end = max(claim.end, asked + ttl)
-            claim.due = asked + min(ttl, claim.ttl) / 2
+            claim.end = max(claim.end, sent_at + ttl)
+            claim.due = sent_at + min(ttl, claim.ttl) / 2
             claim.fails = False
 
     def cancel(self, receipts: Collection[str]) -> None:

@@ -55,10 +55,10 @@ class ScheduleAct(Act):
         about = f"Its messages go to queue {schedule.plan.queue}. {self.about}"
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
-    def save(self, ask: PageRequest, **given: object) -> None:
+    def save(self, ask: PageRequest, **changes: object) -> None:
         """Changes the given fields of the schedule, or creates it; the others stay."""
         match = {"app": ask.application, "schedule": ask.get("schedule")}
-        ask.schedules.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
+        ask.schedules.save(ask.request, match, msgspec.json.encode(changes), ask.matching("admin"))
 
 
 class RunSchedule(ScheduleAct):

@@ -61,9 +61,9 @@ def read_limit(query: dict[str, str]) -> int:
     return _check_positive(limit)
 
 
-def read_count_limit(query: dict[str, str], most: int) -> int:
-    """Returns the max number of messages to count exactly, up to ``most``. Raises as :func:`read_ttl`."""
-    return min(most, _check_positive(_read_integer(query, "limit", most)))
+def read_count_limit(query: dict[str, str], max_count: int) -> int:
+    """Returns the max number of messages to count exactly, up to ``max_count``. Raises as :func:`read_ttl`."""
+    return min(max_count, _check_positive(_read_integer(query, "limit", max_count)))
 
 
 def check_partitioned(query: dict[str, str]) -> None:

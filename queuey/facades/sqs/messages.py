@@ -69,51 +69,62 @@ _decode = msgspec.json.Decoder(SqsAttributes).decode
 
 
 def draft_of(
-    given: MessageParameters, delay: int, now: float, most: int, traced: str, *, fifo: bool, deduplication: str = ""
+    message: MessageParameters,
+    delay: int,
+    now: float,
+    max_bytes: int,
+    request_trace: str,
+    *,
+    fifo: bool,
+    deduplication: str = "",
 ) -> Draft:
     """Checks a message to send, and returns its draft.
 
     Args:
-        given: Message in the request.
+        message: Message in the request.
         delay: Delay of the request or of the queue, in seconds.
         now: Current time, in seconds since 1970.
-        most: Max bytes of the message.
-        traced: Trace header of the request, used for a message without one; blank if the request has none.
+        max_bytes: Max bytes of the message.
+        request_trace: Trace header of the request, used for a message without one; blank if the request has none.
         fifo: Whether the queue is a FIFO queue.
         deduplication: Deduplication id in a FIFO queue.
 
     Raises:
         SqsError: SQS does not allow the message.
     """
-    size = size_of(given)
-    if not given.message_body:
+    size = size_of(message)
+    if not message.message_body:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
-    if size > most:
-        raise invalid("MessageBody", f"of {size} bytes", f"Message must be shorter than {most} bytes.")
-    if NOT_IN_XML.search(given.message_body) is not None:
+    if size > max_bytes:
+        raise invalid("MessageBody", f"of {size} bytes", f"Message must be shorter than {max_bytes} bytes.")
+    if NOT_IN_XML.search(message.message_body) is not None:
         raise SqsError(
             "InvalidMessageContents", "The message has characters outside of #x9, #xA, #xD, #x20 to #xD7FF and so on."
         )
-    _check_attributes(given.message_attributes)
-    trace = _find_trace(given.message_system_attributes, traced) if traced or given.message_system_attributes else None
-    group = given.message_group_id or ""
+    _check_attributes(message.message_attributes)
+    trace = (
+        _find_trace(message.message_system_attributes, request_trace)
+        if request_trace or message.message_system_attributes
+        else None
+    )
+    group = message.message_group_id or ""
     sent = round(now * 1000) if delay else 0
     meta = None
-    if given.message_attributes or trace or sent or (group and not fifo) or deduplication:
-        sqs_fields = SqsAttributes(given.message_attributes, trace, sent, "" if fifo else group, deduplication)
+    if message.message_attributes or trace or sent or (group and not fifo) or deduplication:
+        sqs_fields = SqsAttributes(message.message_attributes, trace, sent, "" if fifo else group, deduplication)
         meta = Meta(headers=((HEADER, _make_header(sqs_fields)),))
-    return Draft(given.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
+    return Draft(message.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
 
 
-def _find_trace(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
+def _find_trace(attributes: Mapping[str, AttributeValue], request_trace: str) -> AttributeValue | None:
     """Returns the trace header of a message, or else of its request; ignores one of a request that is too long.
 
     Raises:
         SqsError: The message has another system attribute, or a trace header that is too long or not a String.
     """
     trace = attributes.get("AWSTraceHeader")
-    if trace is None and 0 < len(traced) <= MAX_TRACE:
-        trace = AttributeValue(data_type="String", string_value=traced)
+    if trace is None and 0 < len(request_trace) <= MAX_TRACE:
+        trace = AttributeValue(data_type="String", string_value=request_trace)
     elif trace is not None:
         _check_value("AWSTraceHeader", trace)
     if attributes.keys() - {"AWSTraceHeader"} or (
@@ -137,10 +148,10 @@ def _make_header(sqs_fields: SqsAttributes) -> str:
     return json.dumps(msgspec.to_builtins(sqs_fields), separators=(",", ":"))
 
 
-def size_of(given: MessageParameters) -> int:
+def size_of(message: MessageParameters) -> int:
     """Returns the size of a message in bytes: its body, and the names, types and values of its attributes."""
-    size = body_bytes(given.message_body)
-    for name, value in given.message_attributes.items():
+    size = body_bytes(message.message_body)
+    for name, value in message.message_attributes.items():
         size += len(name) + len(value.data_type) + body_bytes(value.string_value or "")
         binary = value.binary_value or ""
         size += 3 * len(binary) // 4 - binary[-2:].count("=")
@@ -220,13 +231,13 @@ def sequence_number(position: ids.Position) -> str:
     return str(ticks << 64 | (low - ids.LOW_MIN))
 
 
-def sent_result(given: MessageParameters, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
-    result: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(given.message_body)}
+def sent_result(message: MessageParameters, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(message.message_body)}
     # Most messages have nothing else, and a batch has ten.
-    if given.message_attributes:
-        result["MD5OfMessageAttributes"] = md5_of_attributes(given.message_attributes)
-    if given.message_system_attributes:
-        result["MD5OfMessageSystemAttributes"] = md5_of_attributes(given.message_system_attributes)
+    if message.message_attributes:
+        result["MD5OfMessageAttributes"] = md5_of_attributes(message.message_attributes)
+    if message.message_system_attributes:
+        result["MD5OfMessageSystemAttributes"] = md5_of_attributes(message.message_system_attributes)
     if fifo:
         result["SequenceNumber"] = sequence_number(location[1])
     return result
@@ -236,29 +247,29 @@ def sent_result(given: MessageParameters, location: tuple[int, ids.Position], *,
 
 
 def render_received(
-    one: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
+    delivery: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
 ) -> dict[str, Any]:
     """Returns a received message as the answer has it, without empty fields. Bytes are shown in base64.
 
     Args:
-        one: Delivery of the message.
+        delivery: Delivery of the message.
         queue: Queue of the message.
         region: Region that the client uses.
         now: Current time, in seconds since 1970.
         system: Names of the requested system attributes.
         names: Names of the requested message attributes.
     """
-    message = one.message
+    message = delivery.message
     sqs_fields = _sqs_attributes(message)
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
     chosen = {name: value for name, value in sqs_fields.attributes.items() if _is_requested(name, names)}
     source, location = _sent_to(message, queue)
     attributes = (
-        _system_attributes(one, sqs_fields, queue, (source, location[1]), region, now, system) if system else {}
+        _system_attributes(delivery, sqs_fields, queue, (source, location[1]), region, now, system) if system else {}
     )
     fields = {
         "MessageId": message_id(location),
-        "ReceiptHandle": f"{one.receipt}-{receipt_mark(queue.qid)}",
+        "ReceiptHandle": f"{delivery.receipt}-{receipt_mark(queue.qid)}",
         "MD5OfBody": md5_of(text),
         "Body": text,
         "Attributes": attributes,
@@ -337,22 +348,22 @@ class FifoDraft(NamedTuple):
     key: PostKey
 
 
-def fifo_draft_of(given: MessageParameters, queue: Queue, trace: str) -> FifoDraft:
+def fifo_draft_of(message: MessageParameters, queue: Queue, trace: str) -> FifoDraft:
     """Checks a message to send to a FIFO queue, and returns its draft.
 
     Raises:
         SqsError: SQS does not allow the message.
     """
     kept = stored_attributes(queue)
-    group = given.message_group_id
+    group = message.message_group_id
     if group is None:
         raise missing("MessageGroupId")
     check_id("MessageGroupId", group)
-    if given.delay_seconds:
+    if message.delay_seconds:
         reason = "The request include parameter that is not valid for this queue type."
-        raise invalid("DelaySeconds", given.delay_seconds, reason)
-    deduplication = _find_deduplication_id(given, kept)
-    draft = draft_of(given, kept.delay, time.time(), kept.size, trace, fifo=True, deduplication=deduplication)
+        raise invalid("DelaySeconds", message.delay_seconds, reason)
+    deduplication = _find_deduplication_id(message, kept)
+    draft = draft_of(message, kept.delay, time.time(), kept.size, trace, fifo=True, deduplication=deduplication)
     scope = group if kept.scope == "messageGroup" else ""
     return FifoDraft(draft, _make_key(scope, deduplication))
 

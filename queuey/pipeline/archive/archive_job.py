@@ -249,7 +249,7 @@ class ArchiveRun:
         return buckets.named(key[1], self.options.seconds).start + self._ttl(self.queues[key[0]]) <= now
 
     def wave(
-        self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str], also: DataFrame | None = None
+        self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str], extra: DataFrame | None = None
     ) -> tuple[list[Manifest], dict[Key, Difference]]:
         """Archives buckets.
 
@@ -257,7 +257,7 @@ class ArchiveRun:
             keys: The buckets.
             units: The parts of the store to scan.
             damaged: Descriptions of missing files of the archive are appended here.
-            also: Messages of these buckets from elsewhere, used where the store has them no longer.
+            extra: Messages of these buckets from elsewhere, used where the store has them no longer.
 
         Returns:
             The committed manifests, and the differences of buckets that changed before the second scan.
@@ -269,7 +269,7 @@ class ArchiveRun:
         self._lease.check()
         self.there.begin(run, self.now)
         older = self.there.older(keys, damaged)
-        rows, files = self._write(run, units, older, also)
+        rows, files = self._write(run, units, older, extra)
         summaries = checksums.summaries(rows)
         differing = {}
         if self.options.verify:

@@ -151,9 +151,9 @@ class ArchiveDirectory:
                 older[key] = Older(runs, tuple(paths))
         return older
 
-    def present(self, one: Manifest, damaged: list[str]) -> Iterator[str]:
+    def present(self, bucket: Manifest, damaged: list[str]) -> Iterator[str]:
         """Returns the existing data files of a bucket, relative to the archive; adds missing files to ``damaged``."""
-        for path in one.data_paths:
+        for path in bucket.data_paths:
             if self.files.exists(path):
                 yield path
             else:
@@ -277,13 +277,13 @@ class ArchiveDirectory:
         return [f"{directory}/{path}" for path in self.files.tree(directory) if path[0] not in "._" and "/" not in path]
 
 
-def open_to_write(spark: SparkSession, directory: str, wanted: Archive, *, write: bool) -> ArchiveDirectory:
+def open_to_write(spark: SparkSession, directory: str, required: Archive, *, write: bool) -> ArchiveDirectory:
     """Opens an archive for writing, or creates it.
 
     Args:
         spark: The session.
         directory: Directory or URL of the archive.
-        wanted: The required identity.
+        required: The required identity.
         write: Write the identity of a new archive.
 
     Raises:
@@ -294,12 +294,12 @@ def open_to_write(spark: SparkSession, directory: str, wanted: Archive, *, write
     if text is None:
         if [entry.name for entry in files.list("") if not entry.name.startswith((".", "_"))]:
             raise OptionError(f"{files.root} holds other files and no archive: use an empty or a new directory")
-        opened = ArchiveDirectory(spark, files, wanted)
+        opened = ArchiveDirectory(spark, files, required)
         if write:
-            files.write(ABOUT, manifest.encode(wanted))
+            files.write(ABOUT, manifest.encode(required))
         return opened
     about = manifest.decode(text, files.path(ABOUT), Archive)
-    if differing := about.describe_differences(wanted):
+    if differing := about.describe_differences(required):
         raise OptionError(f"{files.root} is an archive of another kind: {'; '.join(differing)}")
     return ArchiveDirectory(spark, files, about)
 

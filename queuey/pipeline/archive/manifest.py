@@ -287,9 +287,9 @@ def version_of(file: str) -> tuple[str, str] | None:
     return None
 
 
-def standing(found: Iterable[Manifest]) -> list[Manifest]:
+def standing(versions: Iterable[Manifest]) -> list[Manifest]:
     """Returns the manifests of one bucket that no other one replaces. Overlapping runs leave several."""
-    manifests = list(found)
+    manifests = list(versions)
     replaced = {run for version in manifests for run in version.replaces}
     return [version for version in manifests if version.run not in replaced]
 

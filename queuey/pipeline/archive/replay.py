@@ -123,21 +123,21 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     return replay_run.carried_out(counts, created, expired)
 
 
-def chosen(there: ArchiveDirectory, options: ReplayOptions) -> list[Manifest]:
+def chosen(archive: ArchiveDirectory, options: ReplayOptions) -> list[Manifest]:
     """Returns the manifests of the buckets that the replay may need.
 
     Raises:
         QueueNotFound: The archive has no messages of a named queue.
         ArchiveDamaged: A manifest is unusable.
     """
-    seconds = there.about.seconds
+    seconds = archive.about.seconds
     keys = {
         (name, bucket)
-        for name in there.selected(options.selection)
-        for bucket in there.bucket_names(name)
+        for name in archive.selected(options.selection)
+        for bucket in archive.bucket_names(name)
         if _overlaps(bucket, seconds, options)
     }
-    return there.manifests(keys)
+    return archive.manifests(keys)
 
 
 def targets_of(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[str, str]:
@@ -231,17 +231,17 @@ class ReplayRun:
         rows = selected.groupBy("queue").agg(live, f.count_if("expired").alias("expired")).collect()
         return {row.queue: row.live for row in rows}, sum(row.expired for row in rows)
 
-    def prepare(self, standing: Mapping[str, Queue]) -> set[str]:
+    def prepare(self, existing: Mapping[str, Queue]) -> set[str]:
         """Records the run, and creates missing queues; returns the names of created queues.
 
         Raises:
             OptionError: Another replay has used the run's name, or another program has created a queue meanwhile.
         """
         note = self._progress_note()
-        lacking = sorted(set(self._targets.values()) - standing.keys())
+        lacking = sorted(set(self._targets.values()) - existing.keys())
         made = {**(note.made if note else {}), **dict.fromkeys(lacking, "")}
         noted = note.partitions if note else {}
-        partitions = {name: noted.get(name, queue.partitions) for name, queue in standing.items()}
+        partitions = {name: noted.get(name, queue.partitions) for name, queue in existing.items()}
         self._record_note(note, planned := ReplayNote(self._content, made, partitions))
         for name in lacking:
             try:

@@ -112,17 +112,17 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     )
 
 
-def compared(one: Manifest, found: Summary | None) -> list[Damage]:
+def compared(bucket: Manifest, actual: Summary | None) -> list[Damage]:
     """Returns the first difference between a manifest and the messages that were read, if there is one."""
-    expected = one.summary
-    if found is None:
-        return [Damage(*one.key, f"its {expected.count} messages are missing")]
-    if expected.count != found.count:
-        return [Damage(*one.key, f"it holds {found.count} messages and not {expected.count}")]
-    if not expected.same(found):
-        return [Damage(*one.key, "its messages have changed since it was archived")]
-    if expected.partitions != found.partitions:
-        return [Damage(*one.key, "its first and last messages differ from its manifest")]
+    expected = bucket.summary
+    if actual is None:
+        return [Damage(*bucket.key, f"its {expected.count} messages are missing")]
+    if expected.count != actual.count:
+        return [Damage(*bucket.key, f"it holds {actual.count} messages and not {expected.count}")]
+    if not expected.same(actual):
+        return [Damage(*bucket.key, "its messages have changed since it was archived")]
+    if expected.partitions != actual.partitions:
+        return [Damage(*bucket.key, "its first and last messages differ from its manifest")]
     return []
 
 

@@ -195,8 +195,8 @@ def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
             raise OptionError(f"There are no receipts of queue {name!r} in these files.")
 
 
-def summed(found: Iterable[Account]) -> Account:
-    listed = list(found)
+def summed(accounts: Iterable[Account]) -> Account:
+    listed = list(accounts)
     groups: dict[str, Passed] = {}
     for account in listed:
         for name, more in account.groups.items():

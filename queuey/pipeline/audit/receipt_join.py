@@ -60,18 +60,18 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     )
 
 
-def sealed(wanted: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
+def sealed(promised_messages: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
     """Adds when the bucket of each message was archived, if the message existed by then.
 
     Args:
-        wanted: The result of :func:`promised`.
+        promised_messages: The result of :func:`promised`.
         buckets: The archived buckets, with the columns ``BUCKETS``.
         width: Width of buckets, in ticks.
     """
     from pyspark.sql import functions as f
 
     since = f.greatest(receipt_columns.ticks("id") - EPOCH_TICKS, f.lit(0))
-    rows = wanted.drop("sealed").withColumn("start", since - since % width)
+    rows = promised_messages.drop("sealed").withColumn("start", since - since % width)
     with_buckets = rows.join(f.broadcast(buckets), ["queue", "start"], "left").drop("start")
     return with_buckets.withColumn("sealed", f.when(f.col("at") <= f.col("sealed"), f.col("sealed")))
 
@@ -116,14 +116,20 @@ def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
 
 
 def matched(
-    wanted: DataFrame, there: DataFrame, offsets: Sequence[DataFrame], *, now: float, late: float | None, margin: float
+    promised_messages: DataFrame,
+    present_messages: DataFrame,
+    offsets: Sequence[DataFrame],
+    *,
+    now: float,
+    late: float | None,
+    margin: float,
 ) -> DataFrame:
     """Classifies every id.
 
     Args:
-        wanted: The result of :func:`promised` or :func:`sealed`. A message that was still alive when its bucket was
+        promised_messages: The result of :func:`promised` or :func:`sealed`. A message that was still alive when its bucket was
             archived has to be in the archive, even if its TTL is over now.
-        there: The result of :func:`present`.
+        present_messages: The result of :func:`present`.
         offsets: The offsets of each group, with the columns ``OFFSETS``. The group has not begun partitions without
             an offset.
         now: Seconds since 1970.
@@ -136,7 +142,7 @@ def matched(
     """
     from pyspark.sql import functions as f
 
-    joined = wanted.join(there, PLACE, "full_outer")
+    joined = promised_messages.join(present_messages, PLACE, "full_outer")
     must = f.coalesce("must", f.lit(col=False))
     here = f.coalesce(f.col("stored") + f.col("kept"), f.lit(0)) > 0
     ahead = must & ~here & (receipt_columns.ticks("id") >= f.coalesce("horizon", f.lit(0)))

@@ -121,16 +121,16 @@ class MessageSources:
         paths = [path for bucket in self._manifests(spans) for path in self._archive.present(bucket, [])]
         return receipt_join.archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
-    def sealed(self, wanted: DataFrame, spans: Sequence[Span]) -> DataFrame:
+    def sealed(self, promised_messages: DataFrame, spans: Sequence[Span]) -> DataFrame:
         """Adds when the buckets of promised messages were archived; see :func:`receipt_join.sealed`."""
         if self._archive is None:
-            return wanted
+            return promised_messages
         rows = [
             (bucket.queue, bucket.span.start * TICKS_PER_SECOND, datetime.fromisoformat(bucket.archived).timestamp())
             for bucket in self._manifests(spans)
         ]
         width = self._archive.about.seconds * TICKS_PER_SECOND
-        return receipt_join.sealed(wanted, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
+        return receipt_join.sealed(promised_messages, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
 
     def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
         """Returns group -> queue -> partition -> position."""

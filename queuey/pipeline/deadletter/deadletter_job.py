@@ -60,25 +60,25 @@ class DeadLetterClasses(msgspec.Struct, frozen=True):
     classes: tuple[ErrorClass, ...]
 
 
-def each(spark: SparkSession, store: StoreOptions, wanted: DeadLetterFilter, say: Say) -> Iterator[DeadLetter]:
+def each(spark: SparkSession, store: StoreOptions, selected: DeadLetterFilter, say: Say) -> Iterator[DeadLetter]:
     """Iterates over dead letters, partition by partition.
 
     Raises:
         QueueNotFound: The given dead-letter queue does not exist.
     """
-    units = selection.units_of(store, wanted)
+    units = selection.units_of(store, selected)
     say(_reading_text(units))
-    for packed in _rdd_of_results(spark, units, partial(_list_in_task, store, wanted)).toLocalIterator():
+    for packed in _rdd_of_results(spark, units, partial(_list_in_task, store, selected)).toLocalIterator():
         yield _unpack(packed)
 
 
 def classes(
     spark: SparkSession,
     store: StoreOptions,
-    wanted: DeadLetterFilter,
+    selected: DeadLetterFilter,
     *,
     samples: int = SAMPLES,
-    most: int = MAX_CLASSES,
+    max_classes: int = MAX_CLASSES,
     say: Say,
 ) -> DeadLetterClasses:
     """Classifies dead letters by error.
@@ -86,9 +86,9 @@ def classes(
     Args:
         spark: The session.
         store: The store.
-        wanted: The dead letters.
+        selected: The dead letters.
         samples: Number of samples of each class, the newest ones.
-        most: Max classes. Smaller classes of one queue and error are combined, without text.
+        max_classes: Max classes. Smaller classes of one queue and error are combined, without text.
         say: Called with the progress.
 
     Raises:
@@ -96,9 +96,9 @@ def classes(
     """
     from pyspark.sql import functions as f
 
-    units = selection.units_of(store, wanted)
+    units = selection.units_of(store, selected)
     say(_reading_text(units))
-    payloads = [msgspec.msgpack.encode((wanted, group)) for group in shared_out(units, MAX_TASKS)]
+    payloads = [msgspec.msgpack.encode((selected, group)) for group in shared_out(units, MAX_TASKS)]
     sample = f.struct(*DeadLetterSample.__struct_fields__)
     grouped = (
         tasks.rows(spark, "dead_letters", _SCHEMA, store, payloads)
@@ -114,8 +114,8 @@ def classes(
     )
     ordered = grouped.orderBy(f.desc("count"), "queue", "error", "shape")
     less = f.lit(OTHERS), f.sum("count"), f.min("first"), f.max("last"), f.max("attempts")
-    others = ordered.offset(most).groupBy("queue", "error").agg(*less)
-    whole = [_error_class(row, samples) for row in [*ordered.limit(most).collect(), *others.collect()]]
+    others = ordered.offset(max_classes).groupBy("queue", "error").agg(*less)
+    whole = [_error_class(row, samples) for row in [*ordered.limit(max_classes).collect(), *others.collect()]]
     grouped.unpersist()
     return DeadLetterClasses(sum(error_class.count for error_class in whole), tuple(whole))
 

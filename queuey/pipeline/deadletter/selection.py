@@ -78,7 +78,7 @@ class ErrorClass(msgspec.Struct, frozen=True):
     samples: tuple[DeadLetterSample, ...]
 
 
-def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetterUnit]:
+def units_of(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLetterUnit]:
     """Returns the units of selected dead letters: one per partition, or one per queue if there is a limit per queue.
 
     Skips named queues that never had dead letters.
@@ -87,17 +87,17 @@ def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetter
         QueueNotFound: The given dead-letter queue does not exist.
     """
     store = open_stores.opened(options)
-    if wanted.dead_queue is not None:
-        dead_queues = [open_stores.queue(store, options, wanted.dead_queue)]
+    if selected.dead_queue is not None:
+        dead_queues = [open_stores.queue(store, options, selected.dead_queue)]
     else:
         places: set[str] = set()
-        for name in wanted.queues:
+        for name in selected.queues:
             places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _existing(store, options, [name])))
-        for pattern in wanted.patterns:
+        for pattern in selected.patterns:
             places |= {queue.name for queue in open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))}
             places |= {queue.dead_letter for queue in open_stores.selected(options, Pattern(translate(pattern)))}
         dead_queues = _existing(store, options, sorted(places - {""}))
-    return [unit for queue in dead_queues for unit in _make_units(queue, wanted)]
+    return [unit for queue in dead_queues for unit in _make_units(queue, selected)]
 
 
 def _existing(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:

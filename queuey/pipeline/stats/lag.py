@@ -270,33 +270,33 @@ def _read_first_unread(store: Store, queue: Queue, partition: int, offset: Posit
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
 
 
-def group_lag(one: GroupObservation, earlier: GroupObservation | None, within: float) -> GroupLag:
+def group_lag(observation: GroupObservation, earlier: GroupObservation | None, within: float) -> GroupLag:
     """Computes lag, growth and forecast of a group.
 
     Args:
-        one: An observation.
+        observation: An observation.
         earlier: An earlier observation of the same group; None assumes that the group does not read.
         within: Time span of the forecast, in seconds.
     """
     growth = None
     if earlier is not None:
-        growth = min(1.0, 1.0 - (one.read - earlier.read) / max(1, one.at - earlier.at))
+        growth = min(1.0, 1.0 - (observation.read - earlier.read) / max(1, observation.at - earlier.at))
     backlog = Backlog(
-        count=one.count,
-        oldest=one.oldest,
-        newest=one.newest,
-        ttl=one.ttl,
+        count=observation.count,
+        oldest=observation.oldest,
+        newest=observation.newest,
+        ttl=observation.ttl,
         growth=1.0 if growth is None else growth,
-        coming=earlier is not None and one.written > earlier.written,
+        coming=earlier is not None and observation.written > earlier.written,
     )
     return GroupLag(
-        queue=one.queue,
-        partition=one.partition,
-        group=one.group,
-        offset=None if one.position == FIRST else ids.to_hex(one.position),
-        messages=one.count,
-        exact=one.exact,
-        seconds=round(one.oldest, 3),
+        queue=observation.queue,
+        partition=observation.partition,
+        group=observation.group,
+        offset=None if observation.position == FIRST else ids.to_hex(observation.position),
+        messages=observation.count,
+        exact=observation.exact,
+        seconds=round(observation.oldest, 3),
         growth=None if growth is None else round(growth, 3),
         forecast=forecast(backlog, within),
     )

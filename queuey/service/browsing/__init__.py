@@ -74,7 +74,7 @@ class Browsing:
     def scan(
         self,
         access: QueueAccess,
-        wanted: MessageFilter,
+        message_filter: MessageFilter,
         *,
         partitions: tuple[int, ...] | None,
         since: str,
@@ -85,7 +85,7 @@ class Browsing:
 
         Args:
             access: The queue, for a caller that may read it.
-            wanted: Selects messages.
+            message_filter: Selects messages.
             partitions: Partitions to read; None means all.
             since: An id, an instant, or the cursor of the previous step; blank starts at the newest message.
             limit: Max messages to read.
@@ -107,7 +107,7 @@ class Browsing:
                 merge=True,
             ),
         )
-        messages = [message for message in reading.messages if wanted.takes(message)]
+        messages = [message for message in reading.messages if message_filter.takes(message)]
         reached = reading.messages[-1].ticks if reading.messages else None
         return ScanResult(
             messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached

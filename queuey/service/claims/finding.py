@@ -307,22 +307,22 @@ def _find_freed(state: State, requests: Sequence[Request], candidates: Candidate
 
 
 def split_by_deliveries(
-    state: State, ended: Collection[Position], most: int
+    state: State, ended: Collection[Position], max_deliveries: int
 ) -> tuple[list[Position], list[Position], set[Position]]:
     """Divides messages whose claims have ended by their number of deliveries.
 
     Args:
         state: State that has the claims.
         ended: Positions of the messages.
-        most: Max deliveries of a message; 0 for no limit.
+        max_deliveries: Max deliveries of a message; 0 for no limit.
 
     Returns:
         The messages that become dead letters; the others; and those of the others that reached the limit but may be
         gone, so that their copies would have to be delivered.
     """
-    if not most:
+    if not max_deliveries:
         return [], list(ended), set()
-    exhausted = {place for place in ended if state.outstanding[place].deliveries >= most}
+    exhausted = {place for place in ended if state.outstanding[place].deliveries >= max_deliveries}
     doubt = exhausted & state.covers.by_representative.keys()
     dead = exhausted - doubt
     return [place for place in ended if place in dead], [place for place in ended if place not in dead], doubt

@@ -92,12 +92,12 @@ class FollowUps:
             last_deleted = number
         return last_deleted
 
-    def letters(self, state: State, own: Iterable[Position], now: float, most: int) -> Letters:
-        """Returns the dead letters to publish now, ``own`` and overdue ones, up to ``most`` and ``MAX_LETTERS``."""
+    def letters(self, state: State, own: Iterable[Position], now: float, limit: int) -> Letters:
+        """Returns the dead letters to publish now, ``own`` and overdue ones, up to ``limit`` and ``MAX_LETTERS``."""
         self._forget_done(state)
         self.open.update(dict.fromkeys(own, -inf))
         due = (position for position in state.outbox if self._is_overdue(position, now))
-        return {position: state.outbox[position] for position in islice(due, min(most, MAX_LETTERS))}
+        return {position: state.outbox[position] for position in islice(due, min(limit, MAX_LETTERS))}
 
     def put_off(self, state: State, now: float) -> None:
         self.open.update(dict.fromkeys(state.outbox, now))

@@ -67,13 +67,15 @@ class HandOvers:
         read, rows = self.rows.get(name, (-1, {}))
         return rows if read >= since else None
 
-    async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, GiveBacks] | None = None) -> None:
+    async def settle_all(
+        self, names: Iterable[str], since: int, give_backs: Mapping[str, GiveBacks] | None = None
+    ) -> None:
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
             batch = waiting[first : first + AT_ONCE]
-            await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in batch))
+            await asyncio.gather(*(self.settle(name, since, (give_backs or {}).get(name, {})) for name in batch))
 
-    async def settle(self, name: str, since: int, words: GiveBacks) -> None:
+    async def settle(self, name: str, since: int, give_backs: GiveBacks) -> None:
         """Hands over the partitions of a queue that are free or given back; its rows are then as of ``since`` or later.
 
         Give-backs that arrive during another hand-over of the queue share the next one.
@@ -82,7 +84,7 @@ class HandOvers:
             StoreUnavailable: The hand-over may have been done.
         """
         waiting = self._give_backs.setdefault(name, {})
-        for number, word in words.items():
+        for number, word in give_backs.items():
             waiting[number] = max(word, waiting.get(number, word), key=itemgetter(1))
         lock = self._locks.get(name)
         if lock is None:

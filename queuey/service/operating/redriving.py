@@ -45,11 +45,11 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     reason: tuple[str, str, str] | None = None
     place: Location | None = None
 
-    def matches_reason(self, one: DeadLetter) -> bool:
+    def matches_reason(self, letter: DeadLetter) -> bool:
         """Returns whether the reason matches. The caller compares ``place``."""
-        cause = one.cause
+        cause = letter.cause
         shape = shape_of(cause.text[:MAX_SHAPED])
-        return self.reason in {None, (one.queue, cause.error[:MAX_SHAPED], shape[:MAX_SHAPED])}
+        return self.reason in {None, (letter.queue, cause.error[:MAX_SHAPED], shape[:MAX_SHAPED])}
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -90,14 +90,14 @@ class Redriving:
         self._reader = reader
         self._core = core
 
-    def find(self, access: QueueAccess, wanted: DeadLetterFilter, cursor: str = "") -> DeadLetterPage:
+    def find(self, access: QueueAccess, letter_filter: DeadLetterFilter, cursor: str = "") -> DeadLetterPage:
         """Reads a page of a dead-letter queue, for a caller that may read it.
 
         Raises:
             ValueError: ``cursor`` is not a cursor.
         """
-        if wanted.place is not None:
-            messages: Sequence[Message] = self._messages.fetch(access, [wanted.place], charted=False)
+        if letter_filter.place is not None:
+            messages: Sequence[Message] = self._messages.fetch(access, [letter_filter.place], charted=False)
             following = ""
         else:
             page = Range(partitions=None, limit=PAGE, since=parse_bound(cursor), delayed=False, merge=True)
@@ -105,7 +105,7 @@ class Redriving:
             messages, following = reading.messages, short_cursor(reading, nearest=min)
         letters = (stored_dead_letter(message, access.queue.name) for message in messages)
         return DeadLetterPage(
-            [letter for letter in letters if letter and wanted.matches_reason(letter)], len(messages), following
+            [letter for letter in letters if letter and letter_filter.matches_reason(letter)], len(messages), following
         )
 
     def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:

@@ -250,9 +250,9 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
     return replace(schedule, next=following)
 
 
-def list_next_fire_times(schedule: Schedule, most: int) -> list[int]:
-    """Returns up to ``most`` next instants, only the first if this machine does not know the time zone."""
-    return [] if schedule.next is None else list(_coming(schedule.plan.timetable, schedule.next, most))
+def list_next_fire_times(schedule: Schedule, limit: int) -> list[int]:
+    """Returns up to ``limit`` next instants, only the first if this machine does not know the time zone."""
+    return [] if schedule.next is None else list(_coming(schedule.plan.timetable, schedule.next, limit))
 
 
 @lru_cache(MAX_REMEMBERED)

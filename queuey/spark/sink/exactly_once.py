@@ -377,11 +377,11 @@ class _ChunkAttempt:
         self.written = 0
         self.expired = 0
 
-    def write(self, wanted: Mask) -> None:
+    def write(self, remaining: Mask) -> None:
         """Writes rows with their newest ids, after deleting the messages with their older ids."""
         newest = self._entry.newest(self.rows.indexes)
-        for number in np.unique(newest[wanted]).tolist():
-            chosen = wanted & (newest == number)
+        for number in np.unique(newest[remaining]).tolist():
+            chosen = remaining & (newest == number)
             for place, older in enumerate(self._entry.generations[:number]):
                 moved_there = members(older.rows, self.rows.indexes) if place else True
                 places = self._make_messages(older, chosen & moved_there).places

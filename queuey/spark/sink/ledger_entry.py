@@ -117,22 +117,22 @@ def index_set(indexes: Integers) -> IndexSet:
     return zlib.compress(np.packbits(bits).tobytes())
 
 
-def numbers_in(some: IndexSet) -> Integers:
-    if isinstance(some, bytes):
-        return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(some), np.uint8)))
-    return np.concatenate([np.arange(0), *(np.arange(first, end) for first, end in some)])
+def numbers_in(indexes: IndexSet) -> Integers:
+    if isinstance(indexes, bytes):
+        return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(indexes), np.uint8)))
+    return np.concatenate([np.arange(0), *(np.arange(first, end) for first, end in indexes)])
 
 
-def union(one: IndexSet, more: Integers) -> IndexSet:
+def union(indexes: IndexSet, more: Integers) -> IndexSet:
     if not len(more):
-        return one
-    return index_set(np.concatenate([numbers_in(one), more]))
+        return indexes
+    return index_set(np.concatenate([numbers_in(indexes), more]))
 
 
-def members(some: IndexSet, indexes: Integers) -> Mask:
-    if isinstance(some, bytes):
-        return np.isin(indexes, numbers_in(some))
+def members(index_set: IndexSet, indexes: Integers) -> Mask:
+    if isinstance(index_set, bytes):
+        return np.isin(indexes, numbers_in(index_set))
     result = np.zeros(len(indexes), bool)
-    for first, end in some:
+    for first, end in index_set:
         result |= (first <= indexes) & (indexes < end)
     return result

@@ -137,24 +137,24 @@ def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[s
     return {name: part for name, part in zip(names, parts, strict=True) if len(part)}
 
 
-def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rules) -> MessageBuilder:
+def drafts_of(chunk: RowChunk, layout: ColumnLayout, row_numbers: Integers, rules: Rules) -> MessageBuilder:
     """Converts some rows of a chunk to messages without ids.
 
     Args:
         chunk: The chunk.
         layout: The columns.
-        which: Numbers of the rows in the chunk, ascending.
+        row_numbers: Numbers of the rows in the chunk, ascending.
         rules: The rules for the queue.
 
     Raises:
         OptionError: A row is not valid; the message names its number and column. Do not write any row then.
     """
-    work = _RowConverter(chunk, layout, which, rules)
+    work = _RowConverter(chunk, layout, row_numbers, rules)
     named = "id" in layout or "sequence" in layout
-    order, content = (b"", b"") if named else _digest_rows(chunk, layout, which)
+    order, content = (b"", b"") if named else _digest_rows(chunk, layout, row_numbers)
     ends, relative = work.ends()
     return MessageBuilder(
-        indexes=which,
+        indexes=row_numbers,
         span=chunk.count,
         order=order,
         content=content,
@@ -167,15 +167,15 @@ def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rul
     )
 
 
-def sequences(chunk: RowChunk, which: Integers) -> Integers:
+def sequences(chunk: RowChunk, row_numbers: Integers) -> Integers:
     """Returns the column ``sequence`` of some rows.
 
     Raises:
         OptionError: A row has no number, or a negative one.
     """
-    numbers = _integers(chunk.values("sequence", which), -1)
+    numbers = _integers(chunk.values("sequence", row_numbers), -1)
     if len(bad := np.flatnonzero(numbers < 0)):
-        raise row_error(chunk, int(which[bad[0]]), "sequence", "every row needs a number from 0 on")
+        raise row_error(chunk, int(row_numbers[bad[0]]), "sequence", "every row needs a number from 0 on")
     return numbers
 
 
@@ -214,17 +214,17 @@ class _RowConverter:
     def _column(self, name: str) -> pa.Array | None:
         return self._chunk.values(name, self._which) if name in self._layout else None
 
-    def _refuse(self, wrong: Mask, name: str, say: Callable[[int], str]) -> None:
+    def _refuse(self, invalid: Mask, name: str, make_text: Callable[[int], str]) -> None:
         """Raises OptionError for the first invalid row, if there is one.
 
         Args:
-            wrong: Mask of invalid rows.
+            invalid: Mask of invalid rows.
             name: The column.
-            say: Returns the error text for a row, given its place.
+            make_text: Returns the error text for a row, given its place.
         """
-        if wrong.any():
-            place = int(np.argmax(wrong))
-            raise row_error(self._chunk, int(self._which[place]), name, say(place))
+        if invalid.any():
+            place = int(np.argmax(invalid))
+            raise row_error(self._chunk, int(self._which[place]), name, make_text(place))
 
     def _parse_cell(self, index: int, name: str, reader: Callable[[Any], T], value: object) -> T:
         try:

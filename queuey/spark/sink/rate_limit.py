@@ -26,9 +26,9 @@ class RateLimit:
         self._rate = rate
         self._sleep = sleep
 
-    def chunk(self, most: int) -> int:
-        """Returns the number of messages to write at once: the messages of one second, at most ``most``."""
-        return most if not self._rate else max(1, min(most, int(self._rate)))
+    def chunk(self, max_messages: int) -> int:
+        """Returns the number of messages to write at once: the messages of one second, at most ``max_messages``."""
+        return max_messages if not self._rate else max(1, min(max_messages, int(self._rate)))
 
     def wait(self, count: int) -> None:
         """Reserves time for a number of messages behind the reservations of all tasks, and sleeps until it begins."""

@@ -70,14 +70,14 @@ class QueueyReader(DataSourceReader):
         return scanned(self._options, partition.value or (), self._arrow)
 
 
-def planned(options: SourceOptions, *, most: int = MAX_PLANNED) -> list[QueueSlice]:
+def planned(options: SourceOptions, *, max_divided: int = MAX_PLANNED) -> list[QueueSlice]:
     """Returns the slices of a read, by queue, partition and position.
 
     Queues that change while others are planned are looked up again.
 
     Args:
         options: Options of the read.
-        most: Max queues that are divided by their number of messages.
+        max_divided: Max queues that are divided by their number of messages.
 
     Raises:
         OptionError: A named partition does not exist.
@@ -86,7 +86,7 @@ def planned(options: SourceOptions, *, most: int = MAX_PLANNED) -> list[QueueSli
     queues = open_stores.selected(options.store, options.selection)
     ranges_of = _range_finder(options, queues)
     store = open_stores.opened(options.store)
-    divide = len(queues) <= most
+    divide = len(queues) <= max_divided
 
     def parts(queue: Queue) -> list[QueueSlice]:
         ranges = ranges_of(queue)

@@ -34,12 +34,12 @@ class QueueHorizon(NamedTuple):
         return ((self.queue.name, number) for number in self.partitions)
 
 
-def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizon]:
+def queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[QueueHorizon]:
     """Returns the horizons of all queues of a read.
 
     Args:
         options: Options of the read.
-        missing: Skip named queues and partitions that do not exist, instead of raising an error.
+        skip_missing: Skip named queues and partitions that do not exist, instead of raising an error.
 
     Raises:
         QueueNotFound: A named queue does not exist.
@@ -59,8 +59,8 @@ def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizo
         except QueueNotFound:
             front = None
         if front is not None:
-            horizons.append(_restrict(front, selection, missing=missing))
-        elif not missing:
+            horizons.append(_restrict(front, selection, skip_missing=skip_missing))
+        elif not skip_missing:
             raise QueueNotFound(name)
     return horizons
 
@@ -79,7 +79,7 @@ def _read_horizon(store: Store, queue: Queue) -> QueueHorizon | None:
     raise QueueChanged(f"queue {queue.name!r} changed {TRIES} times while it was read")
 
 
-def _restrict(horizon: QueueHorizon, selection: Selection, *, missing: bool) -> QueueHorizon:
+def _restrict(horizon: QueueHorizon, selection: Selection, *, skip_missing: bool) -> QueueHorizon:
     """Returns the horizon with only the assigned partitions.
 
     Raises:
@@ -90,6 +90,6 @@ def _restrict(horizon: QueueHorizon, selection: Selection, *, missing: bool) -> 
     name, count = horizon.queue.name, horizon.queue.partitions
     assigned = dict(selection.partitions)[name]
     beyond = [number for number in assigned if number > count]
-    if beyond and not missing:
+    if beyond and not skip_missing:
         raise OptionError(f"Option assign names partition {beyond[0]} of queue {name!r}, which has {count}.")
     return horizon._replace(partitions=[number for number in assigned if number <= count])

@@ -66,7 +66,7 @@ def report_loss(options: SourceOptions, what: str) -> None:
 
 
 def _scan_part(
-    store: Store, owner: str, queues: dict[str, Queue], one: QueueSlice, *, rows: int, bodies: bool
+    store: Store, owner: str, queues: dict[str, Queue], queue_slice: QueueSlice, *, rows: int, bodies: bool
 ) -> Iterator[pa.RecordBatch]:
     """Scans a slice. If the queue changes, looks it up again and continues at the same position.
 
@@ -74,25 +74,27 @@ def _scan_part(
         QueueNotFound: The queue does not exist, or is not the planned one.
         QueueChanged: The queue changed during every attempt.
     """
-    lower = one.lower
+    lower = queue_slice.lower
     for _ in range(TRIES):
-        if one.queue not in queues:
-            queues[one.queue] = bridge.run(store.catalogue.queue(owner, one.queue, fresh=True))
-        queue = queues[one.queue]
-        if one.qid is not None and (queue.uid, queue.qid) != (one.uid, one.qid):
-            raise QueueNotFound(one.queue, f"queue {one.queue!r} is not the planned one: it was purged or replaced")
+        if queue_slice.queue not in queues:
+            queues[queue_slice.queue] = bridge.run(store.catalogue.queue(owner, queue_slice.queue, fresh=True))
+        queue = queues[queue_slice.queue]
+        if queue_slice.qid is not None and (queue.uid, queue.qid) != (queue_slice.uid, queue_slice.qid):
+            raise QueueNotFound(
+                queue_slice.queue, f"queue {queue_slice.queue!r} is not the planned one: it was purged or replaced"
+            )
         try:
-            await_horizon(store, queue, one.upper)
-            rest = Slice(one.partition, lower, one.upper, limit=rows, max_bytes=BATCH_BYTES)
+            await_horizon(store, queue, queue_slice.upper)
+            rest = Slice(queue_slice.partition, lower, queue_slice.upper, limit=rows, max_bytes=BATCH_BYTES)
             for batch in bridge.iterate(store.bulk.scan_arrow(queue, rest, bodies=bodies)):
                 ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
                 lower = ids.following((ticks, low))
                 yield batch
         except QueueChanged:
-            del queues[one.queue]
+            del queues[queue_slice.queue]
         else:
             return
-    raise QueueChanged(f"queue {one.queue!r} changed {TRIES} times while it was read")
+    raise QueueChanged(f"queue {queue_slice.queue!r} changed {TRIES} times while it was read")
 
 
 def await_horizon(store: Store, queue: Queue, upper: Position) -> None:

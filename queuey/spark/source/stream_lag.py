@@ -32,21 +32,21 @@ class StreamLag:
         self._requested_at: float | None = None
         self._last = Lag(0, exact=True, seconds=0.0)
 
-    def after(self, store: Store, left: Mapping[Queue, Mapping[int, Position]]) -> dict[str, Any]:
+    def after(self, store: Store, batch_ends: Mapping[Queue, Mapping[int, Position]]) -> dict[str, Any]:
         """Returns the number of remaining messages, whether it is exact, and the age of the oldest one in seconds.
 
         Args:
             store: The store of the queues.
-            left: Queue -> partition -> end of the batch, for partitions that may have messages above it.
+            batch_ends: Queue -> partition -> end of the batch, for partitions that may have messages above it.
         """
         now = self._clock()
-        if not left:
+        if not batch_ends:
             self._requested_at, self._last = None, Lag(0, exact=True, seconds=0.0)
         elif self._requested_at is None or now >= self._requested_at + REQUEST_INTERVAL:
             self._requested_at = now
             # If the queue has changed or the store does not answer, the next batch raises the error.
             with contextlib.suppress(QueueyError):
-                self._last = _measure_total(store, left)
+                self._last = _measure_total(store, batch_ends)
         return {"messages": self._last.count, "exact": self._last.exact, "seconds": round(self._last.seconds, 3)}
 
 

@@ -96,24 +96,24 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
     ]
 
 
-def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) -> list[tuple[QueueSlice, ...]]:
+def plan(start: StreamOffset, end: StreamOffset, *, min_tasks: int | None = None) -> list[tuple[QueueSlice, ...]]:
     """Divides the ranges between two offsets into tasks.
 
     Args:
         start: Inclusive.
         end: Exclusive.
-        least: Approximate min number of tasks. Ranges are cut into pieces of equal time, except ranges from the
+        min_tasks: Approximate min number of tasks. Ranges are cut into pieces of equal time, except ranges from the
             beginning of a partition, whose time is unknown.
 
     Returns:
-        The ranges of each task, in the order of :func:`ranges`. At most ``DEFAULT_TASKS`` tasks, or ``least`` if that
+        The ranges of each task, in the order of :func:`ranges`. At most ``DEFAULT_TASKS`` tasks, or ``min_tasks`` if that
         is more.
     """
     pieces = ranges(start, end)
-    if least is not None and 0 < len(pieces) < least:
-        share = -(-least // len(pieces))
+    if min_tasks is not None and 0 < len(pieces) < min_tasks:
+        share = -(-min_tasks // len(pieces))
         pieces = [piece for whole in pieces for piece in _cut_by_time(whole, share)]
-    return shared_out(pieces, max(DEFAULT_TASKS, least or 0))
+    return shared_out(pieces, max(DEFAULT_TASKS, min_tasks or 0))
 
 
 ScanExtent = Callable[[QueueSlice, int], ScannedTo]

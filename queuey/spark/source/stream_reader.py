@@ -110,7 +110,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: The options for the start do not match the queues.
         """
         if self._initial is None:
-            fronts = self._horizons(missing=False)
+            fronts = self._horizons(skip_missing=False)
             starting = self._options.starting
             starting.check({front.queue.name: front.queue.partitions for front in fronts})
             queue_partitions = {
@@ -182,7 +182,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = stream_offsets.parse(start), stream_offsets.parse(end)
         if end != self._last_answer:
             self._check_planned(stream_offsets.ranges(first, last))
-        tasks = stream_offsets.plan(first, last, least=self._options.min_partitions)
+        tasks = stream_offsets.plan(first, last, min_tasks=self._options.min_partitions)
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -243,20 +243,20 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._remaining.setdefault(fronts[name].queue, {})[number] = end.of(queue_partition)
         return end
 
-    def _horizons(self, *, missing: bool = True) -> list[QueueHorizon]:
+    def _horizons(self, *, skip_missing: bool = True) -> list[QueueHorizon]:
         """Returns the queues' horizons, and makes sure that they are recent.
 
         Without writes the clock of an embedded store does not advance; a ping advances it.
         """
         store = open_stores.opened(self._options.store)
-        fronts = queue_horizons(self._options, missing=missing)
+        fronts = queue_horizons(self._options, skip_missing=skip_missing)
         now = bridge.run(store.ledger.now())
         for queue, _, horizon in fronts:
             delay = int(store.read_delay(queue) * TICKS_PER_SECOND)
             if horizon[0] < now - delay - self._idle_max_age(queue):
                 with contextlib.suppress(StoreUnavailable):
                     bridge.run(store.ping())
-                return queue_horizons(self._options, missing=missing)
+                return queue_horizons(self._options, skip_missing=skip_missing)
         return fronts
 
     def _limit_to_targets(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:

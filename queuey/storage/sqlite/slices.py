@@ -46,29 +46,29 @@ _LOWEST = (
 )
 
 
-def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> Page:
+def read_slice(connection: Connection, qp: int, part: Slice, horizon: int, now: int) -> Page:
     """Reads one page below a horizon that was sampled before this call."""
-    lower, upper = bounds(connection, qp, wanted, horizon, now)
+    lower, upper = bounds(connection, qp, part, horizon, now)
     rows: list[Any] = []
     more = False
-    if lower < upper and wanted.limit > 0:
-        query = (_KEPT_ROWS if wanted.kept else _ROWS)[wanted.bodies, wanted.descending]
-        cursor = connection.execute(query, (qp, *lower, *upper, now, wanted.limit))
-        rows, more = _read_bounded(cursor, wanted.limit, wanted.max_bytes if wanted.bodies else sys.maxsize)
-    messages = to_messages(rows, wanted.partition)
-    return Page(messages, horizon, _next_lower(wanted, messages, upper, more=more), more)
+    if lower < upper and part.limit > 0:
+        query = (_KEPT_ROWS if part.kept else _ROWS)[part.bodies, part.descending]
+        cursor = connection.execute(query, (qp, *lower, *upper, now, part.limit))
+        rows, more = _read_bounded(cursor, part.limit, part.max_bytes if part.bodies else sys.maxsize)
+    messages = to_messages(rows, part.partition)
+    return Page(messages, horizon, _next_lower(part, messages, upper, more=more), more)
 
 
-def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> tuple[Position, Position]:
+def bounds(connection: Connection, qp: int, part: Slice, horizon: int, now: int) -> tuple[Position, Position]:
     """Returns the bounds of a slice: ``due`` ones end at the horizon, old ones begin at the lowest live message.
 
     If a partition has no live messages, an old slice is empty.
     """
-    lower, upper = wanted.lower, wanted.upper
-    if wanted.due:
+    lower, upper = part.lower, part.upper
+    if part.due:
         upper = min(upper, (horizon, ids.LOW_MIN))
     if lower[0] < now - _RECENT:
-        alive = lowest_live(connection, qp, now, kept=wanted.kept)
+        alive = lowest_live(connection, qp, now, kept=part.kept)
         lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
     return lower, upper
 

@@ -69,9 +69,9 @@ class Buckets:
 
     __slots__ = ("_full_at", "_most")
 
-    def __init__(self, most: int = MAX_BUCKETS) -> None:
+    def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
         self._full_at: dict[str, float] = {}
-        self._most = most
+        self._most = max_buckets
 
     def __len__(self) -> int:
         return len(self._full_at)
@@ -106,10 +106,10 @@ class RateLimits:
         most: Max buckets of each kind.
     """
 
-    def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, most: int = MAX_BUCKETS) -> None:
+    def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, max_buckets: int = MAX_BUCKETS) -> None:
         self._rates = rates
         self._clock = clock
-        self._buckets = {"application": Buckets(most), "user": Buckets(most)}
+        self._buckets = {"application": Buckets(max_buckets), "user": Buckets(max_buckets)}
 
     def count(self, caller: Caller, application: str) -> tuple[tuple[Header, ...], TooManyRequests | None]:
         """Counts a request, for the caller's applications and, if it is a user, for that user.

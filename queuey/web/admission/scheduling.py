@@ -127,9 +127,9 @@ class TenantQuota(SharedQuota):
 
     __slots__ = ("_most",)
 
-    def __init__(self, most: Callable[[], int]) -> None:
+    def __init__(self, max_held: Callable[[], int]) -> None:
         super().__init__(sys.maxsize, alpha=1)
-        self._most = most
+        self._most = max_held
 
     def fits(self, tenant: str, weight: int) -> bool:
         held = self._held.get(tenant, 0)
@@ -274,10 +274,15 @@ class FairGate(Generic[TurnT]):
     """
 
     def __init__(
-        self, most: int | None = None, *, seconds: float = math.inf, price: int = 0, bound: SharedQuota | None = None
+        self,
+        max_started: int | None = None,
+        *,
+        seconds: float = math.inf,
+        price: int = 0,
+        bound: SharedQuota | None = None,
     ) -> None:
-        self._go_on = self.dispatch if most is None else self._dispatch_soon
-        self._most = sys.maxsize if most is None else most
+        self._go_on = self.dispatch if max_started is None else self._dispatch_soon
+        self._most = sys.maxsize if max_started is None else max_started
         self._seconds = seconds
         self._price = price
         self._bound = bound

@@ -101,7 +101,7 @@ class Connections:
         self,
         loop: asyncio.AbstractEventLoop,
         listener: socket.socket,
-        most: int,
+        max_connections: int,
         answer: Answer,
         refusal: Callable[[int, str], Response],
         certificate: Certificate | None = None,
@@ -117,7 +117,7 @@ class Connections:
         """Connections and their deadlines, in order of the deadlines, by what they wait for."""
         self._where: dict[Connection, WaitsFor | None] = {}
         self._listener = listener
-        self._most = most
+        self._most = max_connections
         self._certificate = certificate
         self._set_up_tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[Connection, tuple[float, asyncio.Task[None] | None]] = {}

@@ -54,12 +54,12 @@ def _fields(limits: Limits) -> Fields[api.QueueFields]:
     return Fields(api.QueueFields, limits)
 
 
-def read_spec(given: Mapping[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
+def read_spec(values: Mapping[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
     """Reads the options of a queue. Puts bad ones into ``errors``.
 
     ``principles`` is an old misspelling of ``principals``, and has the same effect; both are an error if they differ.
     """
-    requested = _fields(limits).read(given, errors)
+    requested = _fields(limits).read(values, errors)
     old = errors.take("principles", _read_principals, requested.principles, limits.max_principals)
     new = errors.take("principals", _read_principals, requested.principals, limits.max_principals)
     if old is not None and new is not None and old != new:

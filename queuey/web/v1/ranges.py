@@ -55,36 +55,36 @@ def read_partitions(value: object) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def take_partitions(named: object, errors: Errors, otherwise: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Parses the partitions to read as :func:`read_partitions` does, or returns ``otherwise`` without any.
+def take_partitions(value: object, errors: Errors, default: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Parses the partitions to read as :func:`read_partitions` does, or returns ``default`` without any.
 
     Puts a parse error into ``errors``.
     """
-    if named is None:
-        return otherwise
+    if value is None:
+        return default
     try:
-        return read_partitions(named)
+        return read_partitions(value)
     except ValueError as error:
         errors["partitions"] = str(error)
-        return otherwise
+        return default
 
 
-def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
+def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
     """Reads the positions and flags of a range; without ``partitions``, it has partition 1.
 
     Puts bad fields into ``errors``.
     """
-    since, after, before, until = (errors.take(name, _read_bound, getattr(asked, name)) for name in BOUNDS)
+    since, after, before, until = (errors.take(name, _read_bound, getattr(fields, name)) for name in BOUNDS)
     # Blank text names no partition.
-    partitions = take_partitions(given.get("partitions"), errors, (1,))
-    delayed = validators.boolean(asked.delay)
-    early, early_after = _read_early(asked.early, errors)
-    descending = asked.order == "descending"
+    partitions = take_partitions(values.get("partitions"), errors, (1,))
+    delayed = validators.boolean(fields.delay)
+    early, early_after = _read_early(fields.early, errors)
+    descending = fields.order == "descending"
     if early and (descending or not delayed):
         errors["early"] = "Early messages follow an ascending read that keeps the read delay"
     return Range(
         partitions=partitions,
-        limit=asked.limit or limits.default_limit,
+        limit=fields.limit or limits.default_limit,
         descending=descending,
         since=since,
         after=after,
@@ -93,7 +93,7 @@ def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, err
         delayed=delayed,
         early=early,
         early_after=early_after,
-        merge=validators.boolean(asked.merge),
+        merge=validators.boolean(fields.merge),
     )
 
 

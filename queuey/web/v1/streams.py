@@ -300,9 +300,9 @@ class EventsOfMany(QueueEvents):
         return super().explain(as_unauthenticated(error))
 
 
-def check_number(names: Sequence[str], most: int) -> None:
-    if len(names) > most:
-        raise InvalidRequest({"queues": f"Longer than maximum length {most}: name fewer, or use several streams"})
+def check_number(names: Sequence[str], limit: int) -> None:
+    if len(names) > limit:
+        raise InvalidRequest({"queues": f"Longer than maximum length {limit}: name fewer, or use several streams"})
 
 
 def _parse_cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:

@@ -78,11 +78,11 @@ class Process:
     def report(self, name: str) -> ScheduleReport:
         return self.schedules.show(APP, name, bool)
 
-    def kill_at(self, number: int, *, after: bool) -> None:
+    def kill_at(self, call_number: int, *, after: bool) -> None:
         """Stops this process before or after the call of this number, counted from now on."""
         self._calls = 0
         for method in KILL_POINTS:
-            self.between.instead(method, self._make_killing(method, number, after=after))
+            self.between.instead(method, self._make_killing(method, call_number, after=after))
 
     def _make_killing(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
         """Returns the method with a count of its calls: the call of this number, and each later one, raises Killed."""

@@ -88,9 +88,9 @@ class Cluster:
         nodes: Number of nodes. Each has everything.
     """
 
-    def __init__(self, world: World, weather: NetworkFaults, pace: Pace = PATIENT, nodes: int = NODES) -> None:
+    def __init__(self, world: World, network_faults: NetworkFaults, pace: Pace = PATIENT, nodes: int = NODES) -> None:
         self.world = world
-        self.network_faults = weather
+        self.network_faults = network_faults
         self.pace = pace
         wrong = 0.05 * pace.clocks
         self.nodes = [Node(number, world.rng.uniform(-wrong, wrong)) for number in range(1, nodes + 1)]

@@ -191,13 +191,13 @@ class Partition:
     _in_order: list[tuple[Key, Key]] = field(default_factory=list, compare=False)
     """The rows at the time of the last sort, each as its sort key and its key."""
 
-    def absorb(self, other: Partition, wanted: Callable[[Key], bool] | None = None) -> None:
-        """Merges another replica's deletes and static columns, and its rows, or only those that ``wanted`` selects."""
+    def absorb(self, other: Partition, selects: Callable[[Key], bool] | None = None) -> None:
+        """Merges another replica's deletes and static columns, and its rows, or only those that ``selects`` selects."""
         self.deleted = max(self.deleted, other.deleted)
         self.spans |= other.spans
         self.static.absorb(other.static)
         for key, row in other.rows.items():
-            if wanted is None or wanted(key):
+            if selects is None or selects(key):
                 if (own := self.rows.get(key)) is None:
                     self.rows[key] = Row(row.deleted, row.marker, dict(row.cells))
                 else:
@@ -208,7 +208,7 @@ class Partition:
         table: Table,
         now: float,
         where: Sequence[tuple[Any, str, Any]] = (),
-        told: Sequence[str] = (),
+        fact_columns: Sequence[str] = (),
         *,
         descending: bool = False,
         marked: bool = False,
@@ -219,7 +219,7 @@ class Partition:
             table: The table of the partition.
             now: Seconds. Cells expire by it.
             where: Conditions. Rows whose keys do not meet them may be left out.
-            told: Columns whose write time and lifetime are added.
+            fact_columns: Columns whose write time and lifetime are added.
             descending: Reverses the order.
             marked: Yields only rows with a marker.
         """
@@ -232,7 +232,11 @@ class Partition:
             values = row.alive(deleted, now, marked=marked)
             if values is not None:
                 row_values = names | values
-                yield row_values | row.told([name for name in told if name in values], now) if told else row_values
+                yield (
+                    row_values | row.told([name for name in fact_columns if name in values], now)
+                    if fact_columns
+                    else row_values
+                )
 
     def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
         """Returns keys in order: the given key, a range of the first clustering column, or all."""
@@ -487,31 +491,31 @@ class Command:
         return change
 
     def refusal(
-        self, values: Sequence[Any], there: Partition, now: float, together: Sequence[Command]
+        self, values: Sequence[Any], stored: Partition, now: float, batch: Sequence[Command]
     ) -> tuple[Any, ...] | None:
         """Returns Cassandra's answer if a condition does not hold (of the first row), or None if all hold.
 
         Args:
             values: The values of its markers.
-            there: The partition.
+            stored: The partition.
             now: Seconds.
-            together: All statements of its batch, or itself. If none concerns rows, only rows with markers count and
+            batch: All statements of its batch, or itself. If none concerns rows, only rows with markers count and
                 their columns are not read. The answer to a batch includes the key.
         """
         table = self.table
         keys = {name: value(values) for name, value in self.assignments}
         keys |= {name: value(values) for name, _, value in self.where if isinstance(name, str)}
         where = [(name, "=", keys[name]) for name in table.clustering if name in keys]
-        marked = not any(one.is_of_rows for one in together)
-        rows = list(there.alive(table, now, where, marked=marked))
-        statics = there.statics(now)
+        marked = not any(one.is_of_rows for one in batch)
+        rows = list(stored.alive(table, now, where, marked=marked))
+        statics = stored.statics(now)
         partition = dict(zip(table.partition, self.places(values)[0][1], strict=True))
         row = partition | (rows[0] if rows else {}) | statics if rows or statics else None
         if self.creates:  # IF NOT EXISTS does not read the static columns
             return (False, *map((partition | rows[0]).get, table.all)) if rows else None
         if _holds([(name, sign, value(values)) for name, sign, value in self.demands], row or {}):
             return None
-        names = [*table.partition, *table.clustering] if len(together) > 1 else []
+        names = [*table.partition, *table.clustering] if len(batch) > 1 else []
         return (False,) if row is None else (False, *map(row.get, [*names, *(name for name, _, _ in self.demands)]))
 
     def wanted(self, values: Sequence[Any]) -> Callable[[Key], bool]:
@@ -520,10 +524,10 @@ class Command:
         conditions = [(names.index(name), sign, value(values)) for name, sign, value in self.where if name in names]
         return lambda key: all(_compare(key[place], sign, value) for place, sign, value in conditions)
 
-    def rows(self, values: Sequence[Any], there: Mapping[Place, Partition], now: float) -> Rows:
+    def rows(self, values: Sequence[Any], partitions: Mapping[Place, Partition], now: float) -> Rows:
         """Returns the selected rows up to the limit, or their count."""
         limit = None if self.limit is None else self.limit(values)
-        selected = self._selected(values, there, now)
+        selected = self._selected(values, partitions, now)
         if self.columns == ["count(id)"]:
             return [(sum(1 for _ in selected),)]
         if ID_AS_BLOB not in self.columns:

@@ -61,7 +61,7 @@ def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
     """With too many queues to plan each partition is one slice, and every message is found all the same."""
     stored = [message for name in "abc" for message in embedded.fill(embedded.queue(name, partitions=2), 10)]
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
-    parts = planned(read, most=2)
+    parts = planned(read, max_divided=2)
     assert [(part.queue, part.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
     assert sorted(ids_of(read, parts)) == sorted(one.id for one in stored)
 
@@ -72,7 +72,7 @@ def test_a_plan_does_not_move(embedded: Kept) -> None:
     stored = embedded.fill(queue, 20)
     for most in (100, 0):
         read = batch_read(embedded)
-        parts = planned(read, most=most)
+        parts = planned(read, max_divided=most)
         later = embedded.fill(queue, 20)
         assert ids_of(read, parts) == ids_of(read, parts) == in_order(stored)
         stored += later
@@ -177,7 +177,7 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) ->
 
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
     with replace(listed, changed):
-        parts = planned(read, most=most)
+        parts = planned(read, max_divided=most)
     assert [part.queue for part in parts] == ["a", "c"]
     assert len(ids_of(read, parts)) == 20
 

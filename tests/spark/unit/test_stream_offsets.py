@@ -95,7 +95,7 @@ def test_what_is_no_offset_is_refused(value: object, says: str) -> None:
 @given(OFFSETS, OFFSETS, st.one_of(st.none(), st.integers(1, 300)))
 def test_a_plan_covers_exactly_what_lies_between(start: StreamOffset, end: StreamOffset, least: int | None) -> None:
     """Every position from start to end is in exactly one task, in order, and no other position."""
-    tasks = plan(start, end, least=least)
+    tasks = plan(start, end, min_tasks=least)
     pieces = [piece for task in tasks for piece in task]
     assert all(tasks)
     assert all(piece.lower < piece.upper for piece in pieces)
@@ -118,7 +118,7 @@ def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | 
     """Many partitions share tasks evenly; few are cut into the requested number of pieces."""
     start = StreamOffset({("a", number): at(1000) for number in range(1, count + 1)})
     end = StreamOffset({queue_partition: at(1_001_000) for queue_partition in start.positions})
-    tasks = plan(start, end, least=least)
+    tasks = plan(start, end, min_tasks=least)
     assert len(tasks) <= max(DEFAULT_TASKS, least or 0)
     assert len(tasks) >= min(count, DEFAULT_TASKS)
     assert len(tasks) >= (least or 0)
@@ -128,7 +128,7 @@ def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | 
 def test_a_range_from_the_beginning_is_not_cut() -> None:
     """A range from the beginning is not cut, because nothing says when the partition began."""
     end = StreamOffset({("a", 1): at(1000)})
-    assert plan(StreamOffset(), end, least=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
+    assert plan(StreamOffset(), end, min_tasks=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
 
 
 class HeldMessages:

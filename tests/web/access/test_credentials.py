@@ -113,7 +113,7 @@ def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
     one, two = CountingReader("One", clock), CountingReader("Two", clock)
     one.known |= {x: somebody("app:a"), "victim": somebody("app:v")}
     two.known["y"] = somebody("app:b")
-    authenticate = Authenticator([one, two], clock=clock, wall=clock.wall, most=2)
+    authenticate = Authenticator([one, two], clock=clock, wall=clock.wall, max_cached=2)
     authenticate("One victim")
     caller = authenticate(f"One {x}; Two y")
     for number in range(10):
@@ -171,7 +171,7 @@ def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:
     """When the cache is full, the caller with the most headers loses its oldest, whichever caller needs the room."""
     one = CountingReader("One", clock)
     one.known |= {f"x{number}": somebody("greedy") for number in range(20)} | {name: somebody(name) for name in "abc"}
-    authenticate = Authenticator([one], clock=clock, wall=clock.wall, most=4)
+    authenticate = Authenticator([one], clock=clock, wall=clock.wall, max_cached=4)
     authenticate("One a")
     for number in range(20):
         authenticate(f"One x{number}")
@@ -185,7 +185,7 @@ def test_the_oldest_are_forgotten_first(clock: Clock) -> None:
     """A header that was just used again outlives older ones."""
     reader = CountingReader("One", clock, max_cache_seconds=10)
     reader.known |= {name: somebody(name) for name in "abcd"}
-    authenticate = Authenticator([reader], clock=clock, wall=clock.wall, most=3)
+    authenticate = Authenticator([reader], clock=clock, wall=clock.wall, max_cached=3)
     for name in "abc":
         authenticate(f"One {name}")
     clock.now += 11

@@ -54,28 +54,28 @@ class SessionLease:
         self._last: float | None = None
         self._late = False
 
-    def grant(self, timeout: float, asked: float) -> None:
+    def grant(self, timeout: float, requested_at: float) -> None:
         """Stores the granted timeout; the first call starts the lease.
 
         Args:
             timeout: The granted timeout in seconds.
-            asked: When the session was requested.
+            requested_at: When the session was requested.
         """
         self.timeout = timeout
         if self._last is None:
-            self._last = asked
+            self._last = requested_at
 
-    def renew(self, asked: float) -> None:
+    def renew(self, requested_at: float) -> None:
         """Renews the lease after an answer, unless a helper process does.
 
         Args:
-            asked: When the answered request was sent: the server may not have received anything later.
+            requested_at: When the answered request was sent: the server may not have received anything later.
         """
         if self._last is None or self._vitals is not None:
             return
         if self.silence > self.timeout:
             self._late = True
-        self._last = max(self._last, asked)
+        self._last = max(self._last, requested_at)
 
     @property
     def silence(self) -> float:

@@ -47,9 +47,9 @@ def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
     return Finding(check, "fail", reason, "Check that the nodes are healthy, and what this user may read.")
 
 
-def versions(found: Mapping[str, str]) -> Finding:
+def versions(versions_by_node: Mapping[str, str]) -> Finding:
     """Warns of nodes with different versions, and of versions before ``OLDEST``."""
-    distinct = sorted(set(found.values()))
+    distinct = sorted(set(versions_by_node.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
         return Finding("version", "warn", text, "Finish the upgrade; do not change the schema before.")
@@ -109,9 +109,9 @@ def levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
     ]
 
 
-def acknowledged(found: list[Node]) -> Finding:
+def acknowledged(settings: list[Node]) -> Finding:
     """Warns unless every node syncs messages to its disk before it acknowledges them."""
-    meaning = describe_sync(found)
+    meaning = describe_sync(settings)
     if meaning.level == "fsync":
         return Finding("acknowledged", "ok", meaning.text)
     advice = "Set commitlog_sync: group (or batch) in every node's cassandra.yaml if a power cut must lose nothing."
@@ -167,9 +167,9 @@ def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
     return Finding("timing", "ok", text)
 
 
-def paxos(found: Iterable[Node]) -> Finding:
+def paxos(settings: Iterable[Node]) -> Finding:
     """Warns unless every node has ``paxos_variant: v2``."""
-    variants = sorted({node.paxos or "v1" for node in found})
+    variants = sorted({node.paxos or "v1" for node in settings})
     text = f"paxos_variant: {' and '.join(variants)}"
     if variants == ["v2"]:
         return Finding("paxos", "ok", text)

@@ -169,8 +169,8 @@ class ClockCheck:
         self.jumped: Callable[[], None] = lambda: None
         """Called when values that were timed before may be older than they seem."""
 
-    def apply_round(self, answers: Mapping[str, Interval], began: float | None = None, there: int = 1) -> None:
-        """Applies a round of answers by coordinator; ``there``: number of coordinators.
+    def apply_round(self, answers: Mapping[str, Interval], began: float | None = None, node_count: int = 1) -> None:
+        """Applies a round of answers by coordinator; ``node_count``: number of coordinators.
 
         Concludes nothing unless half of them answered: one may run on this very machine. Calls ``jumped`` if ids made
         before may have been late.
@@ -178,7 +178,7 @@ class ClockCheck:
         if not answers:
             return
         before = self.wrong_until
-        self._apply_round(answers, began, there)
+        self._apply_round(answers, began, node_count)
         if self.wrong_until != before:
             self.jumped()
 

@@ -387,13 +387,13 @@ def _decode_messages(probe: Probe, answer: Rows, partition: int, now: int) -> li
     return message_codec.messages(answer, partition, now)
 
 
-def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
+def page_of(requested: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
     """Returns the page of a slice. Downwards, it has a next position only if there may be further messages."""
     more = gathered.more or not extent.complete
-    if wanted.descending:
+    if requested.descending:
         further = more and gathered.end > ids.FIRST
         return Page(gathered.messages, horizon, gathered.end if further else None, further)
-    return Page(gathered.messages, horizon, max(wanted.lower, gathered.end), more)
+    return Page(gathered.messages, horizon, max(requested.lower, gathered.end), more)
 
 
 async def run(
@@ -402,9 +402,9 @@ async def run(
     keys: Sequence[tuple[int, int]],
     consistency: str,
     *,
-    note: Note | None = None,
-    room: float = math.inf,
-    enough: float = math.inf,
+    note_empty: Note | None = None,
+    max_rows: float = math.inf,
+    enough_bytes: float = math.inf,
 ) -> list[Gathered]:
     """Runs readers side by side, the probes of a round together as far as memory allows.
 
@@ -413,9 +413,9 @@ async def run(
         readers: One for each slice.
         keys: qid and partition of each reader.
         consistency: The queue's read level.
-        note: Called with each empty probe.
-        room: Max rows requested at a time, unless one reader alone requests more.
-        enough: When the results have this many bytes, all unfinished readers but the first are given up.
+        note_empty: Called with each empty probe.
+        max_rows: Max rows requested at a time, unless one reader alone requests more.
+        enough_bytes: When the results have this many bytes, all unfinished readers but the first are given up.
 
     Returns:
         The result of each reader; ``GIVEN_UP`` if it was given up.
@@ -433,16 +433,16 @@ async def run(
     for number in range(len(readers)):
         advance(number, None)
     while waiting:
-        pending = waiting.copy() if len(waiting) == 1 else _select_fitting(waiting, room)
+        pending = waiting.copy() if len(waiting) == 1 else _select_fitting(waiting, max_rows)
         answers = await _send_probes(driver, keys, pending, consistency)
         for number, probes in pending.items():
             rows = answers.pop(number)
-            if note is not None and rows is not None and not all(rows):
-                _note_empty(note, keys[number], probes, rows)
+            if note_empty is not None and rows is not None and not all(rows):
+                _note_empty(note_empty, keys[number], probes, rows)
             advance(number, rows)
-        if len(waiting) > 1 and enough < math.inf:
-            enough -= sum([bytes_of(results[number].messages) for number in pending])
-            if enough <= 0:
+        if len(waiting) > 1 and enough_bytes < math.inf:
+            enough_bytes -= sum([bytes_of(results[number].messages) for number in pending])
+            if enough_bytes <= 0:
                 for number in [*waiting][1:]:
                     del waiting[number]
     return results

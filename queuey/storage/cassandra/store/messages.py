@@ -173,9 +173,9 @@ class SliceReader:
             readers,
             keys,
             level.reads,
-            note=partial(self.record_empty, queue, now),
-            room=room,
-            enough=remaining,
+            note_empty=partial(self.record_empty, queue, now),
+            max_rows=room,
+            enough_bytes=remaining,
         )
         if remaining < math.inf and sum([bytes_at_most(gathered.messages) for gathered in results]) < remaining:
             remaining = math.inf

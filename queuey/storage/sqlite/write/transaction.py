@@ -32,13 +32,13 @@ _MIN_WIDTH_BITS = 24
 """Min width of windows as a power of two: 2**24 ticks (1.7 s)."""
 
 
-def window_end(lifetime: int, goes: int) -> int:
-    """Returns the end of the window of a row that is stored for ``lifetime`` and removed at ``goes`` (ticks).
+def window_end(lifetime: int, removed_at: int) -> int:
+    """Returns the end of the window of a row that is stored for ``lifetime`` and removed at ``removed_at`` (ticks).
 
     Windows are 1/16 to 1/8 of the lifetime wide, a power of two.
     """
     width = max(_MIN_WIDTH_BITS, lifetime.bit_length() - 4)
-    return ((goes >> width) + 1) << width
+    return ((removed_at >> width) + 1) << width
 
 
 class WindowCounts:
@@ -62,11 +62,11 @@ class WindowCounts:
         entry[2] = max(entry[2], last)
         entry[3] = max(entry[3], span)
 
-    def remove(self, qp: int, ticks: int, goes: int) -> None:
+    def remove(self, qp: int, ticks: int, removed_at: int) -> None:
         """Subtracts a removed message from its window, assuming that it was stored at its id's time."""
-        entry = self._removed.setdefault((qp, window_end(goes - ticks, goes)), [0, goes])
+        entry = self._removed.setdefault((qp, window_end(removed_at - ticks, removed_at)), [0, removed_at])
         entry[0] += 1
-        entry[1] = min(entry[1], goes)
+        entry[1] = min(entry[1], removed_at)
 
     def copy(self) -> WindowCounts:
         twin = WindowCounts()

@@ -32,7 +32,7 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     wild = [Cause(attempts=1, error="E", text=word, at=1_795_000_000.0) for word in ("one", "two", "three", "one")]
     bury(embedded.store, dead.dead, "orders", [*causes, *wild])
     selection = DeadLetterFilter(queues=("orders",))
-    groups = deadletter_job.classes(spark, embedded.named, selection, samples=2, most=2, say=quiet)
+    groups = deadletter_job.classes(spark, embedded.named, selection, samples=2, max_classes=2, say=quiet)
     assert [(first.error, first.text, first.count) for first in groups.classes] == [
         ("acme.Late", "order <n> is late", 4),
         ("E", "one", 2),

@@ -190,13 +190,13 @@ def test_a_standstill_that_most_answers_hide_makes_it_off(cluster: Cluster, erro
     """A suspend hidden by two of five slow answers is found when the clock can be set: earlier ids do not count."""
     machine = cluster.machine
     readings = {f"node {number}": cluster.reading(error=0.8 if number < 2 else QUICK) for number in range(5)}
-    cluster.skew.apply_round(readings, there=5)
+    cluster.skew.apply_round(readings, node_count=5)
     assert cluster.skew.sound()
     minted = machine.clock.boottime()
     cluster.nodes, machine.ahead = [0.55] * 3, 0.55
     for error in errors:
         machine.advance(0.1)
-        cluster.skew.apply_round(cluster.readings([error] * 3), there=5)
+        cluster.skew.apply_round(cluster.readings([error] * 3), node_count=5)
         assert cluster.skew.sound() == (error < 0.1)
     assert minted <= cluster.skew.wrong_until
     assert machine.error == pytest.approx(0.55)
@@ -231,7 +231,7 @@ def test_only_the_way_to_the_nodes_hides_that_we_were_behind(
     began = cluster.machine.clock.boottime()
     answers = {f"node {number}": one_sided(cluster, 0.0, there=there, back=back) for number in range(3)}
     assert all(cluster.skew.agrees(*answer) for answer in answers.items()) == counts
-    cluster.skew.apply_round(answers, began, there=3)
+    cluster.skew.apply_round(answers, began, node_count=3)
     assert cluster.skew.sound(began) == counts
     assert cluster.skew.sound()
 
@@ -244,14 +244,14 @@ def test_what_was_known_does_not_hide_a_standstill(cluster: Cluster) -> None:
     began = cluster.machine.clock.boottime()
     answers = {f"node {number}": one_sided(cluster, 0.7, back=0.8) for number in range(3)}
     assert not any(cluster.skew.agrees(*answer) for answer in answers.items())
-    cluster.skew.apply_round(answers, began, there=3)
+    cluster.skew.apply_round(answers, began, node_count=3)
     assert not cluster.skew.sound(began)
 
 
 def test_two_standstills_count_together(cluster: Cluster) -> None:
     """Two suspends add up: a light check counts from the last round, not from an inconclusive light check."""
     for _ in range(2):
-        cluster.skew.apply_round(cluster.readings() | {"node 0": one_sided(cluster, 0.0, there=0.4)}, there=3)
+        cluster.skew.apply_round(cluster.readings() | {"node 0": one_sided(cluster, 0.0, there=0.4)}, node_count=3)
     assert cluster.skew.agrees("node 0", cluster.reading(0.3))
     assert not cluster.skew.agrees("node 0", one_sided(cluster, 0.6, back=0.31))
 
@@ -268,7 +268,7 @@ def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Clust
     began = cluster.machine.clock.boottime()
     assert minted > cluster.skew.wrong_until
     cluster.skew.apply_round(
-        {f"node {number}": one_sided(cluster, 0.1, back=0.2) for number in range(3)}, began, there=3
+        {f"node {number}": one_sided(cluster, 0.1, back=0.2) for number in range(3)}, began, node_count=3
     )
     assert minted <= cluster.skew.wrong_until < began
     assert cluster.skew.sound(began)
@@ -277,10 +277,10 @@ def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Clust
 def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Cluster) -> None:
     """A light check does not use answers of the last round, since one node may have been read before the suspend."""
     answers = cluster.readings() | {"node 2": one_sided(cluster, 0.7, there=0.7, back=0.1)}
-    cluster.skew.apply_round(answers, there=3)
+    cluster.skew.apply_round(answers, node_count=3)
     assert cluster.skew.sound()
     assert not cluster.skew.agrees("node 2", cluster.reading(0.7))
-    cluster.skew.apply_round(answers, there=3)
+    cluster.skew.apply_round(answers, node_count=3)
     assert cluster.skew.agrees("node 0", cluster.reading())
 
 
@@ -288,9 +288,9 @@ def test_a_light_check_needs_two_witnesses_if_there_are_two(cluster: Cluster) ->
     """A light check needs two nodes if there are two, as one may be on this machine."""
     assert cluster.check()
     readings = cluster.readings()
-    cluster.skew.apply_round({"node 0": readings["node 0"], "node 1": cluster.reading(3.0)}, there=3)
+    cluster.skew.apply_round({"node 0": readings["node 0"], "node 1": cluster.reading(3.0)}, node_count=3)
     assert cluster.skew.witnesses == 2
-    cluster.skew.apply_round(readings, there=1)
+    cluster.skew.apply_round(readings, node_count=1)
     assert cluster.skew.witnesses == 1
 
 
