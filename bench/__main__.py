@@ -20,7 +20,7 @@ from bench import measures
 from bench.harness import REGISTRY, Void, run_measure
 from bench.pages import SUMMARY
 from bench.results import Report, table, verdict_cells
-from bench.started.processes import commit, contents
+from bench.started.processes import commit, hash_product
 
 __all__ = ["main", "measures"]
 
@@ -30,9 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     Prints each report and writes them all to the file of ``--json``. Returns 1 if one of them is void.
     """
-    options = parse(arguments)
+    options = parse_arguments(arguments)
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
-    facts = {**machine(), "quick": options.quick, "seed": seed}
+    facts = {**collect_facts(), "quick": options.quick, "seed": seed}
     print("# Queuey's benchmarks\n")
     print("\n".join(f"* {name}: {value}" for name, value in facts.items()) + "\n", flush=True)
     began = time.monotonic()
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         reports.append(report)
         print(report.as_text(), flush=True)
-    print(summary(reports, void))
+    print(make_summary(reports, void))
     print(f"\n{time.monotonic() - began:,.0f} s in all" + (" (quick: not figures to quote)" if options.quick else ""))
     if options.json is not None:
         content = {"facts": facts, "reports": [report.as_json() for report in reports], "void": void}
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if void else 0
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Queuey's speed.")
     parser.add_argument(
         "names", nargs="*", metavar="name", help=f"one of {', '.join(REGISTRY)}; default: those of docs/performance.md"
@@ -75,7 +75,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def machine() -> dict[str, Any]:
+def collect_facts() -> dict[str, Any]:
     """Returns the facts of this run: the commit, the date, the machine and the versions."""
     model = next(
         (line.partition(":")[2].strip() for line in open_lines("/proc/cpuinfo") if line.startswith("model name")), "?"
@@ -83,7 +83,7 @@ def machine() -> dict[str, Any]:
     packages = ("httptools", "uvloop", "granian", "pyramid", "apsw", "msgspec")
     return {
         "commit": commit(),
-        "contents": contents(),
+        "contents": hash_product(),
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": f"{model}, {os.cpu_count()} cores",
         "load before": " ".join(f"{value:.2f}" for value in os.getloadavg()),
@@ -97,7 +97,7 @@ def open_lines(path: str) -> list[str]:
     return Path(path).read_text("utf-8").splitlines()
 
 
-def summary(reports: list[Report], broken: dict[str, str]) -> str:
+def make_summary(reports: list[Report], broken: dict[str, str]) -> str:
     """Returns one table of all verdicts, then the skipped and the void measures."""
     lines = [[report.name, *verdict_cells(verdict)] for report in reports for verdict in report.verdicts]
     parts = ["## All figures"]

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from bench.baselines.arrow_rows import timed
+from bench.baselines.arrow_rows import time_second_run
 from bench.load.traffic import bodies
 from bench.started import service
 from queuey import ids
@@ -31,7 +31,7 @@ def messages(store: Store, queue: Queue) -> Callable[[], int]:
     return lambda: sum(map(len, bridge.iterate(store.bulk.scan(queue, Slice(1, limit=LIMIT)))))
 
 
-def generated_messages(count: int, *, seconds: int = 3600) -> list[Message]:
+def make_messages(count: int, *, seconds: int = 3600) -> list[Message]:
     """Returns messages whose ids are spread evenly over the last ``seconds``."""
     now, low_id_bits, texts = ids.now_ticks(), ids.random_low(), bodies(1000)
     step = seconds * ids.TICKS_PER_SECOND // count
@@ -40,14 +40,14 @@ def generated_messages(count: int, *, seconds: int = 3600) -> list[Message]:
 
 
 def load(store: Store, queue: Queue, count: int) -> Callable[[], int]:
-    return lambda: bridge.run(store.bulk.load(queue, generated_messages(count)))
+    return lambda: bridge.run(store.bulk.load(queue, make_messages(count)))
 
 
 def main() -> None:
     action, url, *numbers = sys.argv[1:]
     store = open_store(url)
     queue = retry_until_available(lambda: bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), 30)
-    print(json.dumps(timed(globals()[action](store, queue, *map(int, numbers)))))
+    print(json.dumps(time_second_run(globals()[action](store, queue, *map(int, numbers)))))
     store.close()
 
 

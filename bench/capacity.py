@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measures.cassandra import costs
-from bench.pages import MeasuredReport, read
+from bench.pages import MeasuredReport, read_reports
 from bench.results import number, table
 from bench.started.processes import ROOT
 
@@ -89,7 +89,7 @@ class Costs:
     file: float
 
     @classmethod
-    def measured(cls, taken: MeasuredReport) -> Costs:
+    def from_report(cls, taken: MeasuredReport) -> Costs:
         """Reads the costs from the report's rows. A stream's message costs what exceeds a post, at least 0."""
         rows = {row.name: row for row in taken.report.rows}
 
@@ -128,7 +128,7 @@ class Need:
     memory: float
 
 
-def need(load: Load, cost: Costs, cluster: Cluster) -> Need:
+def compute_need(load: Load, cost: Costs, cluster: Cluster) -> Need:
     """Computes the hardware that a load needs at these costs.
 
     >>> cost = Costs((1e-4, 2e-4), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 0.0, 1000.0)
@@ -152,18 +152,18 @@ def need(load: Load, cost: Costs, cluster: Cluster) -> Need:
     )
 
 
-def model(cost: Costs, facts: Mapping[str, str]) -> str:
+def make_tables(cost: Costs, facts: Mapping[str, str]) -> str:
     """Returns the tables and texts for :data:`MESSAGES_A_DAY`, with the defaults of :class:`Load` and the cluster."""
     load, cluster = Load(0), Cluster()
-    needs = {count: need(Load(count), cost, cluster) for count in MESSAGES_A_DAY}
+    needs = {count: compute_need(Load(count), cost, cluster) for count in MESSAGES_A_DAY}
     rows = [
         [
             f"{count:,}",
             f"{needed.rate:,.0f}",
             f"{math.ceil(needed.service):,}",
             f"{math.ceil(needed.node):,}",
-            size(needed.disk),
-            size(needed.memory),
+            format_bytes(needed.disk),
+            format_bytes(needed.memory),
         ]
         for count, needed in needs.items()
     ]
@@ -177,8 +177,8 @@ def model(cost: Costs, facts: Mapping[str, str]) -> str:
         f"{cluster.filled:.0%}."
     )
     size_text = (
-        f"A message takes {size(cost.file)} in the files of all nodes. An idle live stream takes "
-        f"{size(cost.stream_memory)} of memory."
+        f"A message takes {format_bytes(cost.file)} in the files of all nodes. An idle live stream takes "
+        f"{format_bytes(cost.stream_memory)} of memory."
     )
     parts = [
         f"Measured at commit `{facts['commit']}` ({facts['date']}, {facts['processor']}).",
@@ -204,7 +204,7 @@ def cost_row(name: str, pair: tuple[float, float]) -> list[str]:
     return [name, *(f"{number(seconds * 1e6)} µs" for seconds in pair)]
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Formats a number of bytes with a unit.
 
     >>> size(1234), size(2.5e12)
@@ -223,8 +223,8 @@ def page(text: str, tables: str) -> str:
 
 
 def main(arguments: Sequence[str], path: Path = PAGE) -> None:
-    taken = read([Path(name) for name in arguments])[MEASURE]
-    path.write_text(page(path.read_text("utf-8"), model(Costs.measured(taken), taken.facts)), "utf-8")
+    taken = read_reports([Path(name) for name in arguments])[MEASURE]
+    path.write_text(page(path.read_text("utf-8"), make_tables(Costs.measured(taken), taken.facts)), "utf-8")
 
 
 if __name__ == "__main__":

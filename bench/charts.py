@@ -34,7 +34,7 @@ JOBS = {
     "procrastinate": "procrastinate on Postgres",
     "rq": "RQ on Redis",
 }
-"""The shown sides of the measure ``jobs``, with their labels."""
+"""The shown sides of the measure ``read_job_bars``, with their labels."""
 
 
 class Line(NamedTuple):
@@ -53,7 +53,7 @@ class Bar(NamedTuple):
     kind: str = "ours"
 
 
-def lines(page: str, store: str) -> list[Line]:
+def read_lines(page: str, store: str) -> list[Line]:
     """Returns the rows of a store's table that were measured in the same run as its first row."""
     table = page.partition(f"| on {store} |")[2].partition("\n\n")[0]
     rows: list[Line] = []
@@ -75,9 +75,9 @@ def _time(cell: str) -> float | None:
     return float(cell.removesuffix(" ms")) if cell else None
 
 
-def jobs(page: str, step: str) -> list[Bar]:
-    """Returns the rates of a step from the section ``jobs``, highest first."""
-    section = page.partition("### `jobs`")[2].partition("\n### ")[0]
+def read_job_bars(page: str, step: str) -> list[Bar]:
+    """Returns the rates of a step from the section ``read_job_bars``, highest first."""
+    section = page.partition("### `read_job_bars`")[2].partition("\n### ")[0]
     rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
     bars = [
         Bar(label, _number(rates[f"{step}: {side}"]), "ours" if side == "queuey" else "other")
@@ -86,7 +86,7 @@ def jobs(page: str, step: str) -> list[Bar]:
     return sorted(bars, key=lambda bar: -bar.value)
 
 
-def bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
+def draw_bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
     """Draws horizontal bars in groups; each group has its own scale."""
     parts, y = [], TOP - ROW
     for heading, bars in groups.items():
@@ -102,7 +102,7 @@ def bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
     return _make_svg(title, parts, y)
 
 
-def time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
+def draw_time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
     """Draws times on a logarithmic scale: a bar from p50 to p99 for each row."""
     shown = [line for group in groups.values() for line in group if line.p50 and line.p99]
     first = math.floor(math.log10(min(line.p50 or 1.0 for line in shown)))
@@ -146,16 +146,16 @@ def _make_svg(title: str, parts: Sequence[str], height: int) -> str:
 
 def _rates_drawer(store: str, title: str) -> Callable[[str, str], str]:
     def draw(page: str, _: str) -> str:
-        return bar_chart(
-            title, {"messages a second (callers)": [Bar(line.label, line.rate) for line in lines(page, store)]}
+        return draw_bar_chart(
+            title, {"messages a second (callers)": [Bar(line.label, line.rate) for line in read_lines(page, store)]}
         )
 
     return draw
 
 
 def _draw_times(page: str, _: str) -> str:
-    stores = {f"on {store} (callers)": lines(page, store) for store in ("SQLite", "Cassandra")}
-    return time_chart("Time of a request, p50 to p99", stores)
+    stores = {f"on {store} (callers)": read_lines(page, store) for store in ("SQLite", "Cassandra")}
+    return draw_time_chart("Time of a request, p50 to p99", stores)
 
 
 def _draw_jobs(_: str, systems: str) -> str:
@@ -163,7 +163,9 @@ def _draw_jobs(_: str, systems: str) -> str:
         "handled": "tasks that one worker process runs, a second",
         "sends, 1 a call": "tasks sent one by one, a second",
     }
-    return bar_chart("Tasks beside other job queues", {text: jobs(systems, step) for step, text in steps.items()})
+    return draw_bar_chart(
+        "Tasks beside other job queues", {text: read_job_bars(systems, step) for step, text in steps.items()}
+    )
 
 
 CHARTS: dict[str, Callable[[str, str], str]] = {
@@ -175,17 +177,17 @@ CHARTS: dict[str, Callable[[str, str], str]] = {
 """The function that draws each chart file, from the texts of ``performance.md`` and ``sqlite-systems.md``."""
 
 
-def draw(docs: Path = DOCS) -> None:
+def write_charts(docs: Path = DOCS) -> None:
     """Writes all charts into the directory."""
-    for name, chart in drawn(docs).items():
+    for name, chart in draw_all(docs).items():
         (docs / name).write_text(chart, "utf-8")
 
 
-def drawn(docs: Path = DOCS) -> dict[str, str]:
+def draw_all(docs: Path = DOCS) -> dict[str, str]:
     """Returns the text of each chart by file name."""
     page, systems = ((docs / name).read_text("utf-8") for name in (PAGE, "measurements/sqlite-systems.md"))
     return {name: chart(page, systems) for name, chart in CHARTS.items()}
 
 
 if __name__ == "__main__":
-    draw()
+    write_charts()

@@ -126,7 +126,7 @@ def run_measure(
         Void: The measure could not be completed.
     """
     began = time.monotonic()
-    with workspace(parent) as directory:
+    with temporary_workspace(parent) as directory:
         bench = Bench(directory, quick, random.Random(seed), node)
         try:
             report = entry.run(bench)
@@ -136,7 +136,7 @@ def run_measure(
 
 
 @contextlib.contextmanager
-def workspace(parent: Path | None = None) -> Iterator[Path]:
+def temporary_workspace(parent: Path | None = None) -> Iterator[Path]:
     """Creates a directory on a disk, or in ``parent``; removes it after the block."""
     directory = Path(tempfile.mkdtemp(prefix="queuey-bench-", dir=parent or disk_directory()))
     try:
@@ -160,12 +160,12 @@ def disk_directory() -> Path:
         platformdirs.user_cache_path("queuey-bench"),
     ):
         candidate.mkdir(parents=True, exist_ok=True)
-        if os.access(candidate, os.W_OK) and file_system(candidate) not in {"tmpfs", "ramfs"}:
+        if os.access(candidate, os.W_OK) and file_system_type(candidate) not in {"tmpfs", "ramfs"}:
             return candidate
     raise Void("no directory for temporary data on a real disk")
 
 
-def file_system(path: Path) -> str:
+def file_system_type(path: Path) -> str:
     mount, kind = "", ""
     for line in Path("/proc/mounts").read_text("utf-8").splitlines():
         _, mount_point, mount_type = line.split(" ")[:3]

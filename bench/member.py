@@ -6,7 +6,7 @@ each with one line of JSON:
 =========  =============================================================================================================
 ``join``   starts a consumer; the answer is the time before the start
 ``mark``   resets the recorded waits; the answer is the time of the command
-``state``  the answer is a :class:`MemberState`
+``read_state``  the answer is a :class:`MemberState`
 ``leave``  closes the consumer; the answer is the time before the close
 =========  =============================================================================================================
 
@@ -97,7 +97,7 @@ class Polling:
         """Resets the waits of all partitions that have received a message."""
         self._waits = dict.fromkeys(self._last, 0.0)
 
-    def state(self) -> MemberState:
+    def read_state(self) -> MemberState:
         """Returns the state; a wait that has not ended counts up to now."""
         now = time.monotonic()
         waits = {str(p): max(wait, now - self._last[p]) for p, wait in self._waits.items()}

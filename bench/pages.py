@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bench import charts
 from bench.results import FOR_THE_PAGE, Report, number
-from bench.started.processes import ROOT, contents
+from bench.started.processes import ROOT, hash_product
 from queuey import __version__
 
 FOR_USERS = "performance.md"
@@ -66,7 +66,7 @@ class MeasuredReport(NamedTuple):
         day = dt.datetime.fromisoformat(self.facts["date"].removesuffix(" UTC"))
         return f"Commit `{self.facts['commit']}`, {day:%-d %B %Y}, {self.facts['processor']}."
 
-    def section(self, kept: Sequence[str] = ()) -> str:
+    def make_section(self, kept: Sequence[str] = ()) -> str:
         """Returns the section as Markdown, with the tables for the page if there are such notes, or all tables.
 
         ``kept`` are the paragraphs to keep.
@@ -77,7 +77,7 @@ class MeasuredReport(NamedTuple):
         return "\n\n".join(parts) + "\n\n"
 
 
-def read(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
+def read_reports(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
     """Reads results by the names of their measures; if several files have a measure, the last one wins."""
     reports: dict[str, MeasuredReport] = {}
     for path in paths:
@@ -88,7 +88,7 @@ def read(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
     return reports
 
 
-def page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
+def fill_page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     """Returns the page with the section of each measure replaced; its hand-written sentences stay.
 
     Listed measures without a section get one before "What the figures say".
@@ -99,7 +99,7 @@ def page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     for index, part in enumerate(parts):
         if (heading := re.match(r"### `([\w-]+)`", part)) and heading[1] in reports:
             present.add(heading[1])
-            parts[index] = reports[heading[1]].section(prose(part))
+            parts[index] = reports[heading[1]].section(find_prose(part))
     listed = dict.fromkeys(re.findall(r"`([\w-]+)`", "".join(re.findall(r"(?m)^\| (`[^|]*) \|", parts_before(parts)))))
     new = "".join(reports[name].section() for name in listed if name in reports and name not in present)
     end = next((index for index, part in enumerate(parts) if part.startswith("## What the figures say")), len(parts))
@@ -110,12 +110,12 @@ def parts_before(parts: Sequence[str]) -> str:
     return "".join(parts[: next(place for place, part in enumerate(parts) if part.startswith("## Figures"))])
 
 
-def prose(section: str) -> list[str]:
+def find_prose(section: str) -> list[str]:
     _, *paragraphs = re.split(r"\n\n+", section.strip())
     return [text for text in paragraphs if not text.startswith(("|", "* ", "Commit ", "Measured "))]
 
 
-def for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str:
+def fill_page_for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     """Returns the page for users with the rows of the taken measures filled.
 
     The line of the measured contents changes only if all measures of the table have the same contents.
@@ -124,7 +124,7 @@ def for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str:
 
     summary_facts = [t.facts for name, t in reports.items() if name in SUMMARY]
     if summary_facts and len({facts["contents"] for facts in summary_facts}) == 1 and SUMMARY.keys() <= reports.keys():
-        text = MEASURED.sub(lambda _: measured(summary_facts[0]), text)
+        text = MEASURED.sub(lambda _: measured_line(summary_facts[0]), text)
 
     def line(match: re.Match[str]) -> str:
         name = match["name"]
@@ -140,7 +140,7 @@ def for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     return re.sub(r"(?m)^(?P<begin>\|[^|\n]*\|[^|\n]*\| )(?:[^|\n]*\|){4} `(?P<name>[\w-]+)`[^|\n]*\|$", line, text)
 
 
-def measured(facts: Mapping[str, str]) -> str:
+def measured_line(facts: Mapping[str, str]) -> str:
     run = f"{facts['date']}, {facts['processor']}"
     return f"Measured at commit `{facts['commit']}` ({run}); contents `{facts['contents']}`."
 
@@ -151,7 +151,7 @@ def refusal_reason(text: str, version: str, digest: str) -> str | None:
     Args:
         text: The page.
         version: The version.
-        digest: The hash of the contents to release (:func:`~bench.started.processes.contents`).
+        digest: The hash of the contents to release (:func:`~bench.started.processes.hash_product`).
     """
     measured_line = MEASURED.search(text)
     if ".dev" in version or (measured_line is not None and f"contents `{digest}`" in measured_line[0]):
@@ -164,16 +164,16 @@ def refusal_reason(text: str, version: str, digest: str) -> str | None:
 def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
     """Writes the pages, and prints the measures that no page lists."""
     if list(arguments) == ["--check"]:
-        sys.exit(refusal_reason((docs / FOR_USERS).read_text("utf-8"), __version__, contents()))
-    taken = read([Path(name) for name in arguments])
+        sys.exit(refusal_reason((docs / FOR_USERS).read_text("utf-8"), __version__, hash_product()))
+    taken = read_reports([Path(name) for name in arguments])
     written = ""
     pages = [path for path in sorted(docs.glob("measurements/*.md")) if path.name != MODEL]
     for path in [*pages, docs / FOR_USERS]:
         text = path.read_text("utf-8")
-        text = for_users(text, taken) if path.name == FOR_USERS else page(text, taken)
+        text = fill_page_for_users(text, taken) if path.name == FOR_USERS else fill_page(text, taken)
         path.write_text(text, "utf-8")
         written += text
-    charts.draw(docs)
+    charts.write_charts(docs)
     missing = [name for name in taken if f"### `{name}`" not in written]
     if missing:
         print("No page lists " + ", ".join(missing))

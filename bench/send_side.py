@@ -20,7 +20,7 @@ Send = Callable[[], object]
 """Sends one message. Each function that returns this prepares its side first."""
 
 
-def over_http(url: str, sync: str) -> Send:
+def connect_over_http(url: str, sync: str) -> Send:
     from queuey.client import Client  # noqa: PLC0415 - each side imports its own
 
     client = Client(url, application="queuey")
@@ -28,15 +28,14 @@ def over_http(url: str, sync: str) -> Send:
     return lambda: client.send("bench", BODY)
 
 
-def embedded(file: str, sync: str) -> Send:
-    from queuey import embedded  # noqa: PLC0415 - as above
+def open_embedded(file: str, sync: str) -> Send:
 
-    client = embedded.open(file, settings={"sync": sync})
+    client = open_embedded.open(file, settings={"sync": sync})
     client.create_queue("bench")
     return lambda: client.send("bench", BODY)
 
 
-def store(directory: str, sync: str) -> Send:
+def open_store_side(directory: str, sync: str) -> Send:
     """Appends to the store with an idempotency key, as the service does for a send."""
     from queuey.messages import NewMessage, PostKey, QueueSpec  # noqa: PLC0415 - as above
     from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415
@@ -52,7 +51,7 @@ def store(directory: str, sync: str) -> Send:
     return send
 
 
-def insert(file: str, sync: str) -> Send:
+def open_insert_side(file: str, sync: str) -> Send:
     """Inserts rows on the calling thread, one per transaction."""
     import apsw  # noqa: PLC0415 - as above
 
@@ -64,10 +63,10 @@ def insert(file: str, sync: str) -> Send:
 
 
 SIDES: dict[str, Callable[[str, str], Send]] = {
-    "over_http": over_http,
-    "embedded": embedded,
-    "store": store,
-    "insert": insert,
+    "over_http": connect_over_http,
+    "embedded": open_embedded,
+    "store": open_store_side,
+    "insert": open_insert_side,
 }
 
 

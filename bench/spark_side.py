@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.harness import Skip, Void
-from bench.started.processes import ROOT, TICKS, Process, inherited
+from bench.started.processes import ROOT, TICKS, Process, inherited_environment
 from deploy.local import CannotFetch
-from deploy.local.jars import Bundle, fetch
+from deploy.local.jars import Bundle, fetch_jars
 
 CONNECTOR = Bundle("spark-cassandra-connector-3.5.1", ("com.datastax.spark:spark-cassandra-connector_2.13:3.5.1",))
 CONNECTOR_FORMAT = "org.apache.spark.sql.cassandra"
@@ -44,7 +44,7 @@ def connector_jars() -> str:
         Skip: The jars are not cached and cannot be fetched.
     """
     try:
-        lib = fetch(CONNECTOR)
+        lib = fetch_jars(CONNECTOR)
     except CannotFetch as error:
         raise Skip(f"needs the connector: {error}") from error
     return ",".join(str(path) for path in sorted(lib.glob("*.jar")) if not path.name.startswith(_SPARKS_OWN))
@@ -82,7 +82,7 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**inherited(), "SPARK_LOCAL_DIRS": str(directory)},
+                env={**inherited_environment(), "SPARK_LOCAL_DIRS": str(directory)},
             )
         self._process = Process(name, self._child, 0, self._log)
         self._read_answer()

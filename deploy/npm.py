@@ -28,7 +28,7 @@ for await (const message of queuey.stream("inbox")) show(message.body);
 """
 
 
-def version() -> str:
+def make_version() -> str:
     """Returns the version of the service, in npm's form."""
     match = re.fullmatch(r"(\d+(?:\.\d+)*)(.*)", __version__)
     assert match is not None  # noqa: S101 - it is there
@@ -41,7 +41,7 @@ def pack(directory: Path) -> Path:
     """Writes the package into a directory, which is created if it does not exist; returns its path."""
     about = {
         "name": NAME,
-        "version": version(),
+        "version": make_version(),
         "description": "A client of Queuey for browsers and Node",
         "type": "module",
         "main": "./queuey.js",
@@ -65,7 +65,7 @@ def pack(directory: Path) -> Path:
             entry.size, entry.mode = len(data), 0o644
             archive.addfile(entry, io.BytesIO(data))
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{NAME}-{version()}.tgz"
+    path = directory / f"{NAME}-{make_version()}.tgz"
     path.write_bytes(gzip.compress(packed.getvalue(), mtime=0))
     return path
 

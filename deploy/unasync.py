@@ -69,10 +69,10 @@ MAIN = re.compile(
 )
 
 
-def sync_text(source: str) -> str:
+def make_sync_text(source: str) -> str:
     """Returns the sync code of async code, before it is formatted."""
     text = ASYNC_ONLY.sub("", source)
-    text = MAIN.sub(body_of_main, text)
+    text = MAIN.sub(unwrap_main, text)
     text = re.sub(r"^ *(>>> )?import asyncio\n\n?", "", text, flags=re.MULTILINE)
     for async_sentence, sync_sentence in TEXTS.items():
         text = text.replace(async_sentence, sync_sentence)
@@ -81,7 +81,7 @@ def sync_text(source: str) -> str:
     return text
 
 
-def body_of_main(match: re.Match[str]) -> str:
+def unwrap_main(match: re.Match[str]) -> str:
     """Returns the statements of an example's ``main``, without its indentation and with its prompts."""
     indent, prompt = match["indent"], match["prompt"]
     if not prompt:
@@ -90,13 +90,13 @@ def body_of_main(match: re.Match[str]) -> str:
     return re.sub(rf"^{indent}\.\.\.     ", f"{indent}... ", body, flags=re.MULTILINE)
 
 
-def results() -> dict[Path, str]:
+def make_results() -> dict[Path, str]:
     """Returns the text of each sync module by its path, formatted by Ruff."""
     config = ["--config", str(ROOT / "pyproject.toml"), "--config", 'lint.isort.known-first-party=["queuey"]']
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         for source in SOURCE.glob("*.py"):
-            (directory / source.name).write_text(sync_text(source.read_text()))
+            (directory / source.name).write_text(make_sync_text(source.read_text()))
         for options in (["check", "--fix-only", "--select", "F401,I001"], ["format"]):
             command = [sys.executable, "-m", "ruff", *options, "--quiet", "--no-cache", *config, name]
             subprocess.run(command, check=True, cwd=ROOT)
@@ -105,7 +105,7 @@ def results() -> dict[Path, str]:
 
 def main() -> None:
     """Writes changed modules and removes obsolete ones. With ``--check``, only fails if there is such a module."""
-    written = results()
+    written = make_results()
     stale = [path for path, text in written.items() if not path.exists() or path.read_text() != text]
     stale += [path for path in RESULT.glob("*.py") if path not in written]
     if "--check" in sys.argv[1:]:

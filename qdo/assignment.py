@@ -12,11 +12,11 @@ from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue, Subscription
 from queuey.groups import assignment as assignments
 
-__all__ = ["AssignmentPlan", "assign", "plan", "reported"]
+__all__ = ["AssignmentPlan", "assign", "find_reported_queues", "plan_assignment"]
 
 
 class AssignmentPlan(NamedTuple):
-    """The result of :func:`plan`.
+    """The result of :func:`plan_assignment`.
 
     Attributes:
         target: The target assignment.
@@ -51,7 +51,7 @@ def assign(
     }
 
 
-def plan(
+def plan_assignment(
     members: Mapping[str, Member],
     queues: Mapping[Queue, int],
     target: TargetAssignment | None,
@@ -86,7 +86,7 @@ def plan(
     }
     since = {member: instant for member, instant in since.items() if instant + grace > now}
     absent_owners = {partition: member for partition, member in before.owners.items() if member in since}
-    visible = reported(members.values()) | dict(queues)
+    visible = find_reported_queues(members.values()) | dict(queues)
     matching = {
         wants: [(queue, count) for queue, count in visible.items() if count and wants.matches(queue)]
         for wants in {member.wants for member in members.values()}
@@ -121,7 +121,7 @@ def _kind(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], frozense
     return member.wants, None if member.sight is None else (member.sight.patterns, member.sight.hidden)
 
 
-def reported(members: Iterable[Member]) -> dict[Queue, int]:
+def find_reported_queues(members: Iterable[Member]) -> dict[Queue, int]:
     """Returns the partition counts that members report for queues hidden from the leader; 0 if a queue is absent."""
     by_application: dict[tuple[str, str], dict[str, int]] = {}
     for member in members:

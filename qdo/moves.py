@@ -20,7 +20,7 @@ import msgspec
 
 from qdo.coordination import AnyCoordinator, CommittedOffset
 from qdo.errors import GroupActive, InvalidArgument
-from qdo.partitions import Partition, Queue, joined_first
+from qdo.partitions import Partition, Queue, join_first
 from queuey.client import AsyncClient, Message, QueueNotFound, order_of
 from queuey.client.lookup import find_queues
 
@@ -51,7 +51,7 @@ class Move(msgspec.Struct, frozen=True):
         return self.after is None or order_of(self.after) < order_of(self.before)
 
 
-def moves(targets: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]) -> list[Move]:
+def plan_moves(targets: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]) -> list[Move]:
     return [
         Move(partition, recorded[partition].id if partition in recorded else None, after)
         for partition, after in sorted(targets.items())
@@ -62,7 +62,7 @@ async def refuse_active(coordinator: AnyCoordinator) -> None:
     if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "
-            f"stop its members first ({joined_first(members, _MAX_NAMED_MEMBERS)})"
+            f"stop its members first ({join_first(members, _MAX_NAMED_MEMBERS)})"
         )
 
 
@@ -103,7 +103,7 @@ STATUS_QUEUE = "qdo_status"
 Fate = Literal["move", "same", "ahead", "untouched", "gone", "hidden"]
 """What happens to the offset of a status message.
 
-``move``: it is recorded. ``same``: it is already recorded. ``ahead``: the group's offset is later and stays.
+``move``: it is recorded. ``has_same_messages``: it is already recorded. ``ahead``: the group's offset is later and stays.
 ``untouched``: no message was processed. ``gone``: the queue or partition does not exist. ``hidden``: the credential may
 not see the queue."""
 
@@ -126,7 +126,7 @@ class Migration(NamedTuple):
     """The result of a migration or of a dry run.
 
     Attributes:
-        moves: The moves with the fate ``move`` or ``same``.
+        moves: The moves with the fate ``move`` or ``has_same_messages``.
         fates: The fate of each partition.
         unreadable: Messages that are not status messages, with the reason.
     """
@@ -200,7 +200,7 @@ def plan_migration(
             fates[partition] = "untouched"
         else:
             targets[partition] = processed
-    planned = moves(targets, recorded)
+    planned = plan_moves(targets, recorded)
     for move in planned:
         fates[move.partition] = _fate(move, back=back)
     return [move for move in planned if fates[move.partition] in {"move", "same"}], fates

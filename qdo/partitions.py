@@ -13,7 +13,7 @@ from qdo.errors import InvalidArgument
 from queuey.client.deadletters import matches_patterns
 
 
-def joined_first(things: Iterable[Any], most: int) -> str:
+def join_first(things: Iterable[Any], most: int) -> str:
     """Returns a text with the first ``most`` of the sorted things, and the number of the rest."""
     texts = [str(thing) for thing in sorted(things)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")

@@ -186,7 +186,7 @@ class Caller(msgspec.Struct, frozen=True):
     expires: float | None = None
 
     @property
-    def anonymous(self) -> bool:
+    def is_anonymous(self) -> bool:
         return not self.names and not self.grants
 
     def names_within(self, application: str) -> list[str]:
@@ -211,7 +211,7 @@ class Caller(msgspec.Struct, frozen=True):
         grants = [grant for grant in self.grants if grant.application in {None, application}]
         return [Grant(application, frozenset(VERBS)), *grants] if owner_name(application) in self.names else grants
 
-    def patterns(self, application: str, action: Action) -> Sequence[str]:
+    def find_patterns(self, application: str, action: Action) -> Sequence[str]:
         """Returns patterns of the queue names for which an action is allowed, even if the queues do not exist.
 
         The owner has only the pattern ``*``.
@@ -256,7 +256,7 @@ def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope 
     return Scope(tuple(verb for verb in VERBS if verb in (verbs or VERBS)), patterns or ("*",))
 
 
-def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
+def is_allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     """Decides whether a caller may perform an action on a queue.
 
     Only the owning application may send, overwrite, and change the queue. All other actions are allowed to the owner
@@ -293,7 +293,7 @@ def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool
     return principal.name in names or name_within(queue.application, principal.name) in names
 
 
-def concerns(queue: Queue, caller: Caller) -> bool:
+def may_know(queue: Queue, caller: Caller) -> bool:
     """Returns whether a caller may know that a queue exists.
 
     It may if the queue is public, or as its owner, by a grant, or as one of its principals.

@@ -207,7 +207,7 @@ class Redriven(msgspec.Struct, frozen=True):
         )
 
 
-def by_origin(
+def group_by_origin(
     letters: Sequence[DeadLetter], queues: Mapping[str, tuple[int, str] | None], dead_queue: str | None = None
 ) -> tuple[dict[str, list[int]], Redriven]:
     """Groups dead letters by the queue to which they can be sent back.
@@ -236,11 +236,11 @@ def by_origin(
         else:
             going[letter.queue].append(index)
             continue
-        staying += left_of([letter], reason)
+        staying += make_unsent_result([letter], reason)
     return going, staying
 
 
-def left_of(letters: Sequence[DeadLetter], reason: str) -> Redriven:
+def make_unsent_result(letters: Sequence[DeadLetter], reason: str) -> Redriven:
     staying = (UnsentDeadLetter(x.lies_in, x.stored_partition, x.stored_id, reason) for x in letters)
     return Redriven(left={reason: len(letters)}, samples=tuple(sorted(staying)[:SAMPLES]))
 

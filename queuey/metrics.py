@@ -35,7 +35,7 @@ class Metrics:
         self.on_messages: Callable[[Queue, int, int], None] | None = None
         """Called with a queue and the numbers of messages received and delivered."""
 
-    def observe(self, route: str, status: int, seconds: float) -> None:
+    def count_request(self, route: str, status: int, seconds: float) -> None:
         with self._lock:
             cells = self._requests.get((route, status))
             if cells is None:
@@ -43,21 +43,21 @@ class Metrics:
             cells[0] += seconds
             cells[bisect_left(BUCKETS, seconds) + 1] += 1
 
-    def received(self, count: int, queue: Queue | None = None) -> None:
+    def count_received(self, count: int, queue: Queue | None = None) -> None:
         """Counts messages stored for producers, and calls ``on_messages`` if their queue is known."""
         with self._lock:
             self._received += count
         if self.on_messages is not None and queue is not None:
             self.on_messages(queue, count, 0)
 
-    def delivered(self, count: int, queue: Queue | None = None) -> None:
+    def count_delivered(self, count: int, queue: Queue | None = None) -> None:
         """Counts messages given to readers, and calls ``on_messages`` if their queue is known."""
         with self._lock:
             self._delivered += count
         if count and self.on_messages is not None and queue is not None:
             self.on_messages(queue, 0, count)
 
-    def total(self) -> tuple[dict[Request, list[float]], int, int]:
+    def copy_totals(self) -> tuple[dict[Request, list[float]], int, int]:
         """Returns copies of the cells of each route and status, and the numbers of received and delivered messages."""
         with self._lock:
             requests = {request: cells.copy() for request, cells in self._requests.items()}
@@ -80,7 +80,7 @@ class Snapshot(msgspec.Struct):
     statistics: dict[str, float]
 
 
-def snapshot(metrics: Metrics, statistics: dict[str, float]) -> Snapshot:
+def make_snapshot(metrics: Metrics, statistics: dict[str, float]) -> Snapshot:
     requests, received, delivered = metrics.total()
     rows = [(route, status, cells) for (route, status), cells in sorted(requests.items())]
     return Snapshot(rows, received, delivered, statistics)
@@ -214,5 +214,5 @@ class _Scrape(Collector):
         yield owned
 
 
-def exposition(workers: Workers, backlogs: Iterable[QueueBacklog] = (), lags: Iterable[GroupLag] = ()) -> bytes:
+def make_exposition(workers: Workers, backlogs: Iterable[QueueBacklog] = (), lags: Iterable[GroupLag] = ()) -> bytes:
     return generate_latest(_Scrape(workers, backlogs, lags))

@@ -15,7 +15,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604
 FORMS = "an id, a cursor, seconds since 1970, ISO 8601 (local time unless it names a zone), or relative: -1h, -2d12h"
 
 
-def point(text: str, now: float) -> str:
+def parse_point(text: str, now: float) -> str:
     """Translates a position in time to a form that the API accepts.
 
     Args:
@@ -33,7 +33,7 @@ def point(text: str, now: float) -> str:
     relative = _RELATIVE.fullmatch(text)
     try:
         if relative is not None:
-            distance = duration(relative[2])
+            distance = parse_duration(relative[2])
             since_1970 = timedelta(seconds=now - distance if relative[1] == "-" else now + distance)
         else:
             moment = datetime.fromisoformat(text)
@@ -45,7 +45,7 @@ def point(text: str, now: float) -> str:
     return _text(since_1970 // timedelta(microseconds=1))
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Parses a duration: seconds (``90``), or numbers with units (``1h30m``, ``2d``, ``500ms``).
 
     Raises:
@@ -60,7 +60,7 @@ def duration(text: str) -> float:
 _MAX_AHEAD = 60.0
 
 
-def length(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Formats a duration in seconds: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
     for unit, size in (("d", 172_800), ("h", 7200), ("min", 120)):
         if seconds >= size:
@@ -68,7 +68,7 @@ def length(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.3g} s"  # noqa: PLR2004 - one digit is not enough below
 
 
-def iso(timestamp: float) -> str:
+def format_instant(timestamp: float) -> str:
     return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -77,7 +77,7 @@ def clock_warning(ahead: float) -> str | None:
     if ahead <= _MAX_AHEAD:
         return None
     return (
-        f"The clock was ahead, or is behind now: new ids are {length(ahead)} ahead of it, so delayed messages come "
+        f"The clock was ahead, or is behind now: new ids are {format_duration(ahead)} ahead of it, so delayed messages come "
         'that much later, and messages live longer. See "The clock" in the operations guide.'
     )
 

@@ -29,31 +29,31 @@ def titled(title: str = "", unit: Unit | None = None) -> msgspec.Meta:
 
 
 def instant(seconds: float, _: object) -> str:
-    return time_parsing.iso(seconds)
+    return time_parsing.format_instant(seconds)
 
 
 def duration(seconds: float, _: object) -> str:
-    return time_parsing.length(seconds)
+    return time_parsing.format_duration(seconds)
 
 
 def id_time(identifier: str, _: object = None) -> str:
-    return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
+    return time_parsing.format_instant(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
 
 
 def age(seconds: float, _: object) -> str:
-    return time_parsing.length(round(max(0.0, time.time() - seconds)))
+    return time_parsing.format_duration(round(max(0.0, time.time() - seconds)))
 
 
 def age_of_lag(seconds: float, owner: Any) -> str:  # noqa: ANN401 - any struct with a lag
     """Formats the age of the oldest message of a lag; blank without a lag."""
-    return time_parsing.length(seconds) if owner.lag else ""
+    return time_parsing.format_duration(seconds) if owner.lag else ""
 
 
-def formatted(form: str) -> Unit:
+def format_as(form: str) -> Unit:
     return lambda number, _: format(number, form)
 
 
-def estimated(flag: str = "exact", form: str = "") -> Unit:
+def format_estimate(flag: str = "exact", form: str = "") -> Unit:
     """Returns a unit that prefixes a count with "about" if the field ``flag`` of its struct is false."""
     return lambda count, owner: f"{'' if getattr(owner, flag) else 'about '}{count:{form}}"
 
@@ -62,7 +62,7 @@ def limit(count: int, _: object) -> object:
     return count or "no limit"
 
 
-def columns(kind: type, chosen: Sequence[Column]) -> list[Computed]:
+def make_columns(kind: type, chosen: Sequence[Column]) -> list[Computed]:
     """Returns the titles and functions of columns of a struct.
 
     Args:
@@ -73,7 +73,7 @@ def columns(kind: type, chosen: Sequence[Column]) -> list[Computed]:
     return [fields[column] if isinstance(column, str) else column for column in chosen or fields]
 
 
-def within(name: str, kind: type, *chosen: str) -> list[Computed]:
+def make_inner_columns(name: str, kind: type, *chosen: str) -> list[Computed]:
     """Returns columns of a struct in a field of another struct. Their values are None if the field is None.
 
     Args:
@@ -86,7 +86,7 @@ def within(name: str, kind: type, *chosen: str) -> list[Computed]:
         inner = getattr(owner, name)
         return None if inner is None else value(inner)
 
-    return [(title, partial(of_inner, value)) for title, value in columns(kind, chosen)]
+    return [(title, partial(of_inner, value)) for title, value in make_columns(kind, chosen)]
 
 
 @cache

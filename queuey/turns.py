@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
+def order_in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
     """Orders items round robin: the first item of each application, then the second items, and so on."""
     turns = Counter[str]()
     ordered = []

@@ -105,7 +105,7 @@ def check_pattern(pattern: str) -> None:
         )
 
 
-def overlap(one: str, other: str) -> bool:
+def may_overlap(one: str, other: str) -> bool:
     """Returns whether one of two different patterns begins like the other, so that two users could get one queue."""
     shorter, longer = sorted((one.removesuffix(_SLOT), other.removesuffix(_SLOT)), key=len)
     return one != other and longer.startswith(shorter)

@@ -57,7 +57,7 @@ class StoreLocation(Protocol):
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens another Store object on the data."""
 
-    def fresh(self) -> StoreLocation:
+    def make_fresh(self) -> StoreLocation:
         """Returns a location without data: another one, or this one emptied."""
 
 
@@ -81,7 +81,7 @@ class SqliteLocation:
         return open_store(self.path, options=SqliteOptions(clock=clock, sweep_interval=None, pragmas=UNSYNCED))
 
     def fresh(self) -> StoreLocation:
-        return made_ready(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
+        return prepare_sqlite(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
 
 
 @cache
@@ -93,7 +93,7 @@ def _empty_store() -> bytes:
         return file.read_bytes()
 
 
-def made_ready(directory: Path) -> SqliteLocation:
+def prepare_sqlite(directory: Path) -> SqliteLocation:
     """Puts an empty store into a directory, as if a first process had opened one there; returns its location."""
     from queuey.storage.sqlite.connection import FILE  # noqa: PLC0415 - imported when used
 
@@ -147,7 +147,7 @@ class SimulatedLocation:
     def __init__(self) -> None:
         from tests.sim.cassandra.one_node import in_process  # noqa: PLC0415 - imported when used
 
-        self._cluster = in_process.make()
+        self._cluster = in_process.make_cluster()
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace with the options of a store on a real node, and waits until it is ready."""
@@ -194,7 +194,7 @@ ROW_AGE = 0.1
 
 def sqlite_location(request: pytest.FixtureRequest) -> StoreLocation:
     path: Path = request.getfixturevalue("tmp_path")
-    return made_ready(path / "data")
+    return prepare_sqlite(path / "data")
 
 
 def cassandra_location(request: pytest.FixtureRequest) -> StoreLocation:

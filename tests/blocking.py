@@ -121,7 +121,7 @@ class BlockingNames:
         return self._core.run(access.apply(lambda queue: self._names.fetch(queue, name)))
 
 
-def set_apart(service: Service) -> None:
+def adopt_own_loop(service: Service) -> None:
     """Gives a service a loop of its own, so that another service's loop may wait for it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()

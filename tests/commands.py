@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 Run = Callable[..., Ended]
 
 
-def runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Run:
+def make_runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Returns a function that runs the command ``name`` in this process, and returns its exit code and output."""
 
     def run_command(*arguments: str, stdin: bytes = b"") -> Ended:

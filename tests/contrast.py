@@ -21,7 +21,7 @@ class Colour(NamedTuple):
         digits = text[1:] if len(text) == 7 else "".join(digit * 2 for digit in text[1:])
         return cls(*(int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)))
 
-    def mixed(self, percent: float, other: Colour) -> Colour:
+    def mix(self, percent: float, other: Colour) -> Colour:
         """Returns ``percent`` of this colour mixed with the other one, as ``color-mix(in srgb, …)`` does."""
         part = percent / 100
         return Colour(*(part * mine + (1 - part) * theirs for mine, theirs in zip(self, other, strict=True)))

@@ -63,7 +63,7 @@ class InterposedStore:
 
         self._instead[method.__qualname__] = both if inspect.iscoroutinefunction(method) else at_once
 
-    def passing(self, method: Callable[..., Any]) -> None:
+    def restore(self, method: Callable[..., Any]) -> None:
         """Removes the replacement of a method."""
         del self._instead[method.__qualname__]
 

@@ -19,7 +19,7 @@ PATCHERS = {"object", "multiple", "dict"}
 """The attributes of ``mock.patch`` that patch, besides the call itself."""
 
 
-def named_by_string(source: str) -> Iterator[int]:
+def find_named_by_string(source: str) -> Iterator[int]:
     """Yields the lines in which a part of the product is replaced by its name as a string.
 
     Everything that is neither imported from elsewhere nor a class of the file counts as a part of the product: fixtures
@@ -128,7 +128,7 @@ def test_it_is_found(line: str) -> None:
     imports = (
         "import sys\nfrom unittest import mock\nfrom queuey.storage.cassandra import fences\nimport qdo.a as renamed\n"
     )
-    assert list(named_by_string(imports + line)) == [imports.count("\n") + 1]
+    assert list(find_named_by_string(imports + line)) == [imports.count("\n") + 1]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_it_is_found(line: str) -> None:
 def test_the_rest_is_not(line: str) -> None:
     """Parts of others may be replaced by a string, and parts of the product by themselves."""
     imports = "import sys, time, requests\nfrom unittest import mock\nfrom tests import commands\nclass Own: ...\n"
-    assert list(named_by_string(imports + line)) == []
+    assert list(find_named_by_string(imports + line)) == []
 
 
 def test_no_test_names_a_private_part_of_the_product_by_string() -> None:
@@ -159,7 +159,7 @@ def test_no_test_names_a_private_part_of_the_product_by_string() -> None:
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES
         if str(path.relative_to(ROOT)) not in ALLOWED
-        for line in named_by_string(path.read_text("utf-8"))
+        for line in find_named_by_string(path.read_text("utf-8"))
     ]
     assert not lines, f"use a seam, or tests.replacing: {', '.join(lines)}"
 
@@ -168,7 +168,7 @@ CLOCKS = {"time", "time_ns", "now", "utcnow", "today", "uuid1", "now_ticks", "gm
 """Functions that return the time of day. Clocks with an arbitrary origin are not in the list."""
 
 
-def timed_at_import(source: str) -> Iterator[int]:
+def find_timed_at_import(source: str) -> Iterator[int]:
     """Yields the lines in which a file reads the time during its import: at top level, in a class or in a decorator.
 
     A function of the same file that is called there is searched as well.
@@ -209,7 +209,7 @@ def _evaluated_with(node: ast.AST) -> Iterator[ast.AST]:
 )
 def test_the_time_of_an_import_is_found(lines: str) -> None:
     """Each way to read the time before a test runs is found."""
-    assert list(timed_at_import(lines))
+    assert list(find_timed_at_import(lines))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_the_time_of_an_import_is_found(lines: str) -> None:
 )
 def test_the_time_of_a_test_is_not(lines: str) -> None:
     """A test may read the time when it runs, and any code may read clocks that do not show the time of day."""
-    assert list(timed_at_import(lines)) == []
+    assert list(find_timed_at_import(lines)) == []
 
 
 def test_no_test_is_made_of_the_time_of_its_import() -> None:
@@ -234,7 +234,7 @@ def test_no_test_is_made_of_the_time_of_its_import() -> None:
     lines = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES
-        for line in timed_at_import(path.read_text("utf-8"))
+        for line in find_timed_at_import(path.read_text("utf-8"))
         if path.name != "__main__.py"
     ]
     assert not lines, f"ask for the time when the test runs: {', '.join(lines)}"

@@ -26,7 +26,7 @@ from qdo.cli import settings as qdo_settings
 from qdo.worker.metrics import WorkerMetrics
 from queuey import cli as queuey_cli
 from queuey import settings
-from queuey.metrics import Metrics, exposition, snapshot
+from queuey.metrics import Metrics, make_exposition, make_snapshot
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
@@ -110,7 +110,7 @@ def options() -> frozenset[str]:
     """Returns every option of our commands, and those of the fault runs."""
     commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
     everything = (options_of(below) for command in commands for below in with_parts(command))
-    others = {"--install-completion", "--version", *fault_runs.parser()._option_string_actions}
+    others = {"--install-completion", "--version", *fault_runs.make_parser()._option_string_actions}
     return frozenset(others.union(*everything))
 
 
@@ -199,7 +199,7 @@ def test_commands(page: str) -> None:
 def test_options_and_variables(page: str) -> None:
     """Every option that the text names belongs to some command, and every variable of ours is read somewhere."""
     if page == "deploy/local/README.md":
-        assert options_in(page) - {*servers.parser()._option_string_actions, "--without-servers"} == set()
+        assert options_in(page) - {*servers.make_parser()._option_string_actions, "--without-servers"} == set()
     elif page not in {"docs/measurements/sqlite.md", "docs/decisions/libraries.md"}:
         assert options_in(page) - options() == set()
     assert set(re.findall(r"\b(?:QUEUEY|QDO)_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
@@ -210,7 +210,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def mistake_in(block: pages.Block) -> str:
+def find_mistake(block: pages.Block) -> str:
     """Returns what is wrong with a block's language or mark, or an empty text.
 
     Raises an error if its text cannot be parsed.
@@ -240,7 +240,7 @@ def test_blocks(page: str) -> None:
     """Every block has a known language, and is run, parsed or compared by a test, or marked with a reason why not."""
     page_blocks = pages.blocks(page)
     assert len(page_blocks) * 2 == len(re.findall(r"^ *```", text_of(page), re.MULTILINE))
-    mistakes = [f"{page}:{block.line} {mistake}" for block in page_blocks if (mistake := mistake_in(block))]
+    mistakes = [f"{page}:{block.line} {mistake}" for block in page_blocks if (mistake := find_mistake(block))]
     assert mistakes == []
     shell = "\n".join(block.text for block in page_blocks if block.language == "sh")
     parsed = subprocess.run(["/bin/sh", "-n"], input=shell, text=True, capture_output=True, check=False)
@@ -252,7 +252,7 @@ def test_blocks(page: str) -> None:
     assert not_run == set(), "no test of tests/pages.py RUN_BY runs these sections: mark their blocks, or have them run"
 
 
-def typed(program: str) -> None:
+def compile_as_typed(program: str) -> None:
     """Compiles a program as the interactive interpreter does, statement by statement; raises SyntaxError."""
     statement: list[str] = []
     for line in program.splitlines():
@@ -266,7 +266,7 @@ def test_python_blocks_can_be_pasted_into_an_interpreter(page: str) -> None:
     """A blank line ends each loop, function and class that a statement follows, and they have no other blank line."""
     for block in pages.blocks(page):
         if block.language == "python" and not block.title:
-            typed(block.text)
+            compile_as_typed(block.text)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -323,9 +323,9 @@ def test_names(page: str) -> None:
 def test_metrics(tmp_path: Path) -> None:
     """The page about operations names exactly the existing metrics."""
     metrics = Metrics()
-    metrics.observe("v1.queue", 200, 0.001)
+    metrics.count_request("v1.queue", 200, 0.001)
     store = open_store(tmp_path / "data")
-    text = exposition({"1": snapshot(metrics, Service(store).statistics())}).decode()
+    text = make_exposition({"1": make_snapshot(metrics, Service(store).statistics())}).decode()
     store.close()
     families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     assert set(re.findall(r"\bqueuey_[a-z_]+\b", text_of("docs/operations.md"))) == families

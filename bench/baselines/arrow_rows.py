@@ -30,7 +30,7 @@ PARTITION_ROWS = 50_000
 FLYING = 8
 
 
-def reader(session: Session, fetch: int) -> Callable[[], int]:
+def make_reader(session: Session, fetch: int) -> Callable[[], int]:
     """Returns a function that reads a partition into record batches and counts the rows."""
     session.client_protocol_handler = NumpyProtocolHandler
     session.cluster.profile_manager.profiles[EXEC_PROFILE_DEFAULT].row_factory = lambda _, rows: rows
@@ -51,7 +51,7 @@ def reader(session: Session, fetch: int) -> Callable[[], int]:
     return read
 
 
-def writer(session: Session, count: int, rows: int) -> Callable[[], int]:
+def make_writer(session: Session, count: int, rows: int) -> Callable[[], int]:
     """Returns a function that writes the rows and counts them; their partitions are as large as the service's."""
     statement, texts = session.prepare(cassandra_table.INSERT), bodies(1000)
 
@@ -71,7 +71,7 @@ def writer(session: Session, count: int, rows: int) -> Callable[[], int]:
     return write
 
 
-def timed(work: Callable[[], int]) -> tuple[float, float]:
+def time_second_run(work: Callable[[], int]) -> tuple[float, float]:
     """Runs ``work`` twice; returns rows per second and CPU microseconds per row of the second run."""
     work()
     gc.freeze()
@@ -85,8 +85,8 @@ def main() -> None:
     action, *numbers = sys.argv[1:]
     session = cassandra_table.connect(cassandra_table.Address.from_environment())
     arguments = [int(number) for number in numbers]
-    work = reader(session, *arguments) if action == "read" else writer(session, *arguments)
-    print(json.dumps(timed(work)))
+    work = make_reader(session, *arguments) if action == "read" else make_writer(session, *arguments)
+    print(json.dumps(time_second_run(work)))
     session.cluster.shutdown()
 
 

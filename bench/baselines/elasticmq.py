@@ -45,7 +45,7 @@ def serve(directory: Path, *, on_disk: bool = False) -> contextlib.AbstractConte
         Skip: This machine has no Java, or ElasticMQ could not be fetched.
     """
     try:
-        command, lib = java.find(), jars.fetch(BUNDLE)
+        command, lib = java.find_java(), jars.fetch_jars(BUNDLE)
     except (CannotFetch, NoJava) as error:
         raise Skip(f"ElasticMQ {VERSION}: {error}") from error
     port = free_port()
@@ -91,7 +91,7 @@ def json_batch(group: Sequence[str]) -> str:
     return json_request("SendMessageBatch", {"Entries": entries})
 
 
-def receives() -> Dialect:
+def make_receive_dialect() -> Dialect:
     """Returns the dialect that receives and deletes batches in the JSON protocol, the faster one."""
     length = "Content-Length: "
     settle = json_request("DeleteMessageBatch", {})

@@ -81,7 +81,7 @@ def centrifugo(directory: Path, count: int) -> Iterator[Streams]:
     Raises:
         Skip: Centrifugo could not be built.
     """
-    program = go_programs.installed("centrifugo", "github.com/centrifugal/centrifugo/v6", CENTRIFUGO)
+    program = go_programs.install("centrifugo", "github.com/centrifugal/centrifugo/v6", CENTRIFUGO)
     port = free_port()
     settings = {
         "http_server": {"address": "127.0.0.1", "port": str(port)},

@@ -31,7 +31,7 @@ IN_SQL = f"""SELECT printf('%08x%04x1%03x', ticks & 0xFFFFFFFF, (ticks >> 32) & 
 {SLICE}"""
 
 
-class Shown(msgspec.Struct, gc=False):
+class ShownMessage(msgspec.Struct, gc=False):
     message_id: str
     timestamp: str
     partition: int
@@ -40,10 +40,10 @@ class Shown(msgspec.Struct, gc=False):
 
 class Answer(msgspec.Struct, gc=False):
     status: str
-    messages: list[Shown]
+    messages: list[ShownMessage]
 
 
-def insert_many(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
+def make_insert_many(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
     sql = table.INSERT + "(?, ?, ?, ?, ?, NULL)"
     low = ids.random_low()
 
@@ -55,7 +55,7 @@ def insert_many(connection: apsw.Connection) -> Callable[[int, list[str]], None]
     return insert
 
 
-def insert_wide(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
+def make_insert_wide(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
     sql = table.INSERT + ", ".join(["(?, ?, ?, ?, ?, NULL)"] * ROWS)
     low = ids.random_low()
 
@@ -69,11 +69,11 @@ def insert_wide(connection: apsw.Connection) -> Callable[[int, list[str]], None]
     return insert
 
 
-INSERTS = {"executemany": insert_many, "one-statement": insert_wide}
+INSERTS = {"executemany": make_insert_many, "one-statement": make_insert_wide}
 """Each returns a function that inserts texts with ascending ids from a tick on; the caller commits."""
 
 
-def insert_for(path: Path, variant: str, seconds: float) -> float:
+def insert_for_seconds(path: Path, variant: str, seconds: float) -> float:
     """Commits 100 rows at a time; returns rows per second."""
     connection = table.connect(path)
     insert = INSERTS[variant](connection)
@@ -91,15 +91,15 @@ def insert_for(path: Path, variant: str, seconds: float) -> float:
     return commits * ROWS / (now - begin)
 
 
-def read_in_python(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
+def read_in_python(connection: apsw.Connection, qp: int, start: ids.Position) -> list[ShownMessage]:
     hexes, stamp = ids.to_hex, ids.timestamp_text
     return [
-        Shown(hexes((ticks, low)), stamp(ticks), 1, body)
+        ShownMessage(hexes((ticks, low)), stamp(ticks), 1, body)
         for ticks, low, body in connection.execute(SELECT, (qp, *start, ids.now_ticks()))
     ]
 
 
-def shown_in_sql(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
+def read_formatted_in_sql(connection: apsw.Connection, qp: int, start: ids.Position) -> list[ShownMessage]:
     """Reads a slice and lets SQLite format the first half of the ids; the second halves are cached per slice."""
     lows: dict[int, str] = {}
     messages = []
@@ -108,11 +108,11 @@ def shown_in_sql(connection: apsw.Connection, qp: int, start: ids.Position) -> l
         tail = lows.get(low)
         if tail is None:
             tail = lows[low] = ids.low_hex(low)
-        messages.append(Shown(head + tail, format_timestamp(ticks), 1, body))
+        messages.append(ShownMessage(head + tail, format_timestamp(ticks), 1, body))
     return messages
 
 
-def shown_with_halves(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
+def read_formatting_halves(connection: apsw.Connection, qp: int, start: ids.Position) -> list[ShownMessage]:
     """Reads a slice and formats in Python only what differs from row to row."""
     lows: dict[int, str] = {}
     messages = []
@@ -123,14 +123,14 @@ def shown_with_halves(connection: apsw.Connection, qp: int, start: ids.Position)
             tail = lows[low] = ids.low_hex(low)
         text = f"{ticks:016x}"
         seconds, fraction = divmod(ticks - epoch, second)
-        messages.append(Shown(f"{text[8:]}{text[4:8]}1{text[1:4]}{tail}", f"{seconds}.{fraction:07d}", 1, body))
+        messages.append(ShownMessage(f"{text[8:]}{text[4:8]}1{text[1:4]}{tail}", f"{seconds}.{fraction:07d}", 1, body))
     return messages
 
 
-READS = {"python": read_in_python, "sql": shown_in_sql, "halves": shown_with_halves}
+READS = {"python": read_in_python, "sql": read_formatted_in_sql, "halves": read_formatting_halves}
 
 
-def read_for(path: Path, variant: str, seconds: float) -> float:
+def read_for_seconds(path: Path, variant: str, seconds: float) -> float:
     """Reads slices of 100 in random order and encodes each as JSON; returns rows per second."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=20)
     connection.execute("PRAGMA cache_size = -16384")
@@ -153,7 +153,7 @@ def read_for(path: Path, variant: str, seconds: float) -> float:
 def main() -> None:
     action, variant, path, seconds = sys.argv[1:]
     gc.freeze()
-    work = insert_for if action == "insert" else read_for
+    work = insert_for_seconds if action == "insert" else read_for_seconds
     print(work(Path(path), variant, float(seconds)))
 
 

@@ -61,7 +61,7 @@ class Read:
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
         self.statement = session.prepare(cassandra_table.SELECT)
-        starts = [Id(tick) for tick in range(FIRST, FIRST + rows_there(session), ROWS)]
+        starts = [Id(tick) for tick in range(FIRST, FIRST + count_rows(session), ROWS)]
         random.Random(number).shuffle(starts)
         self.starts = itertools.cycle(starts)
 
@@ -75,7 +75,7 @@ FIRST = ids.seconds_to_ticks(1_700_000_000)
 WORK: dict[str, Callable[[Session, int], Callable[[], int]]] = {"insert": Insert, "read": Read}
 
 
-def rows_there(session: Session) -> int:
+def count_rows(session: Session) -> int:
     sql = "SELECT count(*) FROM messages WHERE queue = %s AND partition = %s"
     rows: int = session.execute(sql, (cassandra_table.QUEUE + 1, cassandra_table.PARTITION)).one()[0]
     return rows
@@ -94,7 +94,7 @@ def fill(address: cassandra_table.Address, count: int) -> None:
     session.cluster.shutdown()
 
 
-def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seconds: float) -> tuple[float, float]:
+def run_callers(work: Callable[[Session, int], Callable[[], int]], callers: int, seconds: float) -> tuple[float, float]:
     """Runs the callers concurrently after one uncounted call each; returns rows per second and CPU µs per row."""
     session = cassandra_table.connect(cassandra_table.Address.from_environment())
     calls = [work(session, number) for number in range(callers)]
@@ -124,7 +124,7 @@ def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seco
 
 def main() -> None:
     action, callers, seconds = sys.argv[1:]
-    print(json.dumps(repeat(WORK[action], int(callers), float(seconds))))
+    print(json.dumps(run_callers(WORK[action], int(callers), float(seconds))))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 from bench.call_counts import record
-from bench.call_counts.code_lines import PRODUCT, lines_by_package
+from bench.call_counts.code_lines import PRODUCT, count_lines_by_package
 from bench.call_counts.operations import count_all
-from bench.call_counts.profiler import count_of
+from bench.call_counts.profiler import make_count
 from bench.results import table
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="queuey-calls-") as directory:
         calls = count_all(Path(directory))
-    measured, recorded = {name: count_of(by_file) for name, by_file in calls.items()}, record.read()
+    measured, recorded = {name: make_count(by_file) for name, by_file in calls.items()}, record.read_record()
     rows = [
         [name, str(count.files), str(count.calls), *(map(str, recorded[name]) if name in recorded else ("", ""))]
         for name, count in measured.items()
@@ -33,10 +33,10 @@ def main() -> int:
         print(_make_file_table(calls[options.by_file]) + "\n")
     print(_make_lines_table())
     if options.lower:
-        record.lower(measured)
-    elif record.lowered(measured, recorded) != recorded:
+        record.lower_record(measured)
+    elif record.lower_counts(measured, recorded) != recorded:
         print(f"\n{record.HOW_TO_LOWER}")
-    problems = record.exceeded(measured, recorded)
+    problems = record.find_exceeded(measured, recorded)
     print("".join(f"\n{problem}" for problem in problems), end="")
     return 1 if problems else 0
 
@@ -46,7 +46,7 @@ def _make_file_table(calls: Counter[str]) -> str:
 
 
 def _make_lines_table() -> str:
-    lines = lines_by_package()
+    lines = count_lines_by_package()
     total = sum(count for name, count in lines.items() if name.split("/")[0] in PRODUCT)
     rows = [[name, f"{count:,}"] for name, count in lines.items()]
     return table(["package", "code lines"], [*rows, [" and ".join(PRODUCT), f"{total:,}"]])

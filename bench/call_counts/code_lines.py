@@ -26,7 +26,7 @@ NO_CODE = {
 }
 
 
-def code_lines(source: str) -> int:
+def count_code_lines(source: str) -> int:
     """Returns the number of lines with a token of code; a string of several lines counts each of them."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -43,11 +43,11 @@ def _docstrings(source: str) -> Iterator[range]:
                     yield range(text.lineno, (text.end_lineno or text.lineno) + 1)
 
 
-def lines_by_package(root: Path = ROOT) -> dict[str, int]:
+def count_lines_by_package(root: Path = ROOT) -> dict[str, int]:
     """Returns the code lines of each package of the product, and of each other top directory as a whole."""
     lines: Counter[str] = Counter()
     for name in (*PRODUCT, *OTHERS):
         for path in sorted((root / name).rglob("*.py")):
             package = path.relative_to(root).parent.parts[: 2 if name in PRODUCT else 1]
-            lines["/".join(package)] += code_lines(path.read_text("utf-8"))
+            lines["/".join(package)] += count_code_lines(path.read_text("utf-8"))
     return dict(lines)

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from bench.call_counts.callers import RUNS, SECONDS, WARM_RUNS, Caller, post
 from bench.call_counts.profiled_service import PORT
-from bench.call_counts.profiler import fewest
+from bench.call_counts.profiler import find_fewest
 from bench.harness import Void
 from bench.load import traffic
 from bench.load.signing import AccessKey, Signer
@@ -66,7 +66,7 @@ class ProfiledService:
             self._order_profiler("begin")
             operation()
             runs.append(self._order_profiler("end"))
-        return fewest(runs)
+        return find_fewest(runs)
 
     def _order_profiler(self, text: str) -> Counter[str]:
         """Sends an order to the profiler in the service; returns its answer. Raises Void after :data:`SECONDS`."""
@@ -78,7 +78,7 @@ class ProfiledService:
 
 
 @contextlib.contextmanager
-def serving(directory: Path, *options: str) -> Iterator[ProfiledService]:
+def serve_profiled(directory: Path, *options: str) -> Iterator[ProfiledService]:
     """Runs ``queuey serve`` with a profiler and one process for requests."""
     port = free_port()
     locations = ["--data", str(directory), "--profile", str(directory / "profile.toml"), "--port", str(port)]
@@ -116,14 +116,14 @@ def count_page(served: ProfiledService) -> Counter[str]:
         return served.count(lambda: caller.ask(page, 200))
 
 
-def with_sqs(directory: Path) -> Path:
+def write_sqs_settings(directory: Path) -> Path:
     """Writes a settings file that enables SQS; returns its path."""
     settings = directory / "queuey.toml"
     settings.write_text(SQS_SETTINGS)
     return settings
 
 
-def prepare(directory: Path) -> AccessKey:
+def prepare_store(directory: Path) -> AccessKey:
     """Creates a store with messages to claim; returns an access key for SQS."""
     with contextlib.closing(service.prepare(directory, (POSTS, JOBS))) as store:
         service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, JOBS)), traffic.bodies(100), 1000)

@@ -73,10 +73,10 @@ class Profiler:
             self._entered.append(frame.f_code)
 
 
-def fewest(runs: list[Counter[str]]) -> Counter[str]:
+def find_fewest(runs: list[Counter[str]]) -> Counter[str]:
     """Returns the run with the fewest files, and of these the one with the fewest calls."""
-    return min(runs, key=count_of)
+    return min(runs, key=make_count)
 
 
-def count_of(calls: Counter[str]) -> Count:
+def make_count(calls: Counter[str]) -> Count:
     return Count(len(calls), calls.total())

@@ -15,11 +15,11 @@ HOW_TO_LOWER = "Some figures are lower than recorded. Lower the record: python -
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def read(path: Path = RECORD) -> dict[str, Count]:
+def read_record(path: Path = RECORD) -> dict[str, Count]:
     return {name: Count(**counts) for name, counts in json.loads(path.read_text("utf-8"))["operations"].items()}
 
 
-def exceeded(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> list[str]:
+def find_exceeded(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> list[str]:
     """Returns a sentence for each operation that exceeds its record or has none."""
     problems = [f"{name} has no record" for name in measured if name not in recorded]
     for name, (files, calls) in recorded.items():
@@ -29,11 +29,11 @@ def exceeded(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> li
     return problems
 
 
-def lowered(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> dict[str, Count]:
+def lower_counts(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> dict[str, Count]:
     return {name: Count(*map(min, measured[name], record)) for name, record in recorded.items()}
 
 
-def lower(measured: Mapping[str, Count], path: Path = RECORD) -> None:
+def lower_record(measured: Mapping[str, Count], path: Path = RECORD) -> None:
     """Writes the lower figures into the record.
 
     Raises:
@@ -42,5 +42,5 @@ def lower(measured: Mapping[str, Count], path: Path = RECORD) -> None:
     python = json.loads(path.read_text("utf-8"))["python"]
     if python != PYTHON:
         raise Void(f"the record was made with Python {python}, but this is {PYTHON}: use that version to lower it")
-    operations = {name: count._asdict() for name, count in lowered(measured, read(path)).items()}
+    operations = {name: count._asdict() for name, count in lower_counts(measured, read_record(path)).items()}
     path.write_text(json.dumps({"python": python, "operations": operations}, indent=2) + "\n", "utf-8")

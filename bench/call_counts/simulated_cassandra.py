@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from bench.call_counts.callers import RUNS, WARM_RUNS
-from bench.call_counts.profiler import Profiler, fewest
+from bench.call_counts.profiler import Profiler, find_fewest
 from bench.harness import Void
 from queuey.messages import NewMessage, QueueSpec, Slice
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
@@ -58,7 +58,7 @@ def count_append_and_read(profiler: Profiler) -> dict[str, Counter[str]]:
         "read": partial(site.store.messages.read, queue, [Slice(1, limit=1)]),
     }
     return {
-        name: fewest([run(operation) for _ in range(WARM_RUNS + RUNS)][WARM_RUNS:])
+        name: find_fewest([run(operation) for _ in range(WARM_RUNS + RUNS)][WARM_RUNS:])
         for name, operation in operations.items()
     }
 

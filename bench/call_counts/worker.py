@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bench.call_counts.callers import RUNS, SECONDS, WARM_RUNS, Caller, post
-from bench.call_counts.profiler import Profiler, fewest
+from bench.call_counts.profiler import Profiler, find_fewest
 from bench.handlers import awaited
 from bench.harness import Void
 from bench.load import traffic
@@ -24,7 +24,7 @@ from qdo import AsyncConsumer, Worker, WorkerSettings
 from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
 from qdo.coordination.paths import GroupPaths
 from queuey.client import AsyncClient
-from tests.sim.groups.tree import LoopHost, Tree, TreeLink, loop_tree
+from tests.sim.groups.tree import LoopHost, Tree, TreeLink, make_loop_tree
 
 GROUP = "group"
 OFFSETS = GroupPaths("", GROUP).offsets
@@ -45,7 +45,7 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
             offsets = traffic.request("GET", f"{service.BASE}/{queue}/offsets/{GROUP}")
             state: State = lambda: caller.ask(offsets, 200)[0]  # noqa: E731 - as the other one
         else:
-            tree = loop_tree()
+            tree = make_loop_tree()
             coordinator = Coordinator(GROUP, lambda _: TreeLink(tree, LoopHost(), SESSION_TIMEOUT), SESSION_TIMEOUT)
             state = lambda: _count_commits(tree)  # noqa: E731 - as above
         await coordinator.open()
@@ -58,7 +58,7 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
         await asyncio.wait_for(serving, SECONDS)
         await coordinator.close()
     caller.close()
-    return fewest(runs[WARM_RUNS:])
+    return find_fewest(runs[WARM_RUNS:])
 
 
 async def _until_owned(consumer: AsyncConsumer) -> None:

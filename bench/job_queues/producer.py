@@ -63,23 +63,23 @@ class Done(TypedDict):
 def measure_sending(side: Side, plan: Plan) -> Sent:
     """Measures sending one by one, and in bulk after a reset. No worker runs."""
     # No worker runs, so the port does not matter.
-    single_rate = pace(lambda: side.send("counted", 1, 0), plan["seconds"])
+    single_rate = calls_per_second(lambda: side.send("counted", 1, 0), plan["seconds"])
     if not side.bulk:
         return {"one": single_rate, "many": None}
     side.reset()
-    bulk_rate = pace(lambda: side.send_many("counted", (1, 0), BULK_SIZE), plan["seconds"])
+    bulk_rate = calls_per_second(lambda: side.send_many("counted", (1, 0), BULK_SIZE), plan["seconds"])
     return {"one": single_rate, "many": bulk_rate * BULK_SIZE}
 
 
-def pace(call: Callable[[], object], seconds: float) -> float:
+def calls_per_second(call: Callable[[], object], seconds: float) -> float:
     """Returns the number of calls per second, after a warm-up."""
-    calls_in(call, seconds * WARM_UP_SHARE)
+    count_calls(call, seconds * WARM_UP_SHARE)
     began = time.perf_counter()
-    calls = calls_in(call, seconds)
+    calls = count_calls(call, seconds)
     return calls / (time.perf_counter() - began)
 
 
-def calls_in(call: Callable[[], object], seconds: float) -> int:
+def count_calls(call: Callable[[], object], seconds: float) -> int:
     until, calls = time.perf_counter() + seconds, 0
     while time.perf_counter() < until:
         call()
@@ -94,7 +94,7 @@ def fill(side: Side, ear: Receiver, jobs: int) -> None:
         side.send_many("counted", (ear.port, jobs), min(BULK_SIZE, jobs - start))
 
 
-def rate(side: Side, ear: Receiver, jobs: int) -> float:
+def measure_handling(side: Side, ear: Receiver, jobs: int) -> float:
     """Returns a worker's jobs per second, from the start of the first job until all jobs are acknowledged."""
     first = ear.hear(TIMEOUT_SECONDS)
     last = ear.hear(TIMEOUT_SECONDS)
@@ -106,7 +106,7 @@ def rate(side: Side, ear: Receiver, jobs: int) -> float:
     return jobs / (time.monotonic() - first)
 
 
-def delays(side: Side, ear: Receiver, singles: int) -> list[float]:
+def measure_delays(side: Side, ear: Receiver, singles: int) -> list[float]:
     """Returns the milliseconds from sending to start, for jobs that are sent one by one."""
     side.pending()  # opens the connection
     milliseconds = []
@@ -130,10 +130,10 @@ def main(module: str, plan: Plan) -> None:
     with contextlib.closing(Receiver()) as ear:
         fill(side, ear, plan["jobs"])
         print_line(send_rates)
-        job_rate = rate(side, ear, plan["jobs"])
+        job_rate = measure_handling(side, ear, plan["jobs"])
         time.sleep(REST_SECONDS)
         sides = [side, *(connect() for _ in range(plan["connections"] - 1))]
-        print_line({"rate": job_rate, "delays": [delays(s, ear, plan["singles"]) for s in sides]})
+        print_line({"rate": job_rate, "delays": [measure_delays(s, ear, plan["singles"]) for s in sides]})
 
 
 if __name__ == "__main__":

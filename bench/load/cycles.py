@@ -31,11 +31,11 @@ class Dialect(TypedDict):
     """The requests of a server's API.
 
     * ``claim`` is a whole request. ``receipt`` finds the receipts in an answer: a regular expression and a Lua pattern.
-    * ``settle`` is the acknowledging request up to the value of its Content-Length. ``before``, ``each`` (formatted
+    * ``make_settle_request`` is the acknowledging request up to the value of its Content-Length. ``before``, ``each`` (formatted
       with a number and a receipt) and ``after`` make its body.
-    * With ``last``, ``settle`` also claims. The final receipts are then acknowledged in the dialect ``last``, whose
-      ``settle`` does not claim, and an answer that calls a receipt superseded is an error.
-    * With ``signed``, the signer builds the whole acknowledging request, and ``settle`` is unused.
+    * With ``last``, ``make_settle_request`` also claims. The final receipts are then acknowledged in the dialect ``last``, whose
+      ``make_settle_request`` does not claim, and an answer that calls a receipt superseded is an error.
+    * With ``signed``, the signer builds the whole acknowledging request, and ``make_settle_request`` is unused.
     """
 
     claim: str
@@ -85,7 +85,7 @@ class Cycles(Generator):
         signed = self.dialect.get("signed")
         self.signer = None if signed is None else Signer(signed["key"], signed["action"], signed["path"])
 
-    def settle(self, receipts: list[bytes]) -> bytes:
+    def make_settle_request(self, receipts: list[bytes]) -> bytes:
         """Returns the request that acknowledges these receipts; in the end, the one that claims no more."""
         dialect = self.dialect.get("last", self.dialect) if self.settled >= self.cycle["count"] else self.dialect
         parts = [dialect["each"] % (number, receipt.decode()) for number, receipt in enumerate(receipts)]
@@ -94,7 +94,7 @@ class Cycles(Generator):
             return self.signer.request(body).encode()
         return f"{dialect['settle']}{len(body)}\r\n\r\n{body}".encode()
 
-    def work(self) -> Result:
+    def run_cycles(self) -> Result:
         """Claims and acknowledges until all connections have acknowledged all that they claimed.
 
         The time ends with the last counted acknowledgement. Raises BadAnswer if no message comes for too long.
@@ -130,7 +130,7 @@ class Cycles(Generator):
         if not receipts and self.settled >= self.cycle["count"]:
             self.waiting -= 1
             return
-        self.requests = [self.settle(receipts) if receipts else self.claim]
+        self.requests = [self.make_settle_request(receipts) if receipts else self.claim]
         self.bodies[connection] = []
         self.send(connection)
 

@@ -46,7 +46,7 @@ class FixedRateGenerator(Generator):
         self.due: deque[int] = deque()
         self.times: dict[str, list[float]] = {}
 
-    def send_and_wait(self) -> EnduringResult:
+    def run_plan(self) -> EnduringResult:
         """Sends for the duration of the plan, then waits for the answers.
 
         Raises:
@@ -54,7 +54,7 @@ class FixedRateGenerator(Generator):
         """
         clock, rate = time.perf_counter_ns, self.rate
         for _ in range(self.plan["connections"]):
-            self.open()
+            self.open_connection()
         begin, sent = clock(), 0
         end = begin + int(self.plan["seconds"] * 1e9)
         while (now := clock()) < end or self.due or len(self.free) < len(self.connections):
@@ -72,7 +72,7 @@ class FixedRateGenerator(Generator):
         seconds = (clock() - begin) / 1e9
         return {"answers": sum(map(len, self.times.values())), "errors": 0, "seconds": seconds, "times": self.times}
 
-    def open(self) -> None:
+    def open_connection(self) -> None:
         """Opens one more connection, which is free."""
         connection = Connection(self.plan["port"])
         self.connections[connection.sock.fileno()] = connection
@@ -85,7 +85,7 @@ class FixedRateGenerator(Generator):
             if not self.free:
                 if len(self.connections) >= MAX_CONNECTIONS:
                     return
-                self.open()
+                self.open_connection()
             connection = self.free.pop()
             self.send(connection)
             connection.sent_at = self.due.popleft()
@@ -95,10 +95,10 @@ class FixedRateGenerator(Generator):
             self.flush(connection)
         elif self.receive(connection):
             latency_ms = (time.perf_counter_ns() - connection.sent_at) / 1e6
-            self.times.setdefault(self.kind(), []).append(round(latency_ms, 2))
+            self.times.setdefault(self.pop_kind(), []).append(round(latency_ms, 2))
             self.free.append(connection)
 
-    def kind(self) -> str:
+    def pop_kind(self) -> str:
         """Returns the status of the last answer, with its outcome if it has one, and forgets it."""
         if not self.error:
             return self.status.decode()
@@ -108,4 +108,4 @@ class FixedRateGenerator(Generator):
 
 
 if __name__ == "__main__":
-    main(lambda plan: FixedRateGenerator(plan).send_and_wait())
+    main(lambda plan: FixedRateGenerator(plan).run_plan())

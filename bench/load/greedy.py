@@ -108,7 +108,7 @@ SPREAD = 1.0
 UNCHECKED = ssl._create_unverified_context()
 
 
-async def use(port: int, kind: Kind, number: int) -> None:
+async def use_connections(port: int, kind: Kind, number: int) -> None:
     """Opens one connection after another and exhausts each; the first one begins after a share of the pause."""
     await asyncio.sleep((kind.pause or SPREAD) * number / kind.connections)
     context = UNCHECKED if kind.scheme == "https" else None
@@ -116,13 +116,13 @@ async def use(port: int, kind: Kind, number: int) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE, ssl=context)
             try:
-                await exhaust(reader, writer, kind)
+                await exhaust_connection(reader, writer, kind)
             finally:
                 writer.close()
         await asyncio.sleep(0.01)
 
 
-async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Kind) -> None:
+async def exhaust_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Kind) -> None:
     """Sends the request over and over, at the kind's pace, until the connection or a body ends.
 
     A kind without a request only holds the connection; one that does not read never goes on after its request.
@@ -134,7 +134,7 @@ async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ki
     while True:
         await send_request(writer, ask, kind.each)
         if kind.body:
-            sending = asyncio.create_task(send(writer, kind.body))
+            sending = asyncio.create_task(send_body(writer, kind.body))
         if not kind.reads:
             await asyncio.sleep(3600)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -157,7 +157,7 @@ async def send_request(writer: asyncio.StreamWriter, ask: bytes, each: float) ->
         await writer.drain()
 
 
-async def send(writer: asyncio.StreamWriter, size: int) -> None:
+async def send_body(writer: asyncio.StreamWriter, size: int) -> None:
     with contextlib.suppress(OSError):
         for _ in range(size // PIECE):
             writer.write(b" " * PIECE)
@@ -168,7 +168,7 @@ async def send(writer: asyncio.StreamWriter, size: int) -> None:
 
 async def main(port: int, name: str) -> None:
     kind = (KINDS | CONNECTION_KINDS)[name]
-    await asyncio.gather(*(use(port, kind, number) for number in range(kind.connections)))
+    await asyncio.gather(*(use_connections(port, kind, number) for number in range(kind.connections)))
 
 
 if __name__ == "__main__":

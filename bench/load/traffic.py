@@ -140,11 +140,11 @@ def run(
         "count": count,
         "numbered": job.numbered,
     }
-    result, spent = generated(server, "bench.load.generator", plan, seconds + warm + 60, backend)
-    return sample(result, spent, job.messages, result["total"] * job.messages)
+    result, spent = run_generator(server, "bench.load.generator", plan, seconds + warm + 60, backend)
+    return make_sample(result, spent, job.messages, result["total"] * job.messages)
 
 
-def generated(
+def run_generator(
     server: Process, module: str, plan: object, seconds: float, backend: Metered | None
 ) -> tuple[load.Result, list[float]]:
     """Runs a plan in a generator; returns its result and the CPU seconds of the server and of the backend.
@@ -163,7 +163,7 @@ def generated(
     return result, spent
 
 
-def sample(result: load.Result, spent: Sequence[float], each: int, messages: int) -> Sample:
+def make_sample(result: load.Result, spent: Sequence[float], each: int, messages: int) -> Sample:
     """Returns the sample of a generator's result.
 
     Args:

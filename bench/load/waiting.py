@@ -20,7 +20,7 @@ MAX_IDLE_CPU = 0.1
 """CPU seconds per second below which a server counts as idle."""
 
 
-class Waiting:
+class LongPolls:
     """Long polls in flight.
 
     Args:
@@ -69,12 +69,12 @@ class Waiting:
 
 
 @contextlib.contextmanager
-def waiting(server: Process, requests: Sequence[str]) -> Iterator[Waiting]:
+def waiting(server: Process, requests: Sequence[str]) -> Iterator[LongPolls]:
     """Holds long polls during the block, which begins once the server counts all; waits until it counts none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < len(requests) + SPARE_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(len(requests) + SPARE_FILES, hard), hard))
-    with contextlib.closing(Waiting(server, requests)) as polls:
+    with contextlib.closing(LongPolls(server, requests)) as polls:
         wait_until_idle(server, polls.count)
         yield polls
     wait_until_idle(server, 0)
@@ -89,18 +89,18 @@ def wait_until_idle(server: Process, count: int, seconds: float = 120.0) -> None
     while time.monotonic() < until:
         before = server.cpu_seconds()
         time.sleep(1.0)
-        if server.cpu_seconds() - before < MAX_IDLE_CPU and waiters(server) == count:
+        if server.cpu_seconds() - before < MAX_IDLE_CPU and count_waiters(server) == count:
             return
     raise Void(f"{server.name} did not become idle in time:\n{server.log_tail()}")
 
 
-def waiters(server: Process) -> int:
+def count_waiters(server: Process) -> int:
     """Returns the number of waiting reads and claims, from the service's metrics."""
     fields = [line.split() for line in get(server, "/metrics").splitlines() if "s_waiting " in line and line[0] != "#"]
     return int(sum(float(value) for _, value in fields))
 
 
-def metric(server: Process, name: str) -> float:
+def read_metric(server: Process, name: str) -> float:
     """Returns the value of a metric without labels, as one worker reports it.
 
     Raises:

@@ -68,11 +68,11 @@ _MAX_EMPTY_SHARE = 0.01
 """Max share of empty claims; other connections may be faster."""
 
 
-def script(job: Job) -> str:
+def make_script(job: Job) -> str:
     return _SCRIPT.format(",".join(_quote(text) for text in job.requests))
 
 
-def script_of_cycles(dialect: Dialect) -> str:
+def make_cycle_script(dialect: Dialect) -> str:
     """Returns the Lua program that claims messages one by one and acknowledges them.
 
     A connection may acknowledge what another one has claimed, because wrk does not tell its script which connection
@@ -93,7 +93,7 @@ def run(server: Process, job: Job, *, seconds: float, connections: int = 64, bac
         Void: An answer was not a success, or a connection failed.
     """
     before = 0.0 if backend is None else backend.cpu_seconds()
-    sample = read(*_run_script(server, script(job), seconds, connections), job)
+    sample = parse_output(*_run_script(server, make_script(job), seconds, connections), job)
     if backend is None:
         return sample
     return replace(sample, backend=(backend.cpu_seconds() - before) * 1e6 / (sample.answers * job.messages))
@@ -105,7 +105,7 @@ def run_cycles(server: Process, dialect: Dialect, *, seconds: float, connections
     Raises:
         Void: An answer was not a success, a connection failed, or the queue had too few messages.
     """
-    return read_cycles(*_run_script(server, script_of_cycles(dialect), seconds, connections), connections)
+    return parse_cycles(*_run_script(server, make_cycle_script(dialect), seconds, connections), connections)
 
 
 def _run_script(server: Process, program: str, seconds: float, connections: int) -> tuple[str, float, str]:
@@ -128,15 +128,15 @@ def _run_script(server: Process, program: str, seconds: float, connections: int)
     return process.stdout, cpu, f"{server.name}: {process.stdout}{process.stderr}\n{server.log_tail()}"
 
 
-def read_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sample:
+def parse_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sample:
     """Parses the output of claim cycles.
 
     The last acknowledgement of each connection is not counted, because wrk may not have seen its answer.
 
     Raises:
-        Void: See :func:`read`; or too many claims were empty, or receipts were superseded.
+        Void: See :func:`parse_output`; or too many claims were empty, or receipts were superseded.
     """
-    requests = read(output, cpu, complaint, Job([], 200))
+    requests = parse_output(output, cpu, complaint, Job([], 200))
     counters = {
         name: int(number) for name, number in re.findall(r"^(claims|found|settled|wrong): (\d+)$", output, re.MULTILINE)
     }
@@ -150,7 +150,7 @@ def read_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sa
     return replace(requests, rate=requests.rate * settled / requests.answers, cpu=cpu * 1e6 / settled)
 
 
-def read(output: str, cpu: float, complaint: str, job: Job) -> Sample:
+def parse_output(output: str, cpu: float, complaint: str, job: Job) -> Sample:
     """Parses the output of wrk; raises Void with ``complaint`` for a bad one.
 
     Raises:

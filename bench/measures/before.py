@@ -22,7 +22,7 @@ from bench.measures.facades import sqs
 from bench.measures.keyed_posts import with_keys
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
-from bench.started.processes import ROOT, Process, Scheme, commit, inherited, package
+from bench.started.processes import ROOT, Process, Scheme, bench_package, commit, inherited_environment
 from queuey.client import Client
 
 BEFORE = "BENCH_BEFORE"
@@ -87,7 +87,7 @@ store.close()
 """
 
 
-def trees() -> dict[str, Path]:
+def both_checkouts() -> dict[str, Path]:
     """Returns this checkout and the other one.
 
     Raises:
@@ -116,8 +116,8 @@ def before_with_tls(bench: Bench) -> Report:
 def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
-        for name, tree in trees().items():
-            directory = prepared(bench, tree, name)
+        for name, tree in both_checkouts().items():
+            directory = prepare_store(bench, tree, name)
             (directory / "queuey.toml").write_text(sqs.SETTINGS, "utf-8")
             environment = {"PYTHONPATH": str(tree), "QUEUEY_CONFIG": str(directory / "queuey.toml")}
             server = stack.enter_context(service.serve(directory, environment=environment, scheme=scheme))
@@ -128,18 +128,18 @@ def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
 @measure("cassandra-before", "The same on Cassandra: one node, a keyspace for each tree")
 def before_on_cassandra(bench: Bench) -> Report:
     """Reads begin at random positions. Claims are also made from a backlog whose messages are all below the horizon."""
-    checkouts = trees()
+    checkouts = both_checkouts()
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench))
         sides: dict[str, Side] = {}
         for name, tree in checkouts.items():
-            directory = prepared(bench, tree, name, cassandra)
+            directory = prepare_store(bench, tree, name, cassandra)
             server = on_cassandra.serve(cassandra, directory, keyspace=name, environment={"PYTHONPATH": str(tree)})
             sides[name] = Side(bench, stack.enter_context(server), PARTITIONS, cassandra)
         return _compare(bench, sides)
 
 
-def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None = None) -> Path:
+def prepare_store(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None = None) -> Path:
     """Creates a store with the code of ``tree``, because tables may differ between checkouts.
 
     The store is in the returned directory, or in the keyspace ``name`` if ``cassandra`` is given.
@@ -147,9 +147,9 @@ def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None 
     directory = bench.new_directory(name)
     address = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
     subprocess.run(
-        [sys.executable, "-c", PREPARE, package(tree), str(directory), name, *(address or ["0"])],
+        [sys.executable, "-c", PREPARE, bench_package(tree), str(directory), name, *(address or ["0"])],
         cwd=tree,
-        env=inherited() | {"PYTHONPATH": str(tree)},
+        env=inherited_environment() | {"PYTHONPATH": str(tree)},
         check=True,
     )
     return directory
@@ -178,14 +178,14 @@ class Side:
             for queue in (JOBS, BACKLOG):
                 client.create_queue(queue, partitions=partitions)
         if self._sqs is not None:
-            sqs.furnished(self._sqs)
+            sqs.with_queues(self._sqs)
         stored = self._fill(READ, bench.count(20_000, 2_000))
         self._places = stored[:-BATCH:BATCH]
         self._supply = Supply(partial(self._fill, JOBS))
         if backend is not None:
             self._fill(BACKLOG, self._hundreds * (self.rounds + 2))
 
-    def jobs(self) -> dict[str, Callable[[], Sample]]:
+    def make_runs(self) -> dict[str, Callable[[], Sample]]:
         """Returns the runs by name. With TLS there are only posts and reads; SQS needs a key."""
         requests: dict[str, Job] = {
             "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
@@ -254,7 +254,7 @@ class Side:
                 if not jobs:
                     raise Void(f"{self._server.name}: only {len(receipts)} of {count} messages could be claimed")
                 receipts += (job.receipt for job in jobs)
-        settle = claims.dialect(1, JOBS)
+        settle = claims.make_dialect(1, JOBS)
         bodies = [f'{settle["before"]}"{receipt}"{settle["after"]}' for receipt in receipts]
         job = Job([f"{settle['settle']}{len(body)}\r\n\r\n{body}" for body in bodies], 200)
         return traffic.run(
@@ -276,7 +276,7 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
     jobs = {name: side.jobs() for name, side in sides.items()}
     time.sleep(HORIZON)
     rows: list[Row] = []
-    notes = [f"{name}: commit {commit(tree)}" for name, tree in trees().items()]
+    notes = [f"{name}: commit {commit(tree)}" for name, tree in both_checkouts().items()]
     verdicts: list[Verdict] = []
     for what in jobs["now"]:
         calls: dict[str, Callable[[], Sample]] = {

@@ -28,7 +28,7 @@ TWO, ONE = "", ", one request a message"
 """Suffixes of the names of sides with two requests per message, and with one."""
 
 
-def dialect(limit: int, queue: str, *, joined: bool = False) -> Dialect:
+def make_dialect(limit: int, queue: str, *, joined: bool = False) -> Dialect:
     """Returns the dialect for claims of ``limit`` messages; ``joined`` acknowledges and claims in one request."""
     path = f"{service.BASE}/{queue}/claims"
     length = "Content-Length: "
@@ -45,7 +45,7 @@ def dialect(limit: int, queue: str, *, joined: bool = False) -> Dialect:
         "after": "]}",
     }
     if joined:
-        result["last"] = dialect(limit, queue)
+        result["last"] = make_dialect(limit, queue)
     return result
 
 
@@ -60,10 +60,10 @@ def run(
     joined: bool = False,
 ) -> Sample:
     """Claims and acknowledges ``count`` messages, ``limit`` at a time, in a child process."""
-    return cycle(server, dialect(limit, queue, joined=joined), count, connections, backend)
+    return run_cycles(server, make_dialect(limit, queue, joined=joined), count, connections, backend)
 
 
-def cycle(
+def run_cycles(
     server: processes.Process, spoken: Dialect, count: int, connections: int, backend: Metered | None = None
 ) -> Sample:
     """Runs clients in a child process that claim and acknowledge ``count`` messages.
@@ -72,11 +72,11 @@ def cycle(
         Void: An answer had another status, or the queue had too few messages.
     """
     plan: CyclePlan = {"port": server.port, "connections": connections, "count": count, "dialect": spoken}
-    result, spent = traffic.generated(server, "bench.load.cycles", plan, 300, backend)
-    return traffic.sample(result, spent, 1, result["answers"])
+    result, spent = traffic.run_generator(server, "bench.load.cycles", plan, 300, backend)
+    return traffic.make_sample(result, spent, 1, result["answers"])
 
 
-def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
+def fill_and_run(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
     """Adds ``count`` messages to the queue, then calls ``more``."""
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, queue)), traffic.bodies(1000), count)
     return more()
@@ -88,8 +88,8 @@ def claim100(bench: Bench) -> Report:
     directory = bench.new_directory("queuey")
     with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:
         cycles = partial(run, server, count=count, limit=100, connections=4)
-        filled(store, cycles, count)
-        samples = bench.interleave({name: partial(filled, store, cycles, count)}, bench.count(5, 1))
+        fill_and_run(store, cycles, count)
+        samples = bench.interleave({name: partial(fill_and_run, store, cycles, count)}, bench.count(5, 1))
     notes = [f"{traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
     return Report("claim100", "", [traffic.row(name, samples[name])], notes=notes)
 
@@ -103,13 +103,13 @@ def claim1(bench: Bench) -> Report:
         supply = Supply(partial(service.fill, store, queue, texts))
         calls: dict[str, Callable[[], Sample]] = {
             f"queuey{way}": partial(supply.claimed_by, cycles, count)
-            for way, (count, cycles) in ways(bench, server).items()
+            for way, (count, cycles) in make_claim_runs(bench, server).items()
         }
         calls["queuey"]()
         samples = bench.interleave(calls, bench.count(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     note = f"{CLIENTS} clients, {traffic.BODY_BYTES} B, one partition; messages claimed and acknowledged a second."
-    return Report("claim1", "", rows, [one_over_two(samples)], [note])
+    return Report("claim1", "", rows, [compare_ways(samples)], [note])
 
 
 @measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
@@ -120,14 +120,16 @@ def claims_behind(bench: Bench) -> Report:
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
         for _ in range(behind // 20_000):
             drain = partial(run, server, count=20_000, limit=1000, connections=4)
-            filled(store, drain, 20_000)
+            fill_and_run(store, drain, 20_000)
 
         def claim_new_queue() -> Sample:
             name = f"new-{next(numbers)}"
             bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))
-            return filled(store, partial(run, server, count=count, limit=10, connections=4, queue=name), count, name)
+            return fill_and_run(
+                store, partial(run, server, count=count, limit=10, connections=4, queue=name), count, name
+            )
 
-        old = partial(filled, store, partial(run, server, count=count, limit=10, connections=4), count)
+        old = partial(fill_and_run, store, partial(run, server, count=count, limit=10, connections=4), count)
         calls: dict[str, Callable[[], Sample]] = {f"behind {behind:,}": old, "new queue": claim_new_queue}
         samples = bench.interleave(calls, bench.count(5, 1))
     ratio = paired([run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]])
@@ -160,12 +162,12 @@ def dedup100(bench: Bench) -> Report:
     return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
 
 
-def one_over_two(samples: Mapping[str, list[Sample]]) -> Verdict:
+def compare_ways(samples: Mapping[str, list[Sample]]) -> Verdict:
     joined_rates, separate_rates = (traffic.rates(samples[f"queuey{way}"]) for way in (ONE, TWO))
     return Verdict("one request a message / two", paired(joined_rates, separate_rates))
 
 
-def ways(
+def make_claim_runs(
     bench: Bench, server: processes.Process, queue: str = QUEUE, backend: Metered | None = None
 ) -> dict[str, tuple[int, Callable[[], Sample]]]:
     """Returns the ways to claim single messages: the number of messages that each needs, and the call.
@@ -178,7 +180,7 @@ def ways(
         claim_cycles = partial(run, server, limit=1, connections=CLIENTS, queue=queue, backend=backend, joined=joined)
         ways_by_form[form] = count, partial(claim_cycles, count=count)
         if wrk.PATH is not None:
-            spoken, seconds = dialect(1, queue, joined=joined), bench.duration(2, 1)
+            spoken, seconds = make_dialect(1, queue, joined=joined), bench.duration(2, 1)
             cycles = partial(wrk.run_cycles, server, spoken, seconds=seconds, connections=CLIENTS)
             ways_by_form[form + BY_WRK] = round(FASTEST * seconds), cycles
     return ways_by_form
@@ -195,7 +197,7 @@ class Supply:
         self._fill = fill
         self._left = 0
 
-    def claimed_by(self, cycles: Callable[[], Sample], count: int) -> Sample:
+    def run(self, cycles: Callable[[], Sample], count: int) -> Sample:
         """Adds messages until the queue has ``count``, rests after that for :data:`REST`, and runs ``cycles``."""
         if self._left < count:
             self._fill(count - self._left)

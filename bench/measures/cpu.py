@@ -55,13 +55,13 @@ def cpu(bench: Bench) -> Report:
         app = make_app(store, metrics=Metrics())
         ways: dict[str, Callable[[bytes], int]] = {
             "queuey, as served": through_gateway(app),
-            "bare": partial(as_wsgi, bare.app),
+            "bare": partial(call_wsgi, bare.app),
         }
         texts = [text.encode() for text in traffic.bodies(64)]
         for way in reversed(ways.values()):
-            microseconds(way, texts, 2000)
+            measure_cpu(way, texts, 2000)
         count = bench.count(REQUESTS, 4000)
-        calls = {name: partial(microseconds, way, texts, count) for name, way in ways.items()}
+        calls = {name: partial(measure_cpu, way, texts, count) for name, way in ways.items()}
         samples = bench.interleave(calls, bench.count(15, 1))
     finally:
         store.close()
@@ -72,7 +72,7 @@ def cpu(bench: Bench) -> Report:
     return Report("cpu", "", rows, [verdict])
 
 
-def microseconds(way: Callable[[bytes], int], texts: Sequence[bytes], count: int) -> float:
+def measure_cpu(way: Callable[[bytes], int], texts: Sequence[bytes], count: int) -> float:
     """Returns the mean CPU time of ``count`` POSTs in microseconds.
 
     Raises:
@@ -91,7 +91,7 @@ def microseconds(way: Callable[[bytes], int], texts: Sequence[bytes], count: int
 # As WSGI
 
 
-def as_wsgi(app: Callable[..., Any], body: bytes) -> int:
+def call_wsgi(app: Callable[..., Any], body: bytes) -> int:
     """Calls a WSGI application with a POST of the body, reads its whole answer, and returns the status."""
     status = 0
 

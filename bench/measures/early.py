@@ -14,7 +14,7 @@ from statistics import quantiles
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.listeners import ReceivedMessages
-from bench.measures.streams import ROOM, listening, store_requests
+from bench.measures.streams import ROOM, follow_streams, read_store_requests
 from bench.results import Report, Row, Verdict
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -49,7 +49,7 @@ def cassandra_early(bench: Bench) -> Report:
         with on_cassandra.serve(cassandra, directory, environment=ROOM) as server:
             rows.append(Row("idle, no streams", [_measure_query_rate(server, seconds)], "queries/s"))
             for kind, stream_paths in paths.items():
-                with listening(server, stream_paths, each=True) as heard:
+                with follow_streams(server, stream_paths, each=True) as heard:
                     time.sleep(settled)
                     rows.append(Row(f"idle, {kind} streams", [_measure_query_rate(server, seconds)], "queries/s"))
                     # The plain streams come first and warm up the processes.
@@ -57,7 +57,7 @@ def cassandra_early(bench: Bench) -> Report:
                     time.sleep(settled)
             _add_delays("another service", _find_delays(heard[0], acknowledged), rows, verdicts)
         with on_cassandra.serve(cassandra, bench.new_directory("two"), workers=2, environment=ROOM) as server:
-            with listening(server, paths["early"], each=True) as heard, _connect(server) as (connection, own):
+            with follow_streams(server, paths["early"], each=True) as heard, _connect(server) as (connection, own):
                 time.sleep(settled)
                 workers = _pids_by_port(server)
                 acknowledged = _post_for(queues, seconds, _make_http_poster(connection))
@@ -93,9 +93,9 @@ def _find_delays(heard: ReceivedMessages, acknowledged: Posted, ports: set[int] 
 
 def _measure_query_rate(server: Process, seconds: float) -> float:
     """Returns the store's requests per second while this process waits for ``seconds``."""
-    queries_before, began = store_requests(server), time.monotonic()
+    queries_before, began = read_store_requests(server), time.monotonic()
     time.sleep(seconds)
-    return (store_requests(server) - queries_before) / (time.monotonic() - began)
+    return (read_store_requests(server) - queries_before) / (time.monotonic() - began)
 
 
 def _post_for(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], None]) -> Posted:

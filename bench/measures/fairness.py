@@ -42,7 +42,7 @@ Sample = dict[str, Times]
 
 
 @contextlib.contextmanager
-def greedy(server: Process, kind: str) -> Iterator[None]:
+def run_greedy(server: Process, kind: str) -> Iterator[None]:
     """Runs the greedy processes of this kind during the block: none, two that only compute, or a load generator."""
     commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "bench.load.greedy", str(server.port), kind]])
     children = [subprocess.Popen([sys.executable, *command]) for command in commands]
@@ -55,7 +55,7 @@ def greedy(server: Process, kind: str) -> Iterator[None]:
             child.wait()
 
 
-def modest(server: Process, seconds: float) -> Sample:
+def run_modest(server: Process, seconds: float) -> Sample:
     """Runs the modest caller for some seconds; returns the times of each of its jobs.
 
     Raises:
@@ -103,39 +103,39 @@ def fairness(bench: Bench) -> Report:
 
     Five runs of 20 s beside each kind of greed take 35 minutes.
     """
-    return report(beside(bench, "http", KINDS))
+    return make_report(measure_beside(bench, "http", KINDS))
 
 
 @measure("strangers", "Many connections that are slow or silent, and the latency of a caller with a single one")
 def strangers(bench: Bench) -> Report:
     """Opens one silent connection more than the service keeps, so that it closes those that are idle longest."""
-    return report(beside(bench, "http", [kind for kind in CONNECTION_KINDS if kind != HANDSHAKING]))
+    return make_report(measure_beside(bench, "http", [kind for kind in CONNECTION_KINDS if kind != HANDSHAKING]))
 
 
 @measure("tls-strangers", "The same behind TLS: connections that never shake hands, and many that do nothing else")
 def tls_strangers(bench: Bench) -> Report:
-    return report(beside(bench, "https", [SILENT, HANDSHAKING]))
+    return make_report(measure_beside(bench, "https", [SILENT, HANDSHAKING]))
 
 
-def beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
+def measure_beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
     """Measures the modest caller beside each kind of greed and beside none, in a new order each round."""
     directory = bench.new_directory("queuey")
     prepare(directory)
     samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}
     rounds = bench.count(5, 1)
     with service.serve(directory, scheme=scheme) as server:
-        modest(server, 1)
+        run_modest(server, 1)
         for turn in range(rounds):
             for kind in bench.rng.sample(list(samples), len(samples)):
-                with greedy(server, kind):
-                    times = modest(server, bench.duration(20, 1))
+                with run_greedy(server, kind):
+                    times = run_modest(server, bench.duration(20, 1))
                 samples[kind].append(times)
                 shown = ", ".join(f"{job} {times[job]['p99']:.1f}" for job in JOBS)
                 bench.print_progress(f"{turn + 1} of {rounds}: {kind}: p99 in ms: {shown}")
     return samples
 
 
-def report(samples: dict[str, list[Sample]]) -> Report:
+def make_report(samples: dict[str, list[Sample]]) -> Report:
     """Divides each p99 by the p99 beside processes that only compute."""
     rows, verdicts = [], []
     lines: dict[str, list[str]] = {kind: [kind] for kind in samples}

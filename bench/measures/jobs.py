@@ -19,7 +19,7 @@ from bench.job_queues.side import FILE, POSTGRES, QUEUE, REDIS, RIVER
 from bench.load.traffic import KEY
 from bench.results import Report, Row, Verdict, paired
 from bench.started import other_python, postgres, redis, river, service
-from bench.started.processes import ROOT, Process, inherited, launched
+from bench.started.processes import ROOT, Process, inherited_environment, launched
 
 SIDES = "bench.job_queues."
 OURS, OURS_ASYNC, OURS_TWO = "queuey", "queuey, async task", "queuey, 2 processes"
@@ -100,9 +100,9 @@ def jobs(bench: Bench) -> Report:
     notes = [*NOTES, f"The backlog: {fast:,} jobs for queuey and for skip locked, 10; {slow:,} for the others."]
     contenders: dict[str, Contender] = {}
     with contextlib.ExitStack() as stack:
-        contenders |= {OURS: ours(bench, stack, 1, "jobs"), OURS_TWO: ours(bench, stack, 2, "jobs")}
-        contenders[OURS_ASYNC] = with_worker(contenders[OURS], "async_jobs")
-        contenders[EMBEDDED] = ours_embedded(bench)
+        contenders |= {OURS: serve_ours(bench, stack, 1, "jobs"), OURS_TWO: serve_ours(bench, stack, 2, "jobs")}
+        contenders[OURS_ASYNC] = with_handler(contenders[OURS], "async_jobs")
+        contenders[EMBEDDED] = prepare_ours_embedded(bench)
         for name, add in OTHERS.items():
             try:
                 added, versions = add(bench, stack)
@@ -118,7 +118,7 @@ def jobs(bench: Bench) -> Report:
 # The contenders
 
 
-def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -> Contender:
+def serve_ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -> Contender:
     """Serves Queuey from a number of processes, as a contender whose worker runs the handler ``name``."""
     directory = bench.new_directory("queuey")
     service.prepare(directory, (QUEUE,)).close()
@@ -128,10 +128,10 @@ def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -
         "QUEUEY_APP": service.APPLICATION,
         "QUEUEY_KEY": KEY,
     }
-    return with_worker(Contender("queuey_side", Path(sys.executable), (), environment, fast=True), name)
+    return with_handler(Contender("queuey_side", Path(sys.executable), (), environment, fast=True), name)
 
 
-def ours_embedded(bench: Bench) -> Contender:
+def prepare_ours_embedded(bench: Bench) -> Contender:
     """Creates a store that the producer and its worker both open."""
     directory = bench.new_directory("queuey")
     service.prepare(directory, (QUEUE,)).close()
@@ -139,7 +139,7 @@ def ours_embedded(bench: Bench) -> Contender:
     return Contender(module, python, [str(python), "-m", SIDES + module], {FILE: str(directory)}, fast=True)
 
 
-def with_worker(contender: Contender, name: str) -> Contender:
+def with_handler(contender: Contender, name: str) -> Contender:
     """Lets ``qdo work`` run the handler ``name`` of the contender's module, on the service of its environment."""
     url, app, key = contender.environment.values()
     handler = f"{SIDES}{contender.module}:{name}"
@@ -148,7 +148,7 @@ def with_worker(contender: Contender, name: str) -> Contender:
     return replace(contender, worker=command)
 
 
-Found = tuple[dict[str, Contender], str]
+ContendersAndVersions = tuple[dict[str, Contender], str]
 """Contenders by name, and the versions of their programs.
 
 Each function that returns this starts the system's server, if it has one, until ``stack`` closes. It raises
@@ -156,10 +156,10 @@ Each function that returns this starts the system's server, if it has one, until
 """
 
 
-def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
+def start_bare_loops(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
     """Starts PostgreSQL for hand-written workers: one that takes single jobs, and one that takes many."""
-    python = other_python.interpreter()
-    versions = other_python.versions(python, ["psycopg"])
+    python = other_python.find_interpreter()
+    versions = other_python.read_versions(python, ["psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module, environment = "skip_locked_side", {POSTGRES: server.address}
     return {
@@ -170,9 +170,9 @@ def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
     }, versions
 
 
-def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.interpreter()
-    versions = other_python.versions(python, ["procrastinate", "psycopg"])
+def start_procrastinate(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
+    python = other_python.find_interpreter()
+    versions = other_python.read_versions(python, ["procrastinate", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "procrastinate_side"
     command = [str(python), "-m", "procrastinate", f"--app={SIDES}{module}.app", "worker"]
@@ -180,33 +180,33 @@ def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
     return {PROCRASTINATE: Contender(module, python, command, {POSTGRES: server.address})}, versions
 
 
-def pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.interpreter()
-    versions = other_python.versions(python, ["pgqueuer", "psycopg"])
+def start_pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
+    python = other_python.find_interpreter()
+    versions = other_python.read_versions(python, ["pgqueuer", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "pgqueuer_side"
     command = [str(python), "-m", SIDES + module]
     return {PGQUEUER: Contender(module, python, command, {POSTGRES: server.address})}, versions
 
 
-def huey(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.interpreter()
-    versions = other_python.versions(python, ["huey"])
+def prepare_huey(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
+    python = other_python.find_interpreter()
+    versions = other_python.read_versions(python, ["huey"])
     module, environment = "huey_side", {FILE: str(bench.new_directory("huey") / "jobs.db")}
     command = [str(python), "-m", "huey.bin.huey_consumer", f"{SIDES}{module}.app", "--quiet"]
     return {HUEY: Contender(module, python, command, environment)}, versions
 
 
-def river_on_sqlite(bench: Bench, stack: contextlib.ExitStack) -> Found:
+def prepare_river_on_sqlite(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
     program, file = str(river.program()), str(bench.new_directory("river") / "jobs.db")
     environment = {FILE: file, RIVER: program}
     contender = Contender("river_side", Path(sys.executable), [program, "work", file], environment)
     return {RIVER_SQLITE: contender}, river.VERSIONS
 
 
-def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.interpreter()
-    versions = other_python.versions(python, ["rq", "redis"])
+def start_rq(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
+    python = other_python.find_interpreter()
+    versions = other_python.read_versions(python, ["rq", "redis"])
     address, _ = stack.enter_context(redis.serve(bench.new_directory("redis")))
     command = [str(python), "-m", "rq.cli", "worker", "--worker-class", "rq.SimpleWorker", "--url", address]
     return {
@@ -214,9 +214,9 @@ def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
     }, versions
 
 
-def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    python = other_python.interpreter()
-    versions = other_python.versions(python, ["celery", "redis"])
+def start_celery(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
+    python = other_python.find_interpreter()
+    versions = other_python.read_versions(python, ["celery", "redis"])
     address, _ = stack.enter_context(redis.serve(bench.new_directory("redis")))
     command = [str(python), "-m", "celery", "--app", f"{SIDES}celery_side", "worker", "--loglevel", "WARNING"]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
@@ -229,13 +229,13 @@ def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 OTHERS = {
-    BARE: bare_loops,
-    PROCRASTINATE: procrastinate,
-    PGQUEUER: pgqueuer,
-    HUEY: huey,
-    RIVER_SQLITE: river_on_sqlite,
-    RQ: rq,
-    CELERY: celery,
+    BARE: start_bare_loops,
+    PROCRASTINATE: start_procrastinate,
+    PGQUEUER: start_pgqueuer,
+    HUEY: prepare_huey,
+    RIVER_SQLITE: prepare_river_on_sqlite,
+    RQ: start_rq,
+    CELERY: start_celery,
 }
 
 
@@ -273,11 +273,11 @@ def run_round(bench: Bench, contender: Contender) -> RoundResult:
         done=done["rate"],
         p50=statistics.median(delays),
         p99=statistics.quantiles(delays, n=100, method="inclusive")[98],
-        slowest=of_slowest(groups),
+        slowest=median_of_slowest(groups),
     )
 
 
-def of_slowest(groups: Sequence[Sequence[float]]) -> float:
+def median_of_slowest(groups: Sequence[Sequence[float]]) -> float:
     """Returns the median over the slowest quarter of the connections, at least one."""
     slowest = sorted(groups, key=statistics.median)[-max(1, len(groups) // 4) :]
     return statistics.median(delay for group in slowest for delay in group)
@@ -291,7 +291,7 @@ def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Calla
         Void: The producer ended without a line.
     """
     command = [str(contender.python), "-m", SIDES + "producer", SIDES + contender.module, json.dumps(plan)]
-    environment = {**inherited(), "PYTHONPATH": str(ROOT), "HOME": str(directory), **contender.environment}
+    environment = {**inherited_environment(), "PYTHONPATH": str(ROOT), "HOME": str(directory), **contender.environment}
     log = directory / "producer.log"
     with log.open("wb") as errors:
         child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors)

@@ -64,8 +64,8 @@ def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None 
 
     calls = {
         "POST": sending(lambda: traffic.posts_of_one(QUEUE, texts)),
-        "PUT, new names": sending(lambda: named_puts(texts, secrets.token_hex(12), 10_000_000)),
-        "PUT, 100 names": sending(lambda: named_puts(texts, "again", 100)),
+        "PUT, new names": sending(lambda: make_named_puts(texts, secrets.token_hex(12), 10_000_000)),
+        "PUT, 100 names": sending(lambda: make_named_puts(texts, "again", 100)),
     }
     if behind is not None:
         bench.interleave(calls, 1)  # Warms up Cassandra's JVM.
@@ -78,7 +78,7 @@ def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None 
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
 
 
-def named_puts(texts: Sequence[str], prefix: str, number: int) -> Job:
+def make_named_puts(texts: Sequence[str], prefix: str, number: int) -> Job:
     """Returns puts whose names are the prefix and the request's number modulo ``number``."""
     path = f"{QUEUE}/named/{prefix}-{COUNTER.decode()}"
     puts = [traffic.request("PUT", path, text, {"Content-Type": "text/plain"}) for text in texts]

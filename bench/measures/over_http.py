@@ -63,7 +63,7 @@ def post100(bench: Bench) -> Report:
         for variant in rows.INSERTS:
             calls[f"apsw, {variant}"] = partial(run_baseline, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
         samples = bench.interleave(calls, bench.count(5, 1))
-    return compared(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
+    return compare_with_fastest(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
 
 
 @measure("get100", "GET of 100 messages, against one process that reads the same slices and encodes the same JSON")
@@ -73,7 +73,7 @@ def get100(bench: Bench) -> Report:
     store = service.prepare(ours)
     count = bench.count(200_000, 5_000)
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(1000), count)
-    places = service.places(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), BATCH)
+    places = service.page_starts(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), BATCH)
     store.close()
     bench.rng.shuffle(places)
     job = traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
@@ -91,7 +91,9 @@ def get100(bench: Bench) -> Report:
             calls[f"apsw, {variant}"] = partial(run_baseline, "read", variant, ours / service.FILE, seconds)
         samples = bench.interleave(calls, bench.count(5, 1))
     size = samples["queuey, 64 connections"][0].size
-    return compared(samples, "apsw", 0.25, 0.5, [f"Slices of {BATCH} from random places; an answer has {size:,.0f} B."])
+    return compare_with_fastest(
+        samples, "apsw", 0.25, 0.5, [f"Slices of {BATCH} from random places; an answer has {size:,.0f} B."]
+    )
 
 
 @measure(
@@ -113,14 +115,16 @@ def original(bench: Bench) -> Report:
     return Report("original", "", [traffic.row(name, runs, "requests/s") for name, runs in samples.items()])
 
 
-def fastest(samples: dict[str, list[Sample]]) -> str:
+def find_fastest(samples: dict[str, list[Sample]]) -> str:
     """Returns the name of the side with the highest median rate."""
     return max(samples, key=lambda name: traffic.row(name, samples[name]).median)
 
 
-def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: float, notes: list[str]) -> Report:
+def compare_with_fastest(
+    samples: dict[str, list[Sample]], prefix: str, goal: float, aim: float, notes: list[str]
+) -> Report:
     """Compares every other side with the fastest side whose name begins with ``prefix``."""
-    best = fastest({name: runs for name, runs in samples.items() if name.startswith(prefix)})
+    best = find_fastest({name: runs for name, runs in samples.items() if name.startswith(prefix)})
     under = traffic.rates(samples[best])
     verdicts = [
         Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=goal, aim=aim)
@@ -135,7 +139,7 @@ def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: fl
 
 
 def run_baseline(action: str, variant: str, path: Path, seconds: float) -> Sample:
-    printed = processes.output(rows.__name__, action, variant, path, seconds, seconds=seconds + 60)
+    printed = processes.run_module(rows.__name__, action, variant, path, seconds, seconds=seconds + 60)
     return Sample(rate=float(printed))
 
 

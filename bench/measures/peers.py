@@ -15,7 +15,7 @@ from bench.harness import Bench, Skip, measure
 from bench.load import traffic, wrk
 from bench.load.traffic import Sample
 from bench.measures import claims
-from bench.measures.over_http import BATCH, QUEUE, fastest
+from bench.measures.over_http import BATCH, QUEUE, find_fastest
 from bench.results import Report, Verdict, paired
 from bench.started import brokers, load_in_go, postgres, redis, service
 from bench.started.load_in_go import Peer
@@ -48,7 +48,7 @@ def peer(bench: Bench) -> Report:
     directory = bench.new_directory("queuey")
     service.prepare(directory).close()
     with elasticmq.serve(bench.new_directory("elasticmq")) as other, service.serve(directory) as ours:
-        return beside(bench, other, ours, Goals((0.8, 1.5), (6, 10)))
+        return compare_with_elasticmq(bench, other, ours, Goals((0.8, 1.5), (6, 10)))
 
 
 @measure(
@@ -84,7 +84,7 @@ class Ours:
         self._queue = bridge.run(store.catalogue.queue(service.APPLICATION, claims.QUEUE))
         read_queue = bridge.run(store.catalogue.queue(service.APPLICATION, READ))
         service.fill(store, read_queue, texts, FILLED)
-        places = service.places(store, read_queue, BATCH)
+        places = service.page_starts(store, read_queue, BATCH)
         self._reads = traffic.gets(
             [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in places[:-1]],
             BATCH,
@@ -92,7 +92,7 @@ class Ours:
 
     @classmethod
     @contextlib.contextmanager
-    def serving(cls, bench: Bench) -> Iterator[Ours]:
+    def serve(cls, bench: Bench) -> Iterator[Ours]:
         """Runs the service with synchronous=FULL."""
         directory = bench.new_directory("queuey")
         with (
@@ -109,7 +109,7 @@ class Ours:
     def read(self, callers: int, seconds: float) -> Sample:
         return wrk.LIGHTEST_GENERATOR(self._server, self._reads, seconds=seconds, connections=callers)
 
-    def jobs(self, callers: int, count: int) -> Sample:
+    def work_jobs(self, callers: int, count: int) -> Sample:
         """Claims single messages and acknowledges each with the next claim, as workers do."""
         service.fill(self._store, self._queue, self._texts, count + callers)
         time.sleep(claims.REST)
@@ -131,7 +131,7 @@ class Work:
     without: Collection[str] = ()
 
 
-def posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
+def make_posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
     """Returns the work of posting for a fixed time. The goals are ratios to other systems, by their names."""
 
     def run_ours(bench: Bench, ours: Ours) -> Sample:
@@ -143,7 +143,7 @@ def posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
     return Work(run_ours, run_theirs, goals)
 
 
-def reads(callers: int) -> Work:
+def make_reads(callers: int) -> Work:
     """Returns the work of reading pages. Each other system is filled before its run, which is not counted."""
 
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
@@ -153,7 +153,7 @@ def reads(callers: int) -> Work:
     return Work(lambda bench, ours: ours.read(callers, bench.duration(SECONDS, 1)), run_theirs, {}, {RABBITMQ})
 
 
-def jobs(callers: int) -> Work:
+def make_jobs(callers: int) -> Work:
     """Returns the work of claiming and acknowledging single messages, of which there are enough before each run."""
 
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
@@ -184,7 +184,7 @@ def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
     return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.new_directory("postgres"))).address)
 
 
-def started(
+def make_start(
     kind: str, serve: Callable[[Path], contextlib.AbstractContextManager[tuple[str, Process]]]
 ) -> Callable[[Bench, contextlib.ExitStack], Peer]:
     """Returns a function that serves a system and a load generator of this kind for it."""
@@ -199,18 +199,18 @@ def started(
 OURS, POSTGRES, REDIS, NATS, RABBITMQ, KAFKA = "queuey", "Postgres", "Redis", "NATS", "RabbitMQ", "Kafka"
 OTHERS: Mapping[str, Callable[[Bench, contextlib.ExitStack], Peer]] = {
     POSTGRES: start_postgres,
-    REDIS: started("redis", redis.serve),
-    NATS: started("nats", brokers.nats),
-    RABBITMQ: started("rabbitmq", brokers.rabbitmq),
-    KAFKA: started("kafka", brokers.kafka),
+    REDIS: make_start("redis", redis.serve),
+    NATS: make_start("nats", brokers.nats),
+    RABBITMQ: make_start("rabbitmq", brokers.rabbitmq),
+    KAFKA: make_start("kafka", brokers.kafka),
 }
 ONE = {POSTGRES: 1.4, REDIS: 0.4, NATS: 1.0, RABBITMQ: 1.0, KAFKA: 1.0}
 WORK: Mapping[str, Work] = {
-    "post of 1, 1 caller": posts(1, 1, {}),
-    "post of 1, 64 callers": posts(64, 1, ONE),
-    "post of 100, 16 callers": posts(16, BATCH, {POSTGRES: 1.2}),
-    "read of 100, 4 callers": reads(4),
-    "job, 32 callers": jobs(claims.CLIENTS),
+    "post of 1, 1 caller": make_posts(1, 1, {}),
+    "post of 1, 64 callers": make_posts(64, 1, ONE),
+    "post of 100, 16 callers": make_posts(16, BATCH, {POSTGRES: 1.2}),
+    "read of 100, 4 callers": make_reads(4),
+    "job, 32 callers": make_jobs(claims.CLIENTS),
 }
 NOTES = [
     f"{traffic.BODY_BYTES} B bodies; messages a second. Every message is on the disk (fsync) before its call ends.",
@@ -224,7 +224,7 @@ NOTES = [
 ]
 
 
-def beside(bench: Bench, other: Process, ours: Process, goals: Goals) -> Report:
+def compare_with_elasticmq(bench: Bench, other: Process, ours: Process, goals: Goals) -> Report:
     """Compares both servers in turn, after the JVM was warmed: single messages, then batches."""
     texts = traffic.bodies(1600)
     warm(other, bench.duration(WARM_SECONDS, 0.3), texts)
@@ -247,7 +247,7 @@ def beside(bench: Bench, other: Process, ours: Process, goals: Goals) -> Report:
 
 def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
     """Compares the rate of the service with that of ElasticMQ's faster protocol."""
-    best = fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
+    best = find_fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
     ours = next(name for name in samples if name.startswith("queuey"))
     ratios = paired(traffic.rates(samples[ours]), traffic.rates(samples[best]))
     return [Verdict(f"{what}: queuey / {best}", ratios, goal=goal, aim=aim)]

@@ -20,7 +20,7 @@ from bench.load.traffic import KEY, Job
 from bench.measures import before
 from bench.results import Report, Row, Verdict, paired
 from bench.started import service
-from bench.started.processes import ROOT, Process, inherited
+from bench.started.processes import ROOT, Process, inherited_environment
 
 
 @measure("memory", "Memory of the service at rest, and its growth when very many queues are touched")
@@ -36,10 +36,10 @@ def memory(bench: Bench) -> Report:
         traffic.run(server, traffic.gets([f"{service.BASE}/q0000000"]), seconds=1, count=100)
         parts = server.memory()
         rest = sum(parts)
-        reads = touch(server, Job([traffic.request("GET", path)], 200, numbered=count))
+        reads = send_each_number(server, Job([traffic.request("GET", path)], 200, numbered=count))
         after_reads = sum(server.memory())
         post = traffic.request("POST", path, traffic.bodies(1)[0], {"Content-Type": "text/plain"})
-        posts = touch(server, Job([post], 201, numbered=count // 10))
+        posts = send_each_number(server, Job([post], 201, numbered=count // 10))
         after_posts = sum(server.memory())
     rows = [
         Row("at rest, all processes", [rest], "MB"),
@@ -55,7 +55,7 @@ def memory(bench: Bench) -> Report:
     return Report("memory", "", rows, verdicts, ["Proportional set size (PSS); 10^6 bytes to the MB."])
 
 
-def touch(server: Process, job: Job) -> traffic.Sample:
+def send_each_number(server: Process, job: Job) -> traffic.Sample:
     """Sends one request for each number."""
     return traffic.run(server, job, seconds=200, warm=0, count=job.numbered)
 
@@ -72,8 +72,8 @@ COMMANDS = {
 @measure("imports", "Start-up of the client and of the command line, against the libraries they stand on")
 def imports(bench: Bench) -> Report:
     for command in COMMANDS.values():
-        wall(command)
-    calls = {name: partial(wall, command) for name, command in COMMANDS.items()}
+        time_command(command)
+    calls = {name: partial(time_command, command) for name, command in COMMANDS.items()}
     samples = bench.interleave(calls, bench.count(21, 1))
     verdicts = [
         Verdict(f"{ours} / {theirs}", paired(samples[ours], samples[theirs]), goal=goal, better="lower")
@@ -82,7 +82,7 @@ def imports(bench: Bench) -> Report:
     return Report("imports", "", [Row(name, values, "ms") for name, values in samples.items()], verdicts)
 
 
-def wall(command: Sequence[str]) -> float:
+def time_command(command: Sequence[str]) -> float:
     """Returns the duration of a command in milliseconds.
 
     Raises:
@@ -107,7 +107,7 @@ class Sender:
     child: subprocess.Popen[str]
     server: Process | None = None
 
-    def sends(self, count: int) -> tuple[float, float]:
+    def time_sends(self, count: int) -> tuple[float, float]:
         """Returns the microseconds per send, and the CPU microseconds of both processes per send.
 
         Raises:
@@ -135,7 +135,7 @@ def embedded(bench: Bench) -> Report:
     for sync in ("normal", "full"):
         with contextlib.ExitStack() as stack:
             senders = {name: stack.enter_context(side) for name, side in _prepare_senders(bench, stack, sync).items()}
-            calls = {name: partial(sender.sends, bench.count(500, 20)) for name, sender in senders.items()}
+            calls = {name: partial(sender.time_sends, bench.count(500, 20)) for name, sender in senders.items()}
             for call in calls.values():
                 call()
             samples = bench.interleave(calls, bench.count(15, 1))
@@ -172,10 +172,10 @@ def _prepare_senders(
     """Returns the sides by name; HTTP also with the other checkout, if there is one. Their services run already."""
     trees = {HTTP: ROOT}
     with contextlib.suppress(Skip):
-        trees[HTTP_BEFORE] = before.trees()["before"]
+        trees[HTTP_BEFORE] = before.both_checkouts()["before"]
     senders = {}
     for name, tree in trees.items():
-        directory = before.prepared(bench, tree, "http")
+        directory = before.prepare_store(bench, tree, "http")
         server = stack.enter_context(service.serve(directory, sync=sync, environment={"PYTHONPATH": str(tree)}))
         senders[name] = _start_sender("over_http", f"http://127.0.0.1:{server.port}", sync, tree, server)
     senders[EMBEDDED] = _start_sender("embedded", str(bench.new_directory("embedded") / "jobs.db"), sync)
@@ -189,7 +189,7 @@ def _start_sender(
     side: str, place: str, sync: str, tree: Path = ROOT, server: Process | None = None
 ) -> Iterator[Sender]:
     command = [sys.executable, str(ROOT / "bench" / "send_side.py"), side, place, sync]
-    environment = {**inherited(), "PYTHONPATH": str(tree), "QUEUEY_KEY": KEY}
+    environment = {**inherited_environment(), "PYTHONPATH": str(tree), "QUEUEY_KEY": KEY}
     with subprocess.Popen(
         command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:

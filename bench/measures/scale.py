@@ -41,16 +41,16 @@ def queues(bench: Bench) -> Report:
             service.fill_queues(directory, size)
             bench.print_progress(f"{size:,} queues are there")
             servers[size] = stack.enter_context(service.serve(directory))
-        return flatness(bench, servers)
+        return compare_sizes(bench, servers)
 
 
-def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
+def compare_sizes(bench: Bench, servers: Mapping[int, Process]) -> Report:
     """Compares services by their number of queues (``q0000000`` and so on); the fewest come first, the most last."""
     seconds = bench.duration(1, 0.3)
     calls: dict[tuple[str, int], Callable[[], Sample]] = {}
     for size, server in servers.items():
         for action, make in ACTIONS.items():
-            calls[action, size] = partial(one_by_one, server, make, size, bench.rng, seconds)
+            calls[action, size] = partial(run_new_job, server, make, size, bench.rng, seconds)
             calls[action, size]()
     samples = bench.interleave(calls_by_name(calls), bench.count(5, 1))
     fewest, *_, most = servers
@@ -95,7 +95,7 @@ def calls_by_name(calls: dict[tuple[str, int], Callable[[], Sample]]) -> dict[st
     return {f"{action}, {size:,} there": call for (action, size), call in calls.items()}
 
 
-def one_by_one(
+def run_new_job(
     server: Process, make: Callable[[int, random.Random], Job], size: int, rng: random.Random, seconds: float
 ) -> Sample:
     """Builds the job anew, so that every run names other queues, and runs it."""
@@ -135,13 +135,13 @@ def deep(bench: Bench) -> Report:
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
     bench.print_progress(f"{count:,} messages are there")
-    message_ids = service.places(store, queue, 100)
+    message_ids = service.page_starts(store, queue, 100)
     store.close()
     with service.serve(directory) as server:
-        return places_in(bench, server, message_ids, count)
+        return compare_places(bench, server, message_ids, count)
 
 
-def places_in(bench: Bench, server: Process, message_ids: list[str], count: int) -> Report:
+def compare_places(bench: Bench, server: Process, message_ids: list[str], count: int) -> Report:
     """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``message_ids`` has some of its ids."""
     part = max(10, len(message_ids) // 100)
     middle = len(message_ids) // 2
@@ -173,7 +173,7 @@ def console(bench: Bench) -> Report:
     store = service.prepare(directory)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
-    message_ids = service.places(store, queue, 100)
+    message_ids = service.page_starts(store, queue, 100)
     token, _ = Sessions(store).begin(sha256(traffic.KEY.encode()).digest())
     store.close()
     service.fill_queues(directory, queue_count)
@@ -235,8 +235,8 @@ def expiry(bench: Bench) -> Report:
     rounds = bench.count(3, 1)
     samples = bench.interleave(
         {
-            "expiring": partial(under_load, bench, texts, count, expiring=True),
-            "lasting": partial(under_load, bench, texts, count, expiring=False),
+            "expiring": partial(run_under_load, bench, texts, count, expiring=True),
+            "lasting": partial(run_under_load, bench, texts, count, expiring=False),
         },
         rounds,
     )
@@ -259,7 +259,7 @@ def expiry(bench: Bench) -> Report:
     return Report("expiry", "", rows, verdicts, [note])
 
 
-def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) -> dict[str, Sample]:
+def run_under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) -> dict[str, Sample]:
     """Runs writers and readers over the time in which ``count`` messages expire, or would.
 
     Raises:
@@ -276,17 +276,17 @@ def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) ->
     store.close()
     with service.serve(directory) as server:
         time.sleep(max(0.0, began + ttl_seconds - 1 - time.monotonic()))
-        samples = at_once(
+        samples = run_concurrently(
             writers=partial(traffic.run, server, writes, seconds=seconds, connections=8),
             readers=partial(traffic.run, server, reads, seconds=seconds, connections=4),
         )
-        swept = count - service.expired_left(directory) if expiring else 0
+        swept = count - service.count_expired(directory) if expiring else 0
     if expiring and not swept:
         raise Void("no message was swept by the end of the run")
     return {**samples, "sweep": Sample(rate=swept / seconds, answers=swept)}
 
 
-def at_once(**calls: Callable[[], Sample]) -> dict[str, Sample]:
+def run_concurrently(**calls: Callable[[], Sample]) -> dict[str, Sample]:
     """Runs the calls concurrently; each waits for its own generator process."""
     with ThreadPoolExecutor(len(calls)) as pool:
         running = {name: pool.submit(call) for name, call in calls.items()}

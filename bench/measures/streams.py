@@ -19,7 +19,7 @@ from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic
 from bench.load.listeners import ListenPlan, ReceivedMessages
 from bench.load.traffic import Job, Sample
-from bench.load.waiting import metric
+from bench.load.waiting import read_metric
 from bench.results import Report, Row, Verdict
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -40,7 +40,7 @@ ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 
 
 @contextlib.contextmanager
-def listening(
+def follow_streams(
     server: Process, paths: Sequence[str], *, each: bool = False, times: str | None = None
 ) -> Iterator[list[ReceivedMessages]]:
     """Follows streams in a child process during the block; afterwards the list has one entry with its result.
@@ -98,7 +98,7 @@ def streams(bench: Bench) -> Report:
 
         measure_api("no streams")
         before = max(server.memory())
-        with listening(server, [f"{path}?since=now" for path in inboxes]) as heard:
+        with follow_streams(server, [f"{path}?since=now" for path in inboxes]) as heard:
             time.sleep(1)
             memory_kb = (max(server.memory()) - before) * 1e3 / count
             cpu_before = server.cpu_seconds()
@@ -110,7 +110,7 @@ def streams(bench: Bench) -> Report:
         [own] = heard
         if own["messages"] < count:
             raise Void(f"only {own['messages']} of {count} messages came")
-        with listening(server, [f"{service.BASE}/bench?since=now"] * min(1000, count)) as shared:
+        with follow_streams(server, [f"{service.BASE}/bench?since=now"] * min(1000, count)) as shared:
             traffic.run(server, api["POST of 1"], seconds=10, connections=1, warm=0, count=20)
             time.sleep(1)
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
@@ -149,15 +149,15 @@ def cassandra_streams(bench: Bench) -> Report:
             )
         server = stack.enter_context(on_cassandra.serve(cassandra, bench.new_directory("queuey"), environment=ROOM))
         before = max(server.memory())
-        with listening(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
+        with follow_streams(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
             time.sleep(2 * store.read_delay(queues[0]))  # Earlier messages are below the horizon now.
             memory_kb = (max(server.memory()) - before) * 1e3 / count
-            cpu_before, queried, began = server.cpu_seconds(), store_requests(server), time.monotonic()
+            cpu_before, queried, began = server.cpu_seconds(), read_store_requests(server), time.monotonic()
             time.sleep(bench.duration(3 * IDLE, 3))
             passed = time.monotonic() - began
             idle, queries = (
                 (server.cpu_seconds() - cpu_before) / passed * 100,
-                (store_requests(server) - queried) / passed,
+                (read_store_requests(server) - queried) / passed,
             )
             posted = _post_steadily(store, queues, seconds)
             time.sleep(store.read_delay(queues[0]) + 10)
@@ -203,7 +203,7 @@ def beside_others(bench: Bench) -> Report:
     for name, serve in SERVERS.items():
         try:
             with serve(bench.new_directory("streams"), count) as server:
-                taken[name] = followed(bench, server, seconds)
+                taken[name] = measure_streams(bench, server, seconds)
         except Skip as reason:
             notes.append(f"SKIPPED {name}: {reason}")
     rows = [Row(f"memory of a stream: {name}", [size], "KB") for name, (size, _) in taken.items()]
@@ -221,14 +221,14 @@ def beside_others(bench: Bench) -> Report:
     return Report("", "", rows, verdicts, notes)
 
 
-def followed(bench: Bench, server: Streams, seconds: float) -> tuple[float, ReceivedMessages]:
+def measure_streams(bench: Bench, server: Streams, seconds: float) -> tuple[float, ReceivedMessages]:
     """Follows all streams; returns the KB of memory of an idle stream, and the result of the listeners.
 
     Raises:
         Void: Messages did not arrive.
     """
     before = sum(server.process.memory())
-    with listening(server.process, server.paths, times=TIME.format("([0-9.]+)")) as heard:
+    with follow_streams(server.process, server.paths, times=TIME.format("([0-9.]+)")) as heard:
         time.sleep(bench.duration(5, 1))
         memory_kb = (sum(server.process.memory()) - before) * 1e3 / len(server.paths)
         published, began = 0, time.monotonic()
@@ -247,7 +247,7 @@ def followed(bench: Bench, server: Streams, seconds: float) -> tuple[float, Rece
 
 
 @contextlib.contextmanager
-def ours(directory: Path, count: int) -> Iterator[Streams]:
+def serve_ours(directory: Path, count: int) -> Iterator[Streams]:
     names = [f"inbox{number:05}" for number in range(count)]
     service.prepare(directory, names).close()
     with service.serve(directory, environment=ROOM) as server:
@@ -261,14 +261,14 @@ def ours(directory: Path, count: int) -> Iterator[Streams]:
 
 
 SERVERS: Mapping[str, Callable[[Path, int], contextlib.AbstractContextManager[Streams]]] = {
-    "queuey": ours,
+    "queuey": serve_ours,
     "Centrifugo": live_streams.centrifugo,
     "Durable Streams": live_streams.durable_streams,
 }
 
 
-def store_requests(server: Process) -> float:
-    return metric(server, "queuey_store_requests_total")
+def read_store_requests(server: Process) -> float:
+    return read_metric(server, "queuey_store_requests_total")
 
 
 def _post_steadily(store: Store, queues: list[Queue], seconds: float) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.harness import Bench, measure
 from bench.load import traffic
-from bench.load.waiting import get, metric, wait_until_idle, waiting
+from bench.load.waiting import get, read_metric, wait_until_idle, waiting
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -23,14 +23,14 @@ POSTS = traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(16))
 NEWS = traffic.posts_of_one(f"{service.BASE}/waits", ["news"])
 
 
-def posting(bench: Bench, server: Process) -> traffic.Sample:
+def run_posts(bench: Bench, server: Process) -> traffic.Sample:
     return traffic.run(server, POSTS, seconds=bench.duration(5, 0.5), connections=CALLERS)
 
 
-def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
+def measure_memory_per_poll(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
     """Returns the memory per long poll in kB, in a service that has not had any before."""
     with service.serve(directory, environment=SETTINGS) as server:
-        posting(bench, server)
+        run_posts(bench, server)
         wait_until_idle(server, 0)
         before = sum(server.memory())
         with waiting(server, requests):
@@ -49,20 +49,20 @@ def on_sqlite(bench: Bench) -> Report:
     posts: dict[str, list[traffic.Sample]] = {side: [] for side in sides}
     answer_seconds: list[float] = []
     sizes = {
-        "one partition": [kilobytes(bench, directory, ONE * count)],
-        "a queue each": [kilobytes(bench, directory, poll_each)],
+        "one partition": [measure_memory_per_poll(bench, directory, ONE * count)],
+        "a queue each": [measure_memory_per_poll(bench, directory, poll_each)],
     }
     with service.serve(directory, environment=SETTINGS) as server:
-        posting(bench, server)
+        run_posts(bench, server)
         for turn in range(bench.count(5, 1)):
-            posts[nobody].append(posting(bench, server))
-            poll = traffic.request("GET", f"{service.BASE}/waits?wait=300&after={newest(server)}")
+            posts[nobody].append(run_posts(bench, server))
+            poll = traffic.request("GET", f"{service.BASE}/waits?wait=300&after={read_horizon(server)}")
             with waiting(server, [poll] * count) as polls:
-                posts[reads].append(posting(bench, server))
+                posts[reads].append(run_posts(bench, server))
                 traffic.run(server, NEWS, seconds=10, warm=0, connections=1, count=1)
                 answer_seconds.append(polls.answered(60))
             with waiting(server, CLAIM * count):
-                posts[claims].append(posting(bench, server))
+                posts[claims].append(run_posts(bench, server))
             shown = "; ".join(f"{side}: {runs[-1].p99:.2f} ms, {runs[-1].cpu:.0f} µs" for side, runs in posts.items())
             bench.print_progress(f"{turn + 1}: {shown}; {answer_seconds[-1]:.2f} s")
     rows = [
@@ -100,16 +100,16 @@ def on_cassandra_nodes(bench: Bench) -> Report:
         on_cassandra.prepare(cassandra, queues=["bench", "waits", "claimed"]).close()
         directory = bench.new_directory("waiting")
         store = {"--store": cassandra.url(on_cassandra.KEYSPACE)}
-        with service.run(directory, store, threads=service.THREADS, workers=1, environment=SETTINGS) as server:
+        with service.serve_store(directory, store, threads=service.THREADS, workers=1, environment=SETTINGS) as server:
             traffic.run(server, POSTS, seconds=bench.duration(10, 0.5), connections=CALLERS)
             for _ in range(bench.count(3, 1)):
                 for side in bench.rng.sample(list(sides), len(sides)):
                     with waiting(server, sides[side]) if sides[side] else contextlib.nullcontext():
-                        before = requests(server)
+                        before = read_store_requests(server)
                         time.sleep(seconds)
-                        rates[side].append((requests(server) - before) / seconds)
+                        rates[side].append((read_store_requests(server) - before) / seconds)
                         if side in posts:
-                            posts[side].append(posting(bench, server).p99)
+                            posts[side].append(run_posts(bench, server).p99)
                 bench.print_progress(", ".join(f"{side}: {values[-1]:.1f}/s" for side, values in rates.items()))
                 bench.print_progress(", ".join(f"{side}: {values[-1]:.2f} ms" for side, values in posts.items()))
     rows = [Row(side, values, "requests/s") for side, values in rates.items()]
@@ -126,11 +126,11 @@ def on_cassandra_nodes(bench: Bench) -> Report:
     return Report("waiting-cassandra", "", rows, verdicts, notes)
 
 
-def newest(server: Process) -> str:
+def read_horizon(server: Process) -> str:
     """Waits until nobody waits; returns the horizon of that queue, above which it has no message."""
     wait_until_idle(server, 0)
     return get(server, f"{service.BASE}/waits?limit=1").partition('"horizon":"')[2][:32]
 
 
-def requests(server: Process) -> float:
-    return metric(server, "queuey_store_requests_total")
+def read_store_requests(server: Process) -> float:
+    return read_metric(server, "queuey_store_requests_total")

@@ -54,7 +54,7 @@ def nats(directory: Path) -> Iterator[tuple[str, Process]]:
     Raises:
         Skip: NATS could not be installed.
     """
-    program = other_python.interpreter().with_name("nats-server")
+    program = other_python.find_interpreter().with_name("nats-server")
     port = free_port()
     settings = directory / "nats.conf"
     settings.write_text(NATS_SETTINGS.format(port=port, directory=directory), "utf-8")
@@ -107,7 +107,7 @@ def kafka(directory: Path) -> Iterator[tuple[str, Process]]:
         Void: The storage could not be formatted.
     """
     try:
-        command, lib = java.find(), jars.fetch(KAFKA)
+        command, lib = java.find_java(), jars.fetch_jars(KAFKA)
     except (CannotFetch, NoJava) as error:
         raise Skip(f"Kafka {KAFKA_VERSION}: {error}") from error
     port, controller = free_port(), free_port()

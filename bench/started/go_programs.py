@@ -16,7 +16,7 @@ from bench.harness import Skip
 BUILD_SECONDS = 900.0
 
 
-def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
+def build(name: str, source: Path, modules: Mapping[str, str]) -> Path:
     """Builds a program from the Go files of a directory, unless the cache has it; returns its path.
 
     Args:
@@ -42,7 +42,7 @@ def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
     return program
 
 
-def installed(name: str, module: str, version: str) -> Path:
+def install(name: str, module: str, version: str) -> Path:
     """Installs a program that is its own Go module, such as a server, unless the cache has it; returns its path.
 
     Raises:

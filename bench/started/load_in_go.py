@@ -100,4 +100,4 @@ def program() -> Path:
     Raises:
         Skip: The program could not be built.
     """
-    return go_programs.built("peers", ROOT / "bench" / "peers", MODULES)
+    return go_programs.build("peers", ROOT / "bench" / "peers", MODULES)

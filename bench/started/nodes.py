@@ -29,7 +29,7 @@ class Nodes:
         self.address = Address(tuple(cluster.contact_points), cluster.port)
         self._keyspaces: set[str] = set()
 
-    def url(self, keyspace: str) -> str:
+    def store_url(self, keyspace: str) -> str:
         """Returns the ``store`` setting for a keyspace, which :meth:`drop_keyspaces` will drop."""
         self._keyspaces.add(keyspace)
         return f"cassandra://{self.address.text}/{keyspace}"

@@ -41,7 +41,7 @@ def prepare(
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
     retry_until_available(lambda: bridge.run(store.applications.application_names()), 30)
-    service.furnish(store, queues)
+    service.create_application_and_queues(store, queues)
     return store
 
 
@@ -55,7 +55,7 @@ def serve(
     environment: Mapping[str, str] | None = None,
 ) -> contextlib.AbstractContextManager[Process]:
     store = {"--store": nodes.url(keyspace)}
-    return service.run(directory, store, threads=threads, workers=workers, environment=environment)
+    return service.serve_store(directory, store, threads=threads, workers=workers, environment=environment)
 
 
 def let_appear(store: Store, queue: Queue) -> None:

@@ -29,7 +29,7 @@ MAKING_SECONDS = 300.0
 VERSIONS = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
 
 
-def interpreter() -> Path:
+def find_interpreter() -> Path:
     """Returns ``BENCH_JOBS_PYTHON``, or an interpreter whose cached environment it creates if necessary.
 
     Raises:
@@ -61,7 +61,7 @@ def run_setup_step(command: Sequence[str]) -> None:
         raise Skip(f"no environment with other job queues: {process.stderr.strip()[-300:]}; or set {VARIABLE}")
 
 
-def versions(python: Path, packages: Sequence[str]) -> str:
+def read_versions(python: Path, packages: Sequence[str]) -> str:
     """Returns the installed versions of packages, as one line of text.
 
     Raises:

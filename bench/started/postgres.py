@@ -41,7 +41,7 @@ class Postgres:
     def address(self) -> str:
         return f"host=127.0.0.1 port={self._port} user={USER} dbname=postgres"
 
-    def inserts(self, seconds: float) -> Sample:
+    def run_pgbench(self, seconds: float) -> Sample:
         """Inserts messages with pgbench over TCP: prepared, one per transaction.
 
         Raises:
@@ -74,7 +74,7 @@ def serve(directory: Path) -> Iterator[Postgres]:
         Skip: Postgres is not installed, or cannot run here.
         Void: The server did not start.
     """
-    programs = programs_directory()
+    programs = find_programs_directory()
     user = USER if os.geteuid() == 0 else None
     data = directory / "data"
     data.mkdir()
@@ -101,7 +101,7 @@ def serve(directory: Path) -> Iterator[Postgres]:
         subprocess.run([*control, "-m", "fast", "stop"], user=user, cwd="/", check=False)
 
 
-def programs_directory() -> Path:
+def find_programs_directory() -> Path:
     """Returns the directory of Postgres' programs: the newest of Debian's packages, else the one on the PATH.
 
     Raises:

@@ -123,7 +123,7 @@ def commit(tree: Path = ROOT) -> str:
     return process.stdout.strip() or "no commit"
 
 
-def contents(tree: Path = ROOT) -> str:
+def hash_product(tree: Path = ROOT) -> str:
     """Returns a hash of the product's files and their constraints, without the version: 12 hex digits."""
     files = [path for top in ("queuey", "qdo", "cql") for path in (tree / top).rglob("*") if path.is_file()]
     digest = sha256()
@@ -134,17 +134,17 @@ def contents(tree: Path = ROOT) -> str:
     return digest.hexdigest()[:12]
 
 
-def package(tree: Path) -> str:
+def bench_package(tree: Path) -> str:
     """Returns the name of the bench package in a checkout; early commits had it under ``tests``."""
     return "bench" if (tree / "bench").is_dir() else "tests.bench"
 
 
-def inherited() -> dict[str, str]:
+def inherited_environment() -> dict[str, str]:
     """Returns the environment without the settings of Queuey."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
 
 
-def output(module: str, *arguments: object, seconds: float, environment: Mapping[str, str] | None = None) -> str:
+def run_module(module: str, *arguments: object, seconds: float, environment: Mapping[str, str] | None = None) -> str:
     """Runs a module of the bench in a child process for at most ``seconds``; returns its standard output.
 
     Raises:
@@ -181,7 +181,7 @@ def launched(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=tree,
-            env={**inherited(), "PYTHONPATH": str(tree), **directories, **(environment or {})},
+            env={**inherited_environment(), "PYTHONPATH": str(tree), **directories, **(environment or {})},
         )
     process = Process(name, child, port, log, scheme)
     try:
@@ -210,7 +210,7 @@ def start(
         yield process
 
 
-def granian(
+def serve_wsgi(
     app: str, directory: Path, *, threads: int, workers: int = 1, environment: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Process]:
     """Serves a WSGI callable as ``queuey serve`` does: one granian, HTTP/1, no access log."""

@@ -23,4 +23,4 @@ def program() -> Path:
     Raises:
         Skip: The program could not be built.
     """
-    return go_programs.built("river", ROOT / "bench" / "job_queues" / "river", MODULES)
+    return go_programs.build("river", ROOT / "bench" / "job_queues" / "river", MODULES)

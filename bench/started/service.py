@@ -31,11 +31,11 @@ FILE = "queuey.sqlite3"
 def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool = False) -> SqliteStore:
     """Opens a new store with the application, the generator's key, and queues. The caller closes it."""
     store = open_store(directory, options=SqliteOptions(sweep_interval=1.0 if sweeps else None))
-    furnish(store, queues)
+    create_application_and_queues(store, queues)
     return store
 
 
-def furnish(store: Store, queues: Iterable[str]) -> None:
+def create_application_and_queues(store: Store, queues: Iterable[str]) -> None:
     """Creates the application, the generator's key, and queues of one partition."""
     bridge.run(store.applications.create_application(APPLICATION))
     bridge.run(store.applications.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest()))
@@ -50,7 +50,7 @@ def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: i
         bridge.run(store.messages.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)]))
 
 
-def places(store: Store, queue: Queue, room: int) -> list[str]:
+def page_starts(store: Store, queue: Queue, room: int) -> list[str]:
     """Returns every ``room``-th message id of partition 1 in order, without those of the last page of 1,000 ids."""
     message_ids: list[str] = []
     page = bridge.run(store.messages.read(queue, [Slice(1, limit=1000)]))[0]
@@ -60,7 +60,7 @@ def places(store: Store, queue: Queue, room: int) -> list[str]:
     return message_ids
 
 
-def expired_left(directory: Path) -> int:
+def count_expired(directory: Path) -> int:
     """Counts the expired messages that are still in the file."""
     connection = apsw.Connection(str(directory / FILE), flags=apsw.SQLITE_OPEN_READONLY)
     sql = "SELECT count(*) FROM messages WHERE expires <= ?"
@@ -103,10 +103,10 @@ def serve(
     scheme: Scheme = "http",
 ) -> contextlib.AbstractContextManager[Process]:
     store = {"--data": str(directory), "--sync": sync}
-    return run(directory, store, threads=threads, workers=workers, environment=environment, scheme=scheme)
+    return serve_store(directory, store, threads=threads, workers=workers, environment=environment, scheme=scheme)
 
 
-def run(
+def serve_store(
     directory: Path,
     store: Mapping[str, str],
     *,

@@ -16,7 +16,7 @@ from bench import handlers
 from bench.harness import Void
 from bench.load.traffic import KEY
 from bench.started import service
-from bench.started.processes import ROOT, Process, package, start
+from bench.started.processes import ROOT, Process, bench_package, start
 from tests.servers.served import free_port
 
 QUEUE = "bench"
@@ -57,7 +57,7 @@ class Snapshot:
         self.cpu = sum(worker.cpu_seconds() for worker in workers)
         self.server = server.cpu_seconds()
 
-    def until(self, end: Snapshot) -> Pace:
+    def pace_until(self, end: Snapshot) -> Pace:
         handled = end.handled - self.handled
         return Pace(
             rate=handled / (end.instant - self.instant),
@@ -66,12 +66,12 @@ class Snapshot:
         )
 
 
-def worker(
+def run_worker(
     server: Process, directory: Path, *, handler: str, place: str = "", tree: Path = ROOT
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs a worker with default settings, which joins once the gate is open. Its port serves its metrics."""
     port = free_port()
-    module = f"{package(tree)}.handlers"
+    module = f"{bench_package(tree)}.handlers"
     options = {
         "--url": f"http://127.0.0.1:{server.port}",
         "--app": service.APPLICATION,
@@ -89,7 +89,7 @@ def worker(
     return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / OPEN)}, tree)
 
 
-def handle(
+def handle_all(
     server: Process,
     directory: Path,
     messages: int,
@@ -114,14 +114,14 @@ def handle(
         Void: The workers stalled, or handled more messages than the queue has.
     """
     with contextlib.ExitStack() as stack:
-        start_worker = partial(worker, server, directory, handler=handler, place=place, tree=tree)
+        start_worker = partial(run_worker, server, directory, handler=handler, place=place, tree=tree)
         workers = [stack.enter_context(start_worker()) for _ in range(count)]
         (directory / OPEN).touch()
-        begin = first = last = current = Snapshot(counts(workers), workers, server)
+        begin = first = last = current = Snapshot(read_counts(workers), workers, server)
         progress = current.instant
         while current.handled < messages:
             time.sleep(POLL_SECONDS)
-            previous, current = current, Snapshot(counts(workers), workers, server)
+            previous, current = current, Snapshot(read_counts(workers), workers, server)
             if current.handled > previous.handled:
                 progress = current.instant
             elif current.instant - progress > STALLED_SECONDS:
@@ -136,7 +136,7 @@ def handle(
     return first.until(last) if first.handled < last.handled else begin.until(current)
 
 
-def counts(running: Sequence[Process]) -> list[int]:
+def read_counts(running: Sequence[Process]) -> list[int]:
     return [_read_count(w) for w in running]
 
 

@@ -22,7 +22,7 @@ LOOK_SECONDS = 1.0
 FEW = range(4)
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     made.add_argument("--cassandra", type=int, choices=FEW, default=3, help="how many nodes")
     made.add_argument("--zookeeper", type=int, choices=FEW, default=3, help="how many servers")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns the exit code: 0 after an interruption, or 1 if a server did not start.
     """
-    wanted = parser().parse_args(arguments)
+    wanted = make_parser().parse_args(arguments)
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for cluster in start(wanted, claim(wanted)):
                 opened.enter_context(cluster)
                 clusters.append(cluster)
-                print(account(cluster), flush=True)
+                print(describe_cluster(cluster), flush=True)
             print("Running. Ctrl-C stops all.", flush=True)
             watch([node for cluster in clusters for node in cluster.nodes])
     except ServersError as failure:
@@ -66,8 +66,8 @@ def claim(wanted: argparse.Namespace) -> Block:
     Raises:
         NoFreeAddress: No block of addresses is free.
     """
-    ports = cassandra.ports(wanted.cassandra) + zookeeper.ports(wanted.zookeeper)
-    return addresses.claim(ports, chain([(0, 0)], addresses.candidates()))
+    ports = cassandra.list_ports(wanted.cassandra) + zookeeper.list_ports(wanted.zookeeper)
+    return addresses.claim(ports, chain([(0, 0)], addresses.list_candidates()))
 
 
 def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster | ZooKeeperEnsemble]:
@@ -87,7 +87,7 @@ def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster
         yield cassandra.start_cassandra(wanted.cassandra, setup, keep=directory, block=block)
 
 
-def account(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:
+def describe_cluster(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:
     """Returns a text for users: how to connect to a cluster, where its data are, and its processes."""
     if isinstance(cluster, CassandraCluster):
         where = f"{','.join(cluster.contact_points)}:{cluster.port}"

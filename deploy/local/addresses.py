@@ -32,7 +32,7 @@ SHIFTS = (0, 10_000)
 TRIES = 64
 
 
-def addresses(number: int) -> tuple[str, ...]:
+def list_addresses(number: int) -> tuple[str, ...]:
     """Returns the addresses of a block; block 0 is 127.0.0.1 to 127.0.0.8."""
     high, low = divmod(number, 250)
     prefix = f"127.{100 + high}.{low}" if number else "127.0.0"
@@ -71,7 +71,7 @@ class Block:
 
     def address(self, index: int) -> str:
         """Returns the address of a node, counted from 0."""
-        return addresses(self.number)[index]
+        return list_addresses(self.number)[index]
 
     def port(self, usual: int) -> int:
         """Returns the port to use in place of a server's usual one."""
@@ -94,7 +94,7 @@ class Block:
         self.release()
 
 
-def candidates() -> Iterable[tuple[int, int]]:
+def list_candidates() -> Iterable[tuple[int, int]]:
     """Returns the blocks to try, as number and shift; each process begins at another one.
 
     On other systems than Linux, only block 0 is tried.
@@ -111,13 +111,13 @@ def claim(ports: Sequence[tuple[int, int]], candidate_blocks: Iterable[tuple[int
 
     Args:
         ports: The ports that will be listened on: the address's index and the usual port.
-        candidate_blocks: Blocks to try, as number and shift; :func:`candidates` by default. At most ``2 * TRIES`` are tried.
+        candidate_blocks: Blocks to try, as number and shift; :func:`list_candidates` by default. At most ``2 * TRIES`` are tried.
 
     Raises:
         NoFreeAddress: No block is free.
     """
     taken = ""
-    for number, shift in islice(candidates() if candidate_blocks is None else candidate_blocks, 2 * TRIES):
+    for number, shift in islice(list_candidates() if candidate_blocks is None else candidate_blocks, 2 * TRIES):
         try:
             return _claim_block(number, shift, ports)
         except NoFreeAddress as refused:
@@ -129,12 +129,12 @@ def _claim_block(number: int, shift: int, wanted: Sequence[tuple[int, int]]) -> 
     """Takes a block by its guard port. Raises NoFreeAddress if that or another needed port is not free."""
     guard = socket.socket()
     try:
-        guard.bind((addresses(number)[0], GUARD_PORT + shift))
+        guard.bind((list_addresses(number)[0], GUARD_PORT + shift))
     except OSError as error:
         guard.close()
-        raise NoFreeAddress(f"Other servers have the addresses from {addresses(number)[0]} on.") from error
+        raise NoFreeAddress(f"Other servers have the addresses from {list_addresses(number)[0]} on.") from error
     nodes = 1 + max((index for index, _ in wanted), default=0)
-    places = [(addresses(number)[index], port + shift) for index, port in wanted]
+    places = [(list_addresses(number)[index], port + shift) for index, port in wanted]
     places += [("127.0.0.1", _jmx_port(number, index)) for index in range(min(nodes, JMX_PER_BLOCK))]
     block = Block(number, shift, guard)
     try:

@@ -175,7 +175,7 @@ class Place:
         return self.sites[self.index] if self.sites else None
 
 
-def tokens(index: int, nodes: int, per_node: int = TOKENS) -> str:
+def choose_tokens(index: int, nodes: int, per_node: int = TOKENS) -> str:
     """Returns a node's tokens, separated by commas: the ring in equal parts, which the nodes get in turn.
 
     With given tokens, all nodes of a new cluster can start at once: none waits until another one has chosen.
@@ -191,7 +191,7 @@ def render(place: Place, options: CassandraOptions) -> str:
     lines: dict[str, Any] = {
         "cluster_name": "queuey",
         "num_tokens": TOKENS,
-        "initial_token": tokens(place.index, len(place.addresses)),
+        "initial_token": choose_tokens(place.index, len(place.addresses)),
         "auto_bootstrap": False,
         "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
         "data_file_directories": [str(home / "data")],
@@ -202,39 +202,39 @@ def render(place: Place, options: CassandraOptions) -> str:
         "disk_failure_policy": "stop",
         "commit_failure_policy": "stop",
         "paxos_variant": "v2",
-        "seed_provider": [{**seeds, "parameters": [{"seeds": ",".join(known_as(place))}]}],
+        "seed_provider": [{**seeds, "parameters": [{"seeds": ",".join(list_seeds(place))}]}],
         "listen_address": place.address,
         "storage_port": place.storage_port,
         "rpc_address": place.address,
         "native_transport_port": place.native_port,
-        **neighbourhood(place.site),
-        **commitlog(options.commitlog_sync),
+        **make_address_settings(place.site),
+        **make_commitlog_settings(options.commitlog_sync),
     }
     if options.authentication:
         lines |= {"authenticator": "PasswordAuthenticator", "authorizer": "CassandraAuthorizer"}
     if options.tls:
-        lines["client_encryption_options"] = encryption(options.tls)
+        lines["client_encryption_options"] = make_encryption_settings(options.tls)
     return json.dumps(lines | dict(options.settings), indent=1)
 
 
-def known_as(place: Place) -> Sequence[str]:
+def list_seeds(place: Place) -> Sequence[str]:
     """Returns the addresses by which nodes find each other at the start: of their sites, or else their own."""
     return [site.known_as for site in place.sites] or place.addresses
 
 
-def neighbourhood(site: Site | None) -> dict[str, str]:
+def make_address_settings(site: Site | None) -> dict[str, str]:
     """Returns the settings for the address by which other nodes know a node, and for its way to find data centres."""
     if site is None:
         return {"endpoint_snitch": "SimpleSnitch"}
     return {"endpoint_snitch": "GossipingPropertyFileSnitch", "broadcast_address": site.known_as}
 
 
-def rackdc(site: Site) -> str:
+def render_rackdc(site: Site) -> str:
     """Returns a node's ``cassandra-rackdc.properties``; nodes of one data centre use their own addresses."""
     return f"dc={site.centre}\nrack={site.rack}\nprefer_local=true\n"
 
 
-def commitlog(sync: str) -> dict[str, str]:
+def make_commitlog_settings(sync: str) -> dict[str, str]:
     """Returns the settings for a way to sync the commit log."""
     periods = {
         "periodic": {"commitlog_sync_period": "10000ms"},
@@ -244,7 +244,7 @@ def commitlog(sync: str) -> dict[str, str]:
     return {"commitlog_sync": sync, **periods[sync]}
 
 
-def encryption(tls: Tls) -> dict[str, Any]:
+def make_encryption_settings(tls: Tls) -> dict[str, Any]:
     """Returns the settings for required encryption of clients' connections."""
     files = {"keystore": str(tls.key_and_certificate)}
     if tls.authority:
@@ -258,7 +258,7 @@ def encryption(tls: Tls) -> dict[str, Any]:
     }
 
 
-def speed(options: CassandraOptions) -> Sequence[str]:
+def choose_speed_options(options: CassandraOptions) -> Sequence[str]:
     """Returns JVM options for a quick start and quick changes of the schema, or else for a heap of full size."""
     if not options.quick_start:
         return (f"-Xms{options.heap}",)
@@ -284,7 +284,7 @@ class CassandraNode(Server):
         where: dict[str, str] = {}
         if self._place.site:
             centre = self.directory / "cassandra-rackdc.properties"
-            centre.write_text(rackdc(self._place.site), "utf-8")
+            centre.write_text(render_rackdc(self._place.site), "utf-8")
             where = {"cassandra-rackdc.properties": centre.as_uri()}
         properties = PROPERTIES | {
             "cassandra.config": settings.as_uri(),
@@ -300,7 +300,7 @@ class CassandraNode(Server):
             *self._java(),
             f"-Xmx{self._options.heap}",
             "-XX:+ExitOnOutOfMemoryError",
-            *speed(self._options),
+            *choose_speed_options(self._options),
             *(f"-D{name}={value}" for name, value in properties.items()),
             *self._options.jvm_options,
             MAIN,
@@ -339,7 +339,7 @@ class CassandraNode(Server):
         places = [f"-Djava.io.tmpdir={scratch}", f"-Djna.tmpdir={scratch}", "-XX:-UsePerfData"]
         exported = [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTED]
         opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
-        return [str(java.find()), *places, *exported, *opened, "-cp", f"{jars.fetch(jars.CASSANDRA)}/*"]
+        return [str(java.find_java()), *places, *exported, *opened, "-cp", f"{jars.fetch_jars(jars.CASSANDRA)}/*"]
 
     def _can_query(self, statement: str, consistency: int) -> bool:
         try:
@@ -365,7 +365,7 @@ class CassandraCluster(Cluster[CassandraNode]):
         """The port for clients, the same on all nodes."""
         return self.nodes[0].port
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Returns whether every node sees all others."""
         return all(node.sees_all() for node in self.nodes)
 
@@ -393,9 +393,9 @@ def start_cassandra(
         ServersError: The jars cannot be fetched, Java or free addresses are missing, or a node did not start.
     """
     options = options or CassandraOptions()
-    java.find()
-    jars.fetch(jars.CASSANDRA)
-    block = block or claim(ports(nodes))
+    java.find_java()
+    jars.fetch_jars(jars.CASSANDRA)
+    block = block or claim(list_ports(nodes))
     home = Home("cassandra", keep)
     addresses = tuple(block.address(index) for index in range(nodes))
     places = [
@@ -415,7 +415,7 @@ def start_cassandra(
     return cluster
 
 
-def ports(nodes: int) -> list[tuple[int, int]]:
+def list_ports(nodes: int) -> list[tuple[int, int]]:
     """Returns the ports of nodes, as index of the address and usual port, for :func:`deploy.local.addresses.claim`."""
     return [(index, port) for index in range(nodes) for port in (NATIVE_PORT, STORAGE_PORT)]
 

@@ -84,17 +84,17 @@ class Cluster(Generic[AnyServer]):
             node.resume()
         self._start(time.monotonic() + seconds)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Returns whether all servers serve clients and, for Cassandra, see each other."""
         return all(node.answers() for node in self.nodes)
 
     def wait_until_settled(self, seconds: float = START_SECONDS) -> None:
-        """Waits until :meth:`settled`, as after a node was started again.
+        """Waits until :meth:`is_settled`, as after a node was started again.
 
         Raises:
             StartFailed: It took too long.
         """
-        self._await_condition(self.settled, time.monotonic() + seconds, "The nodes do not find each other.")
+        self._await_condition(self.is_settled, time.monotonic() + seconds, "The nodes do not find each other.")
 
     def log_tail(self, lines: int = 60) -> str:
         """Returns the last lines of each server's log and output."""
@@ -114,7 +114,7 @@ class Cluster(Generic[AnyServer]):
             node.launch()
         for node in self.nodes:
             node.wait_until_serving(deadline)
-        self._await_condition(self.settled, deadline, "The nodes do not find each other.")
+        self._await_condition(self.is_settled, deadline, "The nodes do not find each other.")
 
     def _await_condition(self, reached: Callable[[], bool], deadline: float, otherwise: str) -> None:
         while not reached():

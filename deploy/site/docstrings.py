@@ -36,12 +36,12 @@ def to_markdown(text: str) -> str:
     return BLOCK.sub(block, ROLE.sub(r"`\1`", EXAMPLE.sub("Examples:\n", text)))
 
 
-def plain(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
+def strip_annotated(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
     """Returns an annotation without ``Annotated`` and its metadata."""
     if not isinstance(annotation, griffe.ExprSubscript) or str(annotation.left) != "Annotated":
         return annotation
     inner = annotation.slice
-    return plain(inner.elements[0]) if isinstance(inner, griffe.ExprTuple) else inner
+    return strip_annotated(inner.elements[0]) if isinstance(inner, griffe.ExprTuple) else inner
 
 
 class Markdown(griffe.Extension):
@@ -52,4 +52,4 @@ class Markdown(griffe.Extension):
         if obj.docstring is not None:
             obj.docstring.value = to_markdown(obj.docstring.value)
         if isinstance(obj, griffe.Attribute):
-            obj.annotation = plain(obj.annotation)
+            obj.annotation = strip_annotated(obj.annotation)

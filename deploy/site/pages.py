@@ -124,7 +124,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
     Only some sections of the README are added, as a page "First steps".
     """
     made: dict[str, str] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
-    made["readme.md"] = "# First steps\n\n" + "".join(_sections(made["readme.md"], "Start", "Run", "Features"))
+    made["readme.md"] = "# First steps\n\n" + "".join(_find_sections(made["readme.md"], "Start", "Run", "Features"))
     made[API] = "# HTTP API, operation by operation\n"
     made["reference/openapi.json"] = encode(document()).decode()
     made["assets/api_page.css"] = api_page.STYLE
@@ -133,7 +133,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
     return files
 
 
-def _sections(text: str, *names: str) -> Iterator[str]:
+def _find_sections(text: str, *names: str) -> Iterator[str]:
     """Yields sections of a page, with their headings."""
     for name in names:
         yield from re.findall(rf"^## {name}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
@@ -141,8 +141,8 @@ def _sections(text: str, *names: str) -> Iterator[str]:
 
 def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
     """Adds the operations to the page of the API, and prepares tables of all pages for small screens."""
-    html = TABLE.sub(_table, html)
-    return html + api_page.contents(document(), "openapi.json") if page.file.src_uri == API else html
+    html = TABLE.sub(_prepare_table, html)
+    return html + api_page.render_contents(document(), "openapi.json") if page.file.src_uri == API else html
 
 
 def on_env(env: Any, files: Any, **_: object) -> Any:  # noqa: ANN401
@@ -164,7 +164,7 @@ def _plain(html: str) -> str:
     return re.sub(r"<[^>]+>", "", html).replace('"', "&quot;").strip()
 
 
-def _table(match: re.Match[str]) -> str:
+def _prepare_table(match: re.Match[str]) -> str:
     """Names the column in each cell, and repeats the name of a row in the rows that go on with it."""
     heads = [_plain(head) for head in re.findall(r"<th[^>]*>(.*?)</th>", match[1], re.DOTALL)]
     kind = "matrix" if len(heads) >= MATRIX_COLUMNS else "rows stack" if len(heads) >= CARD_COLUMNS else "rows"
@@ -188,7 +188,7 @@ def _table(match: re.Match[str]) -> str:
     return f'<div class="wide"{focus}><table class="{kind}">\n<thead>{match[1]}</thead>{body}</table></div>'
 
 
-def _tabs(match: re.Match[str]) -> str:
+def _make_tabs(match: re.Match[str]) -> str:
     """Returns the three blocks of an example as tabs."""
     languages = (("curl", "sh"), ("Python", "python"), ("JavaScript", "javascript"))
     tabs = (
@@ -222,4 +222,4 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
             return text if (ROOT / path).exists() else match[0]
         return f"{picture}[{text}]({relpath(site, dirname(here) or '.')}{anchor})"
 
-    return LINK.sub(link, TABS.sub(_tabs, MARK.sub(r"\1", markdown)))
+    return LINK.sub(link, TABS.sub(_make_tabs, MARK.sub(r"\1", markdown)))

@@ -17,7 +17,7 @@ from qdo.partitions import subscribe
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
 from queuey.terminal.output import Block, DryRun, ToStderr, bar
-from queuey.time_parsing import iso
+from queuey.time_parsing import format_instant
 
 if TYPE_CHECKING:
     from qdo.curator.drain import Left, Target
@@ -156,7 +156,7 @@ async def peek(
 
 def _describe(item: PeekedItem) -> str:
     properties = [f"priority {item.priority}"] if item.priority is not None else []
-    properties += [f"due {iso(item.due)}"] if item.due else []
+    properties += [f"due {format_instant(item.due)}"] if item.due else []
     properties += [f"id {item.id}"] if item.id is not None else []
     properties += ["locked"] if item.locked else []
     return ", ".join(properties)
@@ -185,11 +185,11 @@ def _in_chroot(place: QueuePlace, path: str) -> str:
 
 
 async def _make_target(client: AsyncClient, queue: str) -> Target:
-    from qdo.consumer.rebalance.queue_discovery import identify
+    from qdo.consumer.rebalance.queue_discovery import read_store_id
     from qdo.curator.drain import Target
 
     subscribe([queue], ())  # Checks the name.
-    return Target(await identify(client), client.application, queue)
+    return Target(await read_store_id(client), client.application, queue)
 
 
 @asynccontextmanager

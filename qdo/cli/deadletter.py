@@ -9,8 +9,8 @@ from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.deadletters import COLUMNS, FILTERS, Choose, choosing, show
-from queuey.terminal.output import DryRun, Failed, as_json
+from queuey.terminal.deadletters import COLUMNS, FILTERS, Choose, show, with_filter
+from queuey.terminal.output import DryRun, Failed, is_json_chosen
 
 if TYPE_CHECKING:
     from queuey.client import AsyncClient
@@ -23,7 +23,7 @@ _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 
 @app.command("list")
 @with_settings(*_SOURCES)
-@choosing(*FILTERS)
+@with_filter(*FILTERS)
 async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
     """List the dead letters of queues; with --json one per line, with its body."""
     selection = _make_filter(settings, choose)
@@ -34,7 +34,7 @@ async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
 
 @app.command("redrive")
 @with_settings(*_SOURCES)
-@choosing(*FILTERS)
+@with_filter(*FILTERS)
 async def redrive(
     settings: WorkSettings,
     choose: Choose,
@@ -50,7 +50,7 @@ async def redrive(
     selection = _make_filter(settings, choose)
     async with open_client(settings) as client:
         await _note_missing(client, selection)
-        if dry_run and not as_json():
+        if dry_run and not is_json_chosen():
             await _list(client, selection)
         done = await deadletters.redrive(client, selection, dry_run=dry_run, ttl=ttl)
     show(done, dry_run=dry_run)
@@ -77,7 +77,7 @@ async def _note_missing(client: AsyncClient, selection: DeadLetterFilter) -> Non
     """
     from msgspec.structs import replace
 
-    from qdo.cli.selection import hidden, note_unlisted, similar
+    from qdo.cli.selection import describe_hidden, note_unlisted, suggest_similar
     from qdo.partitions import subscribe
     from queuey.client.deadletters import dead_queues
     from queuey.client.lookup import find_queues
@@ -87,10 +87,10 @@ async def _note_missing(client: AsyncClient, selection: DeadLetterFilter) -> Non
     lookup = await find_queues(client, [selection.dead_queue] if selection.dead_queue else selection.queues)
     if lookup.hidden and not selection.dead_queue:
         output.print_note(
-            f"qdo: {hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. Use --dead-queue."
+            f"qdo: {describe_hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. Use --dead-queue."
         )
     for name in selection.queues:
         if not await dead_queues(client, replace(selection, queues=(name,), patterns=())):
             if (missing := selection.dead_queue or name) in lookup.absent:
-                raise Failed(f"Queue {missing!r} does not exist{await similar(client, [missing])}")
+                raise Failed(f"Queue {missing!r} does not exist{await suggest_similar(client, [missing])}")
             output.print_note(f"{name} has no dead letters: its dead-letter queue does not exist.")

@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from qdo.cli.opening import OpenedGroup, group_of, open_both, open_client, open_group
+from qdo.cli.opening import OpenedGroup, find_group, open_both, open_client, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
-from qdo.cli.selection import deleted, existing, hidden, id_of, point, select
+from qdo.cli.selection import describe_hidden, find_deleted_queues, find_selected, format_point, parse_position, select
 from qdo.cli.settings import SERVICE, WorkSettings
-from qdo.consumer.positions import ends
-from qdo.consumer.rebalance.queue_discovery import identify
+from qdo.consumer.positions import read_ends
+from qdo.consumer.rebalance.queue_discovery import read_store_id
 from qdo.errors import QdoError
-from qdo.moves import Move, make_moves, migrate_offsets, moves, refuse_active
+from qdo.moves import Move, make_moves, migrate_offsets, plan_moves, refuse_active
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.terminal import output
@@ -30,7 +30,7 @@ app = group()
 Numbers = Annotated[
     list[int] | None, typer.Option("--partition", min=1, help="Only partitions with this number. Can be repeated.")
 ]
-Wanted = Callable[[OpenedGroup, list[Partition]], Awaitable[Mapping[Partition, str | None]]]
+FindTargets = Callable[[OpenedGroup, list[Partition]], Awaitable[Mapping[Partition, str | None]]]
 
 _FATES = {
     "move": "",
@@ -44,8 +44,8 @@ _FATES = {
 
 _PLANNED = {_FATES["move"], _FATES["same"]}
 _ENDS = (
-    ("from", lambda moved: point(moved.before) if moved.reason in _PLANNED else ""),
-    ("to", lambda moved: point(moved.after) if moved.reason in _PLANNED else ""),
+    ("from", lambda moved: format_point(moved.before) if moved.reason in _PLANNED else ""),
+    ("to", lambda moved: format_point(moved.after) if moved.reason in _PLANNED else ""),
 )
 
 
@@ -61,7 +61,7 @@ class RecordedPartition(msgspec.Struct, frozen=True):
     app: str
     queue: str
     partition: int
-    offset: Annotated[str | None, titled(unit=point)]
+    offset: Annotated[str | None, titled(unit=format_point)]
     recorded: Annotated[float, titled(unit=instant)]
     member: str
 
@@ -111,7 +111,7 @@ async def reset(
     """
 
     async def find_targets(opened: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
-        return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await ends(opened.client, partitions)
+        return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await read_ends(opened.client, partitions)
 
     await _move_offsets(settings, partition, find_targets, dry_run=dry_run)
 
@@ -135,7 +135,7 @@ async def seek(
 
     Without --queue and --pattern it moves every partition that has an offset.
     """
-    position = id_of(to, time.time())
+    position = parse_position(to, time.time())
 
     async def find_targets(_: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, position)
@@ -149,12 +149,12 @@ async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: Dry
     """Remove offsets, so that the group starts there like a new one; without a queue or partition the whole group."""
     is_selection = bool(settings.queue or settings.pattern or partition)
     if not dry_run:
-        group = group_of(settings)
+        group = find_group(settings)
         what = f"these offsets of group {group}" if is_selection else f"group {group} with all its offsets"
         output.confirm(f"Forget {what}?", yes=yes)
     async with open_group(settings) as coordinator:
         recorded = await coordinator.offsets()
-        planned = moves(dict.fromkeys(select(recorded, settings, partition or ())), recorded)
+        planned = plan_moves(dict.fromkeys(select(recorded, settings, partition or ())), recorded)
         await refuse_active(coordinator)
         if not dry_run:
             await (make_moves(coordinator, planned) if is_selection else coordinator.forget())
@@ -174,16 +174,16 @@ async def prune(
 ) -> None:
     """Remove the offsets of queues that do not exist any more."""
     if not dry_run:
-        output.confirm(f"Remove these offsets of group {group_of(settings)}?", yes=yes)
+        output.confirm(f"Remove these offsets of group {find_group(settings)}?", yes=yes)
     async with open_both(settings) as opened:
         await refuse_active(opened.coordinator)
         recorded = await opened.coordinator.offsets()
-        gone, unseen = await deleted(opened, recorded, former)
+        gone, unseen = await find_deleted_queues(opened, recorded, former)
         if unseen:
-            output.print_note(f"qdo: {hidden(unseen)}, so their offsets stay. Use a key that may see them.")
+            output.print_note(f"qdo: {describe_hidden(unseen)}, so their offsets stay. Use a key that may see them.")
         if gone and not dry_run:
             await opened.coordinator.forget(gone)
-    planned = moves(dict.fromkeys(place for place in recorded if place.queue in gone), recorded)
+    planned = plan_moves(dict.fromkeys(place for place in recorded if place.queue in gone), recorded)
     _print_moves(planned, dry_run=dry_run)
 
 
@@ -218,27 +218,27 @@ async def import_offsets(
 
     Workers do this by themselves when they join, unless the group gets another name. It can be repeated.
     """
-    from qdo.coordination.service.coordinator import checked_name
+    from qdo.coordination.service.coordinator import check_group_name
     from qdo.coordination.service.former_file import default_path, read_group, take_over
 
-    path, former = file or default_path(), group_of(settings)
-    group = checked_name(former if name is None else name)
+    path, former = file or default_path(), find_group(settings)
+    group = check_group_name(former if name is None else name)
     if read_group(path, former) is None:
         raise QdoError(f"{path} has no group {former!r}")
     async with open_client(settings) as client:
-        count = await take_over(client, await identify(client), path, former, group, again=True)
+        count = await take_over(client, await read_store_id(client), path, former, group, again=True)
     output.print_note(f"{count} offsets were recorded.")
 
 
 async def _move_offsets(
-    settings: WorkSettings, numbers: list[int] | None, find_targets: Wanted, *, dry_run: bool
+    settings: WorkSettings, numbers: list[int] | None, find_targets: FindTargets, *, dry_run: bool
 ) -> None:
     """Moves the offsets of the selected partitions, unless the group has members, and prints the moves."""
     async with open_both(settings) as opened:
         await refuse_active(opened.coordinator)
-        partitions = await existing(opened, settings, numbers or ())
+        partitions = await find_selected(opened, settings, numbers or ())
         targets = await find_targets(opened, partitions)
-        planned = moves(targets, await opened.coordinator.offsets(partitions))
+        planned = plan_moves(targets, await opened.coordinator.offsets(partitions))
         if not dry_run:
             await make_moves(opened.coordinator, planned)
     _print_moves(planned, dry_run=dry_run)

@@ -39,7 +39,7 @@ def open_client(settings: WorkSettings) -> AsyncClient:
     return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)
 
 
-def group_of(settings: WorkSettings) -> str:
+def find_group(settings: WorkSettings) -> str:
     if settings.group is None:
         raise InvalidArgument("the group is missing: --group, QDO_GROUP or group in the settings file")
     return settings.group
@@ -58,9 +58,9 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
     """
     from qdo.coordination import ServiceCoordinator
     from qdo.coordination.opening import LOCAL_IS_OVER, open_coordinator
-    from qdo.coordination.service.former_file import MIN_SESSION, path_of
+    from qdo.coordination.service.former_file import MIN_SESSION, parse_path
 
-    name, timeout, url = group or group_of(settings), settings.session_timeout, settings.coordination
+    name, timeout, url = group or find_group(settings), settings.session_timeout, settings.coordination
     is_local = url is not None and url.startswith("local:")
     if client is None or (url is not None and not is_local):
         return open_coordinator(url or "", name, session_timeout=timeout)
@@ -73,7 +73,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
         session_timeout=timeout,
         revoke_timeout=settings.consumer.revoke_timeout,
         grace=settings.consumer.grace,
-        former=path_of(url or "local:"),
+        former=parse_path(url or "local:"),
     )
 
 
@@ -93,7 +93,7 @@ async def open_group(
 
 @asynccontextmanager
 async def open_both(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
-    from qdo.consumer.rebalance.queue_discovery import identify
+    from qdo.consumer.rebalance.queue_discovery import read_store_id
 
     async with open_client(settings) as client, open_group(settings, client=client) as coordinator:
-        yield OpenedGroup(client, coordinator, await identify(client))
+        yield OpenedGroup(client, coordinator, await read_store_id(client))

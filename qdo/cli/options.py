@@ -17,7 +17,14 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.settings import CONFIG, WorkSetting, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
-from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, filled, optional, safe_completions
+from queuey.terminal.commands import (
+    COMPLETION_TIMEOUT,
+    JSON,
+    MAX_COMPLETIONS,
+    fill_first_argument,
+    optional,
+    safe_completions,
+)
 from queuey.terminal.setting_values import SettingsError, choices_of
 
 COORDINATION = ("coordination",)
@@ -76,7 +83,7 @@ def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., An
 
         file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
         config = optional("config", Annotated[Path | None, file])
-        return filled(
+        return fill_first_argument(
             command, fill, [*((JSON,) if shows else ()), config, *(_make_parameter(lines[name]) for name in names)]
         )
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from qdo.consumer.rebalance.queue_discovery import discover
+from qdo.consumer.rebalance.queue_discovery import discover_queues
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue, Subscription, subscribe
 from queuey import time_parsing
@@ -46,7 +46,7 @@ def subscription(settings: WorkSettings) -> Subscription | None:
     return subscribe(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
-async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
+async def find_selected(opened: OpenedGroup, settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
     """Returns the selected partitions: of the queues in the settings, or without queues all that have an offset.
 
     Raises:
@@ -58,10 +58,10 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
         if lookup.absent:
             raise InvalidArgument(f"there is no queue {', '.join(sorted(lookup.absent))}")
         if lookup.hidden:
-            raise InvalidArgument(f"{hidden(lookup.hidden)}. Use a key that may see them")
+            raise InvalidArgument(f"{describe_hidden(lookup.hidden)}. Use a key that may see them")
         counts = {name: queue.partitions for name, queue in lookup.found.items()}
         if selection.patterns:
-            counts |= await discover(opened.client, subscribe((), selection.patterns))
+            counts |= await discover_queues(opened.client, subscribe((), selection.patterns))
             await note_unlisted(opened.client, selection.literal_prefixes())
         candidates = [
             Partition(Queue(opened.service, opened.client.application, name), number)
@@ -80,7 +80,7 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
     return partitions
 
 
-async def deleted(
+async def find_deleted_queues(
     opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None
 ) -> tuple[set[Queue], frozenset[str]]:
     """Returns the queues of this store and application that do not exist, or all queues of a former store.
@@ -100,12 +100,12 @@ async def deleted(
     return {ours[name] for name in lookup.absent}, lookup.hidden
 
 
-def hidden(names: Iterable[str]) -> str:
+def describe_hidden(names: Iterable[str]) -> str:
     """Returns a clause for messages about queues that the credential may not see."""
     return f"the credential may not see {', '.join(sorted(names))}"
 
 
-async def similar(client: AsyncClient, missing: Collection[str]) -> str:
+async def suggest_similar(client: AsyncClient, missing: Collection[str]) -> str:
     """Returns the end of a sentence about missing queues: a hint with similar names, or a full stop."""
     names: tuple[str, ...] = ()
     with suppress(ClientError):
@@ -123,7 +123,7 @@ async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
         )
 
 
-def id_of(text: str, now: float) -> str:
+def parse_position(text: str, now: float) -> str:
     """Returns the id up to which messages count as processed: the id in the text, or the last one before an instant.
 
     Args:
@@ -142,22 +142,22 @@ def id_of(text: str, now: float) -> str:
         else:
             return compact
     try:
-        return id_before(moment(text, now))
+        return id_before(parse_instant(text, now))
     except ValueError as error:
         raise InvalidArgument(str(error)) from error
 
 
-def moment(text: str, now: float) -> datetime:
+def parse_instant(text: str, now: float) -> datetime:
     """Returns an instant, truncated to microseconds, so that a message of that instant is not before it."""
     try:
-        return _EPOCH + timedelta(microseconds=int(Decimal(time_parsing.point(text, now)) * 1_000_000))
+        return _EPOCH + timedelta(microseconds=int(Decimal(time_parsing.parse_point(text, now)) * 1_000_000))
     except InvalidOperation as error:
         raise InvalidArgument(f"{text!r} is a cursor, not a time") from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error
 
 
-def point(identifier: str | None, _: object = None) -> str:
+def format_point(identifier: str | None, _: object = None) -> str:
     if identifier in {None, EARLIEST}:
         return "none" if identifier is None else "earliest"
-    return f"{identifier} ({time_parsing.iso(time_of(identifier).timestamp())})"
+    return f"{identifier} ({time_parsing.format_instant(time_of(identifier).timestamp())})"

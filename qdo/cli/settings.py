@@ -25,7 +25,7 @@ from queuey.terminal.setting_values import (
     type_text,
     without_none,
 )
-from queuey.terminal.struct_options import descriptions
+from queuey.terminal.struct_options import read_descriptions
 
 SERVICE = ("url", "app", "key", "profile", "ca")
 """Settings that choose the service and the credentials."""
@@ -157,7 +157,7 @@ class WorkSetting(NamedTuple):
 def table() -> dict[str, WorkSetting]:
     """Returns all settings by name, in the order of the help."""
     fields = {field.name: (struct, field) for struct in _STRUCTS for field in msgspec.structs.fields(struct)}
-    described = {struct: descriptions(struct) for struct in _STRUCTS}
+    described = {struct: read_descriptions(struct) for struct in _STRUCTS}
     lines = {}
     for panel, names in _PANELS.items():
         for name in names.split():
@@ -166,7 +166,7 @@ def table() -> dict[str, WorkSetting]:
             kind, meta = _resolve_kind(struct, field.name)
             seconds = kind is float or name == _WHOLE_SECONDS
             shown_type = "texts" if typing.get_origin(kind) is tuple else type_text(kind, meta, seconds=seconds)
-            default = default or _DEFAULTS.get(name) or shown(field.default)
+            default = default or _DEFAULTS.get(name) or format_value(field.default)
             lines[name] = WorkSetting(name, panel, struct, shown_type, default, text, kind, meta, field.default)
     return lines
 
@@ -191,7 +191,7 @@ def settings_of(values: Mapping[str, Any]) -> WorkSettings:
     return WorkSettings(consumer=ConsumerSettings(**fields[ConsumerSettings]), worker=worker, **fields[WorkSettings])
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     if value is None or value == ():
         return ""
     if isinstance(value, bool):

@@ -15,16 +15,16 @@ from msgspec import structs
 
 from qdo.cli.opening import open_client, open_group
 from qdo.cli.options import COORDINATION, GROUP, QUEUES, with_settings
-from qdo.cli.selection import point, select
+from qdo.cli.selection import format_point, select
 from qdo.cli.settings import SERVICE, WorkSettings
-from qdo.consumer.rebalance.queue_discovery import identify
+from qdo.consumer.rebalance.queue_discovery import read_store_id
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset, QueueNotFound
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.texts import plural
-from queuey.titles import age_of_lag, estimated, instant, titled
+from queuey.titles import age_of_lag, format_estimate, instant, titled
 
 if TYPE_CHECKING:
     from qdo.coordination import AnyCoordinator, CommittedOffset, Member
@@ -56,7 +56,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     offset: str | None = None
     recorded: Annotated[float | None, titled(unit=instant)] = None
     by: str | None = None
-    lag: Annotated[int | None, titled("behind", estimated("lag_exact"))] = None
+    lag: Annotated[int | None, titled("behind", format_estimate("lag_exact"))] = None
     lag_exact: bool | None = None
     lag_seconds: Annotated[float | None, titled("oldest of them", age_of_lag)] = None
 
@@ -104,15 +104,15 @@ async def status(
 
     With ZooKeeper it needs the service only for the lag. Exits with 1 if the group does not exist.
     """
-    if metrics and (output.as_json() or watch is not None):
+    if metrics and (output.is_json_chosen() or watch is not None):
         raise typer.BadParameter("It prints metrics once: leave out --json and --watch.", param_hint="--metrics")
     async with open_group(settings) as coordinator:
         while True:
             group_status = await measure_group(coordinator, settings, lag=lag)
-            if watch is not None and not output.as_json() and sys.stdout.isatty():
+            if watch is not None and not output.is_json_chosen() and sys.stdout.isatty():
                 print(_CLEAR, end="")
             if metrics:
-                output.write(metrics_of(group_status))
+                output.write(make_metrics(group_status))
             output.show(group_status, _explain_unknown_lag(group_status) if metrics else _describe(group_status))
             if watch is None and not group_status.known:
                 raise typer.Exit(1)
@@ -141,7 +141,7 @@ async def measure_group(coordinator: AnyCoordinator, settings: WorkSettings, *, 
         return group
     try:
         async with open_client(settings) as client:
-            group = structs.replace(group, service=await identify(client))
+            group = structs.replace(group, service=await read_store_id(client))
             partitions = await _add_lag(group, client)
     except ClientError as error:
         return structs.replace(group, lag_unknown=str(error))
@@ -187,7 +187,7 @@ async def _add_lag(group_status: GroupStatus, client: AsyncClient) -> list[Parti
     ]
 
 
-def metrics_of(group_status: GroupStatus) -> bytes:
+def make_metrics(group_status: GroupStatus) -> bytes:
     """Returns the state of a group as gauges, without the lag of partitions whose lag is unknown."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import GaugeMetricFamily, Metric
@@ -247,7 +247,7 @@ def _describe(group_status: GroupStatus) -> Iterator[Block]:
         yield output.table(MemberStatus, group_status.members, "id", "owns", "since", "static", of)
     if group_status.partitions:
         yield ""
-        owner, offset = ("owner", lambda row: row.owner or "nobody"), ("offset", lambda row: point(row.offset))
+        owner, offset = ("owner", lambda row: row.owner or "nobody"), ("offset", lambda row: format_point(row.offset))
         shown = ("queue", "partition", owner, "target", offset, "recorded", "lag", "lag_seconds")
         yield output.table(
             PartitionStatus, group_status.partitions, *(["service"] if len(services) > 1 else []), *shown

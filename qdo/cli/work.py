@@ -28,7 +28,7 @@ from msgspec import structs
 from qdo.cli import settings as table
 from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
-from qdo.cli.selection import similar
+from qdo.cli.selection import suggest_similar
 from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
 from qdo.tasks import cancel
@@ -116,7 +116,7 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
             break
     if named.found or named.hidden:
         return False
-    missing, hint = ", ".join(settings.queue), await similar(client, settings.queue)
+    missing, hint = ", ".join(settings.queue), await suggest_similar(client, settings.queue)
     output.print_note(
         f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s{hint} "
         "Create it with queuey queue create, or wait longer with --wait-for-queue"
@@ -140,7 +140,7 @@ def _load_handler(handler: str | None, context: str | None) -> object:
     from qdo.worker import handlers
 
     try:
-        objects = [handlers.find(name) for name in (handler, context) if name is not None]
+        objects = [handlers.import_by_name(name) for name in (handler, context) if name is not None]
         return objects[0] if handler is not None else None
     finally:
         enable_logs()

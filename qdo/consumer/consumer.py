@@ -17,7 +17,7 @@ from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.consumer.owned_partition import Batch, BufferedSlice, FetchBuffer, OwnedPartition
 from qdo.consumer.partition_listener import Callback, CallbackListener, PartitionListener, PartitionReader
-from qdo.consumer.positions import LatestStart, point_of
+from qdo.consumer.positions import LatestStart, find_position
 from qdo.consumer.rebalance.group_member import GroupMember, ManualAssignment
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
@@ -404,7 +404,7 @@ class AsyncConsumer:
             ClientError: The service cannot return the partition's end.
         """
         self._require_owned(partition)
-        position = await point_of(self.client, partition, to)
+        position = await find_position(self.client, partition, to)
         row = self._require_owned(partition)
         self._fetcher.leave(row)
         self._buffer.clear(row)
@@ -531,7 +531,7 @@ class AsyncConsumer:
     def _schedule_commits(self, rows: Iterable[OwnedPartition]) -> None:
         """With ``commit_every``, schedules commits of the positions, except those before a committed offset."""
         for row in rows if self.settings.commit_every is not None else ():
-            if row.position is not None and not row.commits_beyond(order_of(row.position)):
+            if row.position is not None and not row.would_go_back(order_of(row.position)):
                 self._group.table.add(row, row.position, 0)
 
     async def _flush_pending_offsets(self, leaving: frozenset[Partition]) -> None:

@@ -313,7 +313,7 @@ class Fetcher:
 
     def drop(self, row: OwnedPartition) -> None:
         """Stops all reads of a partition, and forgets the failures of a queue that has no other partition here."""
-        self.leave(row)
+        self.leave_call(row)
         if self._free.pop(row.partition, None) is not row:
             return
         queue = row.partition.queue
@@ -325,7 +325,7 @@ class Fetcher:
         if not self._queues:
             self._forget_trouble("")
 
-    def leave(self, row: OwnedPartition) -> None:
+    def leave_call(self, row: OwnedPartition) -> None:
         """Removes a partition from the call that it is part of. A call without partitions is cancelled."""
         pending_call = row.pending_call
         if not isinstance(pending_call, InFlightCall):
@@ -439,7 +439,7 @@ class Fetcher:
         A partition that is empty in two calls in a row is paused if the second one did not wait.
         """
         messages_by_number = {}
-        for number, messages in divide(page.messages):
+        for number, messages in split_by_partition(page.messages):
             messages_by_number[number] = messages
             if number in rows:
                 self._buffer.put(rows[number], messages)
@@ -540,7 +540,7 @@ def _find_partitions_with_more(
     return full or messages_by_number or page.next
 
 
-def divide(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
+def split_by_partition(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
     """Splits the messages of a read, ordered by partition, into one list per partition.
 
     The cost grows with the number of partitions that have messages, not with the number of messages.

@@ -95,7 +95,7 @@ class OwnedPartition:
         return None if self.held is None else self.held.offset.id
 
     @property
-    def commits(self) -> bool:
+    def accepts_commits(self) -> bool:
         return self.state in {"owned", "revoking"}
 
     @property
@@ -109,13 +109,13 @@ class OwnedPartition:
         identifier = self.recorded if self.pending_offset is None else self.pending_offset
         return msgspec.structs.replace(self.held, offset=offset), identifier
 
-    def want(self, offset: str, *, back: bool = False) -> None:
+    def set_pending_offset(self, offset: str, *, back: bool = False) -> None:
         """Replaces the pending id. It may go back with ``back``, or after a seek."""
         self.pending_offset = offset
         self.pending_back = self.pending_back or self.seek_pending or back
         self.seek_pending = False
 
-    def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
+    def complete_commits(self, waiting: int | None = None, *, recorded: bool) -> None:
         """Completes the first ``waiting`` waiting commits, or all of them, and then clears the pending offset."""
         answered = self.waiting_commits[:waiting]
         del self.waiting_commits[:waiting]
@@ -125,7 +125,7 @@ class OwnedPartition:
         for commit in answered:
             commit.answer(self.partition, recorded=recorded)
 
-    def fail(self, error: Exception, *, due: float | None = None) -> None:
+    def fail_commits(self, error: Exception, *, due: float | None = None) -> None:
         """Fails all waiting commits, or only those whose deadline is before ``due``."""
         failed = [commit for commit in self.waiting_commits if due is None or commit.deadline < due]
         self.waiting_commits = [commit for commit in self.waiting_commits if commit not in failed]
@@ -139,7 +139,7 @@ class OwnedPartition:
         return self.state != "owned"
 
     @property
-    def live(self) -> bool:
+    def may_be_read(self) -> bool:
         return self.opened and not self.paused and self.state == "owned"
 
     @property
@@ -147,7 +147,7 @@ class OwnedPartition:
         """The pending offset, or else the recorded one. Without a seek, no commit may be before it."""
         return self.recorded if self.pending_offset is None else self.pending_offset
 
-    def accepts(self, identifier: str, *, back: bool = False) -> bool:
+    def needs_recording(self, identifier: str, *, back: bool = False) -> bool:
         """Returns whether an id needs to be recorded: not if it is the recorded offset and no other is pending.
 
         Args:
@@ -166,14 +166,14 @@ class OwnedPartition:
             raise InvalidArgument(f"{self.partition}: {identifier!r} is not a message id") from error
         if self.position is None or order > order_of(self.position):
             raise InvalidArgument(f"{self.partition}: {identifier} was not returned by poll, so it cannot be committed")
-        if self.commits_beyond(order) and not back:
+        if self.would_go_back(order) and not back:
             raise InvalidArgument(f"{self.partition}: {identifier} is before {self.lowest_commit}, which was committed")
         return True
 
-    def commits_beyond(self, order: tuple[int, int]) -> bool:
+    def would_go_back(self, order: tuple[int, int]) -> bool:
         return self.lowest_commit is not None and not self.seek_pending and order < order_of(self.lowest_commit)
 
-    def place(self, position: str | None) -> None:
+    def set_position(self, position: str | None) -> None:
         """Sets the position, and the position of the next read after it."""
         self.position = position
         self.fetch_from = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
@@ -183,7 +183,7 @@ class OwnedPartition:
 
         The caller must have dropped the fetched messages.
         """
-        self.place(position)
+        self.set_position(position)
         self.more = None
         self.rest_until = 0.0
         self.seek_pending = True
@@ -204,7 +204,7 @@ class PendingCommit:
         self._left = count
         self._lost: set[Partition] = set()
 
-    def answer(self, partition: Partition, *, recorded: bool) -> None:
+    def record_result(self, partition: Partition, *, recorded: bool) -> None:
         """Records the result of one partition. The last result completes the commit with the lost partitions."""
         self._left -= 1
         if not recorded:
@@ -245,7 +245,7 @@ class Batch(NamedTuple):
     messages: list[Message]
 
 
-def weigh(messages: Sequence[Message]) -> int:
+def estimate_bytes(messages: Sequence[Message]) -> int:
     """Returns the approximate bytes of the bodies. Packs them, because that is the fastest way to sum the sizes."""
     bodies = [message.body for message in messages]
     try:
@@ -284,7 +284,7 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
-        body_size = -(-weigh(messages) // len(messages))
+        body_size = -(-estimate_bytes(messages) // len(messages))
         row.chunks.append((messages, body_size))
         self._change_counts(row, len(messages), body_size)
         self.refresh(row)
@@ -374,7 +374,7 @@ class FetchBuffer:
             rest, body_size = row.chunks.popleft()
             row.chunks.appendleft((rest[row.start :], body_size))
             row.start = 0
-        body_size = -(-weigh(messages) // len(messages))
+        body_size = -(-estimate_bytes(messages) // len(messages))
         row.chunks.appendleft((messages, body_size))
         self._change_counts(row, len(messages), body_size)
         self.refresh(row)

@@ -30,7 +30,7 @@ PAUSE, MAX_PAUSE = 0.5, 10.0
 """First and max pause between attempts, in seconds."""
 
 
-async def horizons(client: AsyncClient, partitions: Iterable[Partition]) -> Mapping[Partition, str | ApiError]:
+async def read_horizons(client: AsyncClient, partitions: Iterable[Partition]) -> Mapping[Partition, str | ApiError]:
     """Returns the horizon of each partition's queue, or the error of its read.
 
     No message has the horizon itself as its id, so a read after it returns exactly the messages that arrive from now
@@ -98,7 +98,7 @@ class LatestStart:
 
     async def _begin_at_ends(self, rows: list[OwnedPartition]) -> None:
         """Records the present ends as offsets and reads from there. Rows placed or lost meanwhile are skipped."""
-        ends = await horizons(self._client, [row.partition for row in rows])
+        ends = await read_horizons(self._client, [row.partition for row in rows])
         # Meanwhile the user may have set a position, or another member may own the partition.
         unplaced = {row.partition for row in rows if row.fetch_from is None and not row.closed}
         points = {p: end for p, end in ends.items() if isinstance(end, str) and p in unplaced}
@@ -118,21 +118,21 @@ class LatestStart:
                 self._begin_at(row, point)
 
 
-async def ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
+async def read_ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
     """Returns the end of each partition: a read after it returns the messages that arrive from now on.
 
     Raises:
         ClientError: The service cannot return the ends.
     """
     positions: dict[Partition, str] = {}
-    for partition, end in (await horizons(client, partitions)).items():
+    for partition, end in (await read_horizons(client, partitions)).items():
         if isinstance(end, ApiError):
             raise end
         positions[partition] = end
     return positions
 
 
-async def point_of(client: AsyncClient, partition: Partition, to: str | datetime | float) -> str:
+async def find_position(client: AsyncClient, partition: Partition, to: str | datetime | float) -> str:
     """Returns the id after which to read.
 
     Args:
@@ -147,7 +147,7 @@ async def point_of(client: AsyncClient, partition: Partition, to: str | datetime
     if to == "earliest":
         return EARLIEST
     if to == "latest":
-        return (await ends(client, [partition]))[partition]
+        return (await read_ends(client, [partition]))[partition]
     try:
         if isinstance(to, str):
             order_of(to)

@@ -11,7 +11,7 @@ DEEPEST = 64
 """Max levels of missing parents to create; if more are missing, another program must be deleting them meanwhile."""
 
 
-async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None:
+async def make_nodes(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None:
     """Creates container nodes and their missing parents. Existing nodes are left as they are.
 
     Tries the given paths first and goes up only as far as parents are missing: the credentials may not allow requests
@@ -21,8 +21,8 @@ async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None
     outcomes = await link.apply((Create(path),) for path in missing)
     orphans = [path for path, outcome in zip(missing, outcomes, strict=True) if lacks_parent(outcome)]
     if orphans and deepest:
-        await make(link, map(parent, orphans), deepest - 1)
-        await make(link, orphans, deepest - 1)
+        await make_nodes(link, map(parent, orphans), deepest - 1)
+        await make_nodes(link, orphans, deepest - 1)
 
 
 def lacks_parent(outcome: Outcome) -> bool:

@@ -17,18 +17,18 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from qdo.coordination import stored_assignments
-from qdo.coordination.changes import attempts, make
-from qdo.coordination.paths import GroupPaths, decode, partition_of
+from qdo.coordination.changes import attempts, make_nodes
+from qdo.coordination.paths import GroupPaths, decode, parse_partition
 from qdo.coordination.records import (
     CommittedOffset,
     GroupSnapshot,
     Listen,
     Member,
     TargetAssignment,
+    check_name,
     decode_member,
     decode_offset,
     encode_offset,
-    valid_name,
 )
 from qdo.coordination.session import Session
 from qdo.coordination.stored_assignments import MakeMark, new_mark
@@ -107,7 +107,7 @@ class Coordinator:
         clock: Callable[[], float] = time.time,
         new_mark: MakeMark = new_mark,
     ) -> None:
-        self.group = valid_name("group", group)
+        self.group = check_name("group", group)
         self.session_timeout = session_timeout
         self._paths = GroupPaths(root, group)
         self._connect = connect
@@ -147,7 +147,7 @@ class Coordinator:
             InvalidArgument: The member id is not a valid name.
             CoordinationLost
         """
-        valid_name("member", member.id)
+        check_name("member", member.id)
         self._require_open()
         link = await self._take_member_link()
         member = msgspec.structs.replace(member, since=self._clock())
@@ -200,7 +200,7 @@ class Coordinator:
             while True:
                 next(tries)
                 (node,) = await link.read([self._paths.target])
-                stored = await stored_assignments.read(link, self._paths, node)
+                stored = await stored_assignments.read_stored_target(link, self._paths, node)
                 (after,) = await link.read([self._paths.target])
                 if after == node:
                     return stored.target.target
@@ -284,7 +284,7 @@ class Coordinator:
                 (outcome,) = await link.apply([(Delete(self._paths.members),)])
                 if _is_not_empty(outcome):
                     raise GroupActive(f"group {self.group!r} has members")
-                if not any(map(_is_not_empty, await _delete(link, await below(link, tops)))):
+                if not any(map(_is_not_empty, await _delete(link, await list_with_descendants(link, tops)))):
                     break
                 await link.sync(self._paths.top)
             if queues is not None:
@@ -379,7 +379,7 @@ async def _delete(link: Link, paths: Iterable[str]) -> Iterable[Outcome]:
     return await link.apply_each((Delete(path),) for path in paths)
 
 
-async def below(link: Link, tops: Iterable[str]) -> list[str]:
+async def list_with_descendants(link: Link, tops: Iterable[str]) -> list[str]:
     """Returns nodes and all their descendants, deepest first."""
     levels, level = [], list(tops)
     while level:
@@ -397,7 +397,7 @@ async def _find_partition_paths(link: Link, top: str) -> dict[Partition, str]:
     level = [top]
     for _ in range(LEVELS):
         level = await _list_level_below(link, level)
-    return dict(sorted((partition_of(tuple(path.split("/")[-LEVELS:])), path) for path in level))
+    return dict(sorted((parse_partition(tuple(path.split("/")[-LEVELS:])), path) for path in level))
 
 
 async def _read(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, NodeData]:
@@ -438,7 +438,7 @@ async def move_offsets(
         if outcome.why is RejectionReason.NODE_EXISTS and owned is not None:
             raise GroupActive(f"{owned} has an owner")
         if outcome.why is RejectionReason.NO_NODE:
-            await make(link, {parent(operation.path) for operation in whole})
+            await make_nodes(link, {parent(operation.path) for operation in whole})
 
 
 def _make_move(group_paths: GroupPaths, partition: Partition, node: NodeData | None, offset: CommittedOffset) -> Change:

@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from qdo.coordination.coordinator import Coordinator
-from qdo.coordination.records import valid_name
+from qdo.coordination.records import check_name
 from qdo.coordination.service import ServiceCoordinator
-from qdo.coordination.service.former_file import LocalCoordination, default_path, path_of
+from qdo.coordination.service.former_file import LocalCoordination, default_path, parse_path
 from qdo.errors import InvalidArgument
 from queuey.extras import install_command
 
@@ -52,11 +52,11 @@ def open_coordinator(
     Raises:
         InvalidArgument: The URL or an option is not valid, or the driver is not installed.
     """
-    valid_name("group", group)
+    check_name("group", group)
     scheme, colon, _ = url.partition(":")
     if colon and scheme == "local":
         warnings.warn(LOCAL_IS_OVER, DeprecationWarning, stacklevel=2)
-        local: Any = LocalCoordination(group, path_of(url), session_timeout)
+        local: Any = LocalCoordination(group, parse_path(url), session_timeout)
         return cast("Coordinator", local)
     if not colon or scheme != "zookeeper":
         raise InvalidArgument(f"the URL of a coordination service begins with zookeeper:, not {url!r}")

@@ -122,7 +122,7 @@ class GroupPaths:
         return not above.startswith(self.offsets) and not (kind is Create and above.startswith(self.owners))
 
 
-def partition_of(parts: tuple[str, ...]) -> Partition:
+def parse_partition(parts: tuple[str, ...]) -> Partition:
     """Returns the partition that the last four parts of a path name.
 
     Raises:

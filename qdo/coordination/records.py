@@ -242,7 +242,7 @@ encode_member, decode_member = _MEMBERS.encode, _MEMBERS.decode
 encode_offset = _OFFSETS.encode
 
 
-def valid_name(what: str, name: str) -> str:
+def check_name(what: str, name: str) -> str:
     """Returns a group's or a member's name.
 
     Raises:
@@ -274,7 +274,7 @@ def unpack_partitions(stored: Iterable[QueuePartitions]) -> Iterator[Partition]:
             yield Partition(queue, number)
 
 
-def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]]:
+def group_by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]]:
     partitions_by_member: dict[str, list[Partition]] = {}
     for partition, member in owners.items():
         partitions_by_member.setdefault(member, []).append(partition)

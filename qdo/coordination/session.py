@@ -33,7 +33,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination.changes import attempts, lacks_parent, make
+from qdo.coordination.changes import attempts, lacks_parent, make_nodes
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
     CommittedOffset,
@@ -138,7 +138,7 @@ class Session:
             elif outcome.why is RejectionReason.NODE_EXISTS:
                 raise MemberExists(f"group {self._paths.group!r} has a live member {self._member.id!r}")
             if lacks_parent(outcome):
-                await make(self.link, [self._paths.members])
+                await make_nodes(self.link, [self._paths.members])
         if self.link.state != "connected":
             raise CoordinationLost("the connection to the coordination service broke")
         self.link.on_state = self._on_state
@@ -160,7 +160,7 @@ class Session:
         """
         node = await self._watching.node(self._paths.member(self._member.id))
         if node is None or node.session != self.link.session:
-            raise self._removed()
+            raise self._end_as_removed()
         if node.data != self._stored:  # A replaced member with this name has written the node since.
             await self._write()
         return await self._assignments.own()
@@ -269,7 +269,7 @@ class Session:
         self._over = True
         await self.link.close()
 
-    def _removed(self) -> SessionLost:
+    def _end_as_removed(self) -> SessionLost:
         """Ends the session, because the member was removed; returns the error to raise."""
         error = SessionLost("the member was removed from the group")
         self.link.end(error)
@@ -367,12 +367,14 @@ class Session:
     ) -> dict[Partition, Standing]:
         """Claims partitions once. Adds the claimed ones to ``held``, and returns those to try again."""
         nodes = await self.link.read(map(self._paths.offset, todo))
-        await make(self.link, self._container_paths(p for p, node in zip(todo, nodes, strict=True) if node is None))
-        others = await self._others(todo)
+        await make_nodes(
+            self.link, self._container_paths(p for p, node in zip(todo, nodes, strict=True) if node is None)
+        )
+        others = await self._find_claimed_by_replacement(todo)
         # Decode before claiming: a partition whose offset cannot be decoded must not be owned.
         offsets = [(p, node) for p, node in zip(todo, nodes, strict=True) if p not in others]
         read = [(p, node, offset) for p, node in offsets if (offset := self._decode_offset(p, node))]
-        outcomes = await self.link.apply_each(self._claiming(p, node, offset, todo[p]) for p, node, offset in read)
+        outcomes = await self.link.apply_each(self._make_claim(p, node, offset, todo[p]) for p, node, offset in read)
         again: dict[Partition, Standing] = {p: "owned" for p in others if todo[p] == "mine"}
         orphans: list[Partition] = []
         for (partition, _, offset), outcome in zip(read, outcomes, strict=True):
@@ -383,10 +385,10 @@ class Session:
             again[partition] = self._find_standing_after(outcome, partition, todo[partition])
             if outcome.why is RejectionReason.NO_NODE:
                 orphans.append(partition)
-        await make(self.link, self._container_paths(orphans))
+        await make_nodes(self.link, self._container_paths(orphans))
         return again
 
-    async def _others(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
+    async def _find_claimed_by_replacement(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
         """Returns the partitions that a member of the same name may have claimed after it replaced this one.
 
         Also drops them from those that this session holds.
@@ -427,7 +429,7 @@ class Session:
         self._held.pop(partition, None)
         return "free"
 
-    def _claiming(
+    def _make_claim(
         self, partition: Partition, node: NodeData | None, recorded: CommittedOffset, standing: Standing
     ) -> Change:
         """Returns the transaction of a claim. It fails if the offset was changed since it was read."""
@@ -457,12 +459,12 @@ class Session:
                 doubtful.add(partition)
             else:
                 held.append(owned)
-        outcomes = zip(held, await self.link.apply_each(map(self._releasing, held)), strict=True)
+        outcomes = zip(held, await self.link.apply_each(map(self._make_release, held)), strict=True)
         # If the version is in doubt, the offset keeps ``held``: the next owner sees that it was not released.
         doubtful.update(owned.partition for owned, outcome in outcomes if not isinstance(outcome, Applied))
         await self._remove_owners(doubtful)
 
-    def _releasing(self, held: OwnedOffset) -> Change:
+    def _make_release(self, held: OwnedOffset) -> Change:
         """Returns the transaction of a release. It fails if the offset has another version."""
         offset = encode_offset(replace(held.offset, held=False))
         owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
@@ -509,7 +511,7 @@ class Session:
             if held.partition in self._held
         ]
         states: dict[Partition, OwnedOffset | None] = dict.fromkeys(commits)
-        outcomes = await self.link.apply_each(starmap(self._recording, recorded))
+        outcomes = await self.link.apply_each(starmap(self._make_commit, recorded))
         for (held, offset), outcome in zip(recorded, outcomes, strict=True):
             if isinstance(outcome, Applied):
                 state = OwnedOffset(held.partition, offset, outcome.versions[-1])
@@ -519,7 +521,7 @@ class Session:
                 self._refused.add(held.partition)
         return states
 
-    def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
+    def _make_commit(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
         """Returns the transaction of a commit. It fails without an owner's node, or if the offset's version differs."""
         path = self._offset_path(held.partition)
         return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

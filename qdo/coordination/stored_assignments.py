@@ -22,18 +22,29 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from qdo.coordination import tree
-from qdo.coordination.changes import attempts, lacks_parent, make
+from qdo.coordination.changes import attempts, lacks_parent, make_nodes
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
     Codec,
     QueuePartitions,
     TargetAssignment,
     Versioned,
-    by_member,
+    group_by_member,
     pack_partitions,
     unpack_partitions,
 )
-from qdo.coordination.tree import NODE_LIMIT, Applied, Change, Check, Create, Delete, Link, NodeData, SetData, bundle
+from qdo.coordination.tree import (
+    NODE_LIMIT,
+    Applied,
+    Change,
+    Check,
+    Create,
+    Delete,
+    Link,
+    NodeData,
+    SetData,
+    split_into_bundles,
+)
 from qdo.coordination.watched import WatchedNodes
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
@@ -78,11 +89,11 @@ class MemberAssignment(msgspec.Struct, frozen=True):
     now: list[QueuePartitions]
     next: list[QueuePartitions]
 
-    def pending(self, generation: TargetGeneration) -> bool:
+    def is_pending(self, generation: TargetGeneration) -> bool:
         return self.number > generation.number or (self.number == generation.number and self.mark != generation.mark)
 
-    def counted(self, generation: TargetGeneration) -> frozenset[Partition]:
-        return frozenset(unpack_partitions(self.now if self.pending(generation) else self.next))
+    def find_partitions_in_effect(self, generation: TargetGeneration) -> frozenset[Partition]:
+        return frozenset(unpack_partitions(self.now if self.is_pending(generation) else self.next))
 
 
 TARGETS = Codec("target", TargetGeneration, FORMAT)
@@ -129,7 +140,7 @@ def decode_assigned(node: NodeData) -> MemberAssignment:
     return ASSIGNMENTS.decode(node.data)
 
 
-async def read(link: Link, group_paths: GroupPaths, node: NodeData | None) -> StoredTarget:
+async def read_stored_target(link: Link, group_paths: GroupPaths, node: NodeData | None) -> StoredTarget:
     generation = decode_generation(node)
     (names,) = await link.children([group_paths.assignments])
     members = [decode(name) for name in sorted(names or ())]
@@ -156,7 +167,7 @@ class StoredAssignments:
         self._generation = TargetGeneration()
         self._present: StoredTarget | None = None
 
-    async def own(self) -> frozenset[Partition]:
+    async def read_own_partitions(self) -> frozenset[Partition]:
         """Returns the member's partitions in the current generation, and watches for the next change."""
         node = await self._watching.node(self._path)
         if node is None:
@@ -183,7 +194,7 @@ class StoredAssignments:
         if stored.target.version != version:
             return False
         if stored.version is None:
-            await make(self._link, [self._paths.assignments])
+            await make_nodes(self._link, [self._paths.assignments])
             await self._link.apply([(Create(self._paths.target, TARGETS.encode(TargetGeneration())),)])
             self._watching.invalidate([self._paths.target])
             stored = await self._read()
@@ -193,7 +204,7 @@ class StoredAssignments:
             stored.generation.number + 1, self._new_mark(), dict(sorted(target.absent.items())), sorted(target.static)
         )
         nodes = _plan_nodes(stored, target, generation)
-        *earlier, last = self._transactions(stored, nodes, generation)
+        *earlier, last = self._make_transactions(stored, nodes, generation)
         # Whatever the outcome, the cached target is out of date.
         self._present = None
         applied = await self._apply(earlier) and await self._apply([last])
@@ -220,7 +231,7 @@ class StoredAssignments:
                 # If another program has deleted nodes, read again: the leader then restores them.
                 if set(map(decode, names)) == self._present.nodes.keys():
                     return self._present
-            stored = await read(self._link, self._paths, node)
+            stored = await read_stored_target(self._link, self._paths, node)
             if await self._watching.node(self._paths.target) == node:
                 self._present = stored
 
@@ -229,10 +240,10 @@ class StoredAssignments:
         changes = list(transactions)
         outcomes = await self._link.apply(changes)
         if any(lacks_parent(outcome) for outcome in outcomes):
-            await make(self._link, [self._paths.assignments])
+            await make_nodes(self._link, [self._paths.assignments])
         return all(isinstance(outcome, Applied) for outcome in outcomes)
 
-    def _transactions(
+    def _make_transactions(
         self, present: StoredTarget, nodes: Mapping[str, MemberAssignment | None], generation: TargetGeneration
     ) -> Iterator[Change]:
         """Yields the transactions. The last one puts the target into effect.
@@ -243,7 +254,7 @@ class StoredAssignments:
         assert present.version is not None  # noqa: S101 - the node was created
         writes = [self._make_change(present, member, assigned) for member, assigned in sorted(nodes.items())]
         check: Change = (Check(self._paths.target, present.version),)
-        batches = [writes[s] for s in bundle(writes, tree.MAX_OPERATIONS - 1)]
+        batches = [writes[s] for s in split_into_bundles(writes, tree.MAX_OPERATIONS - 1)]
         for batch in batches[:-1]:
             yield tree.join([check, *batch])
         data = _check_size(TARGETS.encode(generation), "the group has too many static members")
@@ -269,7 +280,7 @@ def _plan_nodes(
     present: StoredTarget, target: TargetAssignment, generation: TargetGeneration
 ) -> dict[str, MemberAssignment | None]:
     """Returns the nodes to write, or None for those to delete. Unchanged nodes are left out."""
-    partitions_by_member = by_member(target.owners)
+    partitions_by_member = group_by_member(target.owners)
     nodes: dict[str, MemberAssignment | None] = {}
     for member in present.nodes.keys() | partitions_by_member.keys():
         stored = present.nodes.get(member)

@@ -253,7 +253,7 @@ class Link(abc.ABC):
         todo = list(changes)
         if len(todo) == 1:
             return await self.apply(todo)
-        bundles = [todo[s] for s in bundle(todo)]
+        bundles = [todo[s] for s in split_into_bundles(todo)]
         outcomes: list[Outcome | None] = []
         for joined, outcome in zip(bundles, await self.apply(map(join, bundles)), strict=True):
             if isinstance(outcome, Applied):
@@ -283,7 +283,7 @@ def parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def bundle(changes: Sequence[Change], most: int = MAX_OPERATIONS) -> Iterator[slice]:
+def split_into_bundles(changes: Sequence[Change], most: int = MAX_OPERATIONS) -> Iterator[slice]:
     """Yields slices of the changes that fit into one transaction each, by operations and bytes."""
     first, operations, weight = 0, 0, 0
     for index, change in enumerate(changes):

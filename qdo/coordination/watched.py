@@ -37,10 +37,10 @@ class WatchedNodes:
         for pending in self._pending_reads:
             pending.clear()
 
-    async def node(self, path: str) -> NodeData | None:
-        return (await self.nodes([path]))[path]
+    async def read_node(self, path: str) -> NodeData | None:
+        return (await self.read_nodes([path]))[path]
 
-    async def nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
+    async def read_nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
         """Returns nodes, or None for those that do not exist, and watches each for its next change."""
         requested = list(paths)
         cached = self._nodes if self._link.state == "connected" else {}
@@ -57,7 +57,7 @@ class WatchedNodes:
                 self._nodes |= {path: read[path] for path in unchanged if path not in missing}
         return nodes
 
-    async def children(self, path: str) -> list[str]:
+    async def read_children(self, path: str) -> list[str]:
         """Returns the names of a node's children, empty if the node does not exist, and watches for the next change."""
         if path in self._children and self._link.state == "connected":
             return self._children[path]

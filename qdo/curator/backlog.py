@@ -46,7 +46,7 @@ class Backlog:
         self._listed = 0
         self._not_before = 0.0
 
-    def changed(self) -> None:
+    def mark_stale(self) -> None:
         """Marks the list as out of date."""
         self._stale = True
 
@@ -60,11 +60,11 @@ class Backlog:
             return None
         return self._not_before - now
 
-    def listing(self) -> None:
+    def begin_listing(self) -> None:
         """Records that a listing has begun, which may lack later changes."""
         self._stale = False
 
-    def listed(self, children: Collection[str], began: float, ended: float) -> frozenset[str]:
+    def replace_list(self, children: Collection[str], began: float, ended: float) -> frozenset[str]:
         """Replaces the list; returns the new names of nodes that are not messages."""
         nodes, foreign = [], set()
         for name in children:
@@ -132,7 +132,7 @@ class Backlog:
         self._held.add(child.name)
         return True
 
-    def unwatched(self) -> None:
+    def forget_watches(self) -> None:
         """Marks the list as out of date and unblocks all nodes, because changes may have been missed."""
         self._stale = True
         for name in list(self._blocked):

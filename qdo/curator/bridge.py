@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from qdo.coordination.changes import lacks_parent, make
+from qdo.coordination.changes import lacks_parent, make_nodes
 from qdo.coordination.tree import Create, Link, Rejection, RejectionReason
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.errors import CoordinationError, CoordinationLost
@@ -30,7 +30,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return _get_loop().call(work)
 
 
-def soon(function: Callable[[], object]) -> None:
+def call_soon(function: Callable[[], object]) -> None:
     """Schedules a call in the loop, from any thread, without waiting for it."""
     _get_loop().call_soon(function)
 
@@ -55,7 +55,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def lent(client: Any) -> AsyncIterator[Link]:  # noqa: ANN401 - kazoo has no types
+async def open_borrowed_link(client: Any) -> AsyncIterator[Link]:  # noqa: ANN401 - kazoo has no types
     """Opens a link to the present session of a kazoo client; waits until it is connected."""
     link = BorrowedLink(client)
     try:
@@ -83,7 +83,7 @@ async def ensure(link: Link, paths: Iterable[str]) -> None:
     """Creates missing persistent nodes and their parents. Existing nodes need no rights on their parents."""
     requested = list(paths)
     nodes = await link.stat(requested)
-    await make(link, [path for path, node in zip(requested, nodes, strict=True) if node is None])
+    await make_nodes(link, [path for path, node in zip(requested, nodes, strict=True) if node is None])
 
 
 async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
@@ -100,7 +100,7 @@ async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
         await ensure(link, [path])
         (outcome,) = await link.apply([(create,)])
     if isinstance(outcome, Rejection):
-        raise not_created(path, outcome)
+        raise make_put_error(path, outcome)
 
 
 async def count(link: Link, path: str) -> int:
@@ -110,7 +110,7 @@ async def count(link: Link, path: str) -> int:
     return number or 0
 
 
-def not_created(path: str, rejection: Rejection) -> CoordinationError:
+def make_put_error(path: str, rejection: Rejection) -> CoordinationError:
     if rejection.why is RejectionReason.NODE_EXISTS:
         return CoordinationError(
             f"ZooKeeper has no sequence left for {path}: 2147483647 nodes were created in it. Use another path"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from qdo.coordination.tree import Link, State
 from qdo.curator.backlog import Backlog, now_ms
-from qdo.curator.bridge import RETRY_INTERVAL, ensure, run, soon
+from qdo.curator.bridge import RETRY_INTERVAL, call_soon, ensure, run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import Child
 from qdo.curator.options import QueueOptions
@@ -109,9 +109,9 @@ class Consumption:
             thread.start()
 
     def wake(self, _: object = None) -> None:
-        soon(self._lifecycle.changed.notify)
+        call_soon(self._lifecycle.changed.notify)
 
-    def changed(self, paths: Iterable[str]) -> None:
+    def handle_changes(self, paths: Iterable[str]) -> None:
         """Marks a changed queue as out of date, unblocks nodes whose locks were removed, and wakes the tasks."""
         for path in paths:
             if path == self._path:
@@ -122,7 +122,7 @@ class Consumption:
 
     def on_link_state(self, state: State) -> None:
         if state == "suspended":
-            self._backlog.unwatched()
+            self._backlog.forget_watches()
 
     async def join(self, caller: threading.Thread, seconds: float) -> bool:
         """Waits for messages in hand after the queue was closed; returns False if some are not finished.
@@ -166,13 +166,13 @@ class Consumption:
                         return
                     handled = self._handle_node(taken)
                 except SessionLost as error:
-                    soon(partial(self._lifecycle.handle, "lost"))
+                    call_soon(partial(self._lifecycle.handle, "lost"))
                     self._report(error)
                 except QdoError as error:
                     self._report(error)
                     time.sleep(RETRY_INTERVAL)
         finally:
-            soon(partial(self._thread_ended, threading.current_thread()))
+            call_soon(partial(self._thread_ended, threading.current_thread()))
 
     def _handle_node(self, taken: Taken) -> Handled | None:
         """Passes the messages of a node to the consumer; returns None if another consumer has removed the node.
@@ -269,7 +269,7 @@ class Consumption:
         """
         began = time.monotonic()
         self._listing = True
-        self._backlog.listing()
+        self._backlog.begin_listing()
         names: list[str] | None = None
         try:
             (names,) = await self._link.children([self._path], watch=True)

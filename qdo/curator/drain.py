@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.changes import attempts, make
+from qdo.coordination.changes import attempts, make_nodes
 from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason, size
 from qdo.curator.nodes import RECIPES, Child, Names
 from qdo.curator.place import WINDOW, QueuePlace, decode_node
@@ -143,7 +143,7 @@ class Unfit(Exception):
     """The reason why an item cannot be moved."""
 
 
-def examine(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
+def check_item(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
     """Returns an item if it can be moved.
 
     Raises Unfit with the reason otherwise; ``most`` is the max bytes of its data.
@@ -164,7 +164,7 @@ def examine(names: Names, child: Child, data: bytes, version: int, *, now: float
     return Item(child, data, version, len(messages), delay)
 
 
-def outgoing(staged: Staged) -> Iterator[Outgoing]:
+def make_messages(staged: Staged) -> Iterator[Outgoing]:
     """Yields the messages of a staged node as Queuey gets them; a priority or an id becomes a header."""
     names = RECIPES[staged.recipe]
     for item in staged.items:
@@ -184,7 +184,7 @@ def headers_of(child: Child | None) -> Mapping[str, str]:
     return {ID_HEADER: child.id} if child.id is not None else {}
 
 
-def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+def split_into_batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Splits items into batches within the limits of nodes, messages and bytes. A larger item is a batch of its own."""
     batch: list[Item] = []
     messages = weight = 0
@@ -281,7 +281,7 @@ class Drain:
         for start in range(0, len(free), WINDOW):
             if not self._remaining_items:
                 break
-            for batch in batches(await self._read_movable(free[start : start + WINDOW])):
+            for batch in split_into_batches(await self._read_movable(free[start : start + WINDOW])):
                 if self._remaining_items:
                     await self._move(batch[: self._remaining_items])
                 self._report_progress(self.result.items, total)
@@ -303,7 +303,7 @@ class Drain:
                 self._gone.add(child.name)
                 continue
             try:
-                items.append(examine(self._names, child, node.data, node.version, now=now, most=most))
+                items.append(check_item(self._names, child, node.data, node.version, now=now, most=most))
             except Unfit as why:
                 self._skip(child.name, str(why))
         return items
@@ -358,7 +358,7 @@ class Drain:
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
             # Curator creates parents as containers, which servers remove when they are empty.
-            await make(self._place.link, filter(None, (self._place.drained, self._plan.lock_path)))
+            await make_nodes(self._place.link, filter(None, (self._place.drained, self._plan.lock_path)))
             return
         item = batch.pop(index)
         if why is RejectionReason.NO_NODE:
@@ -372,7 +372,7 @@ class Drain:
         try:
             receipts = await self._client.send_many(
                 staged.target.queue,
-                outgoing(staged),
+                make_messages(staged),
                 idempotency_key=path.rpartition("/")[2],
                 after=self._latest,
             )
@@ -385,7 +385,9 @@ class Drain:
             for item in batch if len(staged.items) > 1 else ():
                 await self._move([item._replace(version=0)])
             return
-        prompt = [receipt for receipt, message in zip(receipts, outgoing(staged), strict=True) if not message.delay]
+        prompt = [
+            receipt for receipt, message in zip(receipts, make_messages(staged), strict=True) if not message.delay
+        ]
         self._latest = max(prompt, key=lambda receipt: order_of(receipt.id), default=self._latest)
         await self._place.link.apply([(Delete(path),)])
         self.result.items += len(staged.items)
@@ -406,7 +408,7 @@ class Drain:
                     f"Queuey refuses the messages in {path!r}, and they cannot be put back, because "
                     f"{back[outcome.at - 1].path!r} exists again. Raise max_body of the service and run it again."
                 )
-            await make(self._place.link, [self._place.path])
+            await make_nodes(self._place.link, [self._place.path])
 
     async def _complete_interrupted(self) -> None:
         """Posts the nodes that an interrupted drain has staged; raises CuratorError if they were for another queue."""
@@ -426,8 +428,8 @@ class Drain:
                 )
             await self._post(path, staged, [])
         if self._plan.lock_path is not None:
-            await make(link, [self._plan.lock_path])
-        await make(link, [drained])
+            await make_nodes(link, [self._plan.lock_path])
+        await make_nodes(link, [drained])
 
     def _count(self, batch: list[Item]) -> None:
         self.result.items += len(batch)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from qdo.coordination.changes import attempts, make
+from qdo.coordination.changes import attempts, make_nodes
 from qdo.coordination.tree import NODE_LIMIT, OVERHEAD, Check, Create, Delete, Rejection, RejectionReason, SetData
 from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, ProgressCallback, Target
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
@@ -88,14 +88,14 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     receipts: tuple[str, ...] = ()
 
 
-def body_of(message: Message) -> bytes:
+def encode_body(message: Message) -> bytes:
     body = message.body
     if isinstance(body, bytes):
         return body
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
-def prefix_of(recipe: str, message: Message, *, priority: int, now: float) -> str:
+def make_prefix(recipe: str, message: Message, *, priority: int, now: float) -> str:
     """Returns the name of a message's node, without the sequence.
 
     Args:
@@ -202,7 +202,7 @@ class Fill:
         """Acknowledges the messages that an interrupted fill has put, and creates the nodes."""
         place = self._place
         beginning = msgspec.msgpack.encode(Progress(self._plan.source))
-        await make(place.link, [place.path])
+        await make_nodes(place.link, [place.path])
         await place.link.apply([(Create(place.filled, beginning),)])
         (node,) = await place.link.read([place.filled])
         if node is None:
@@ -246,11 +246,11 @@ class Fill:
         """Returns the creation of an item; counts the message as left and returns None if it does not fit."""
         message = claimed.message
         try:
-            prefix = prefix_of(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
+            prefix = make_prefix(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
         except InvalidArgument as error:
             self._skip(message.id, str(error))
             return None
-        body = body_of(message)
+        body = encode_body(message)
         data = RECIPES[self._plan.recipe].data(body)
         # The transaction writes the receipt as well.
         if len(data) + 2 * OVERHEAD + 1024 + len(self._place.path) > self._plan.node_limit:
@@ -278,7 +278,7 @@ class Fill:
                 raise CuratorError(f"Another fill of {place.shown!r} is under way. Wait for its end, and run it again.")
             if outcome.why is not RejectionReason.NO_NODE:
                 raise CuratorError(f"ZooKeeper did not create an item in {place.shown!r}: {outcome.why.value}")
-            await make(place.link, [place.path])
+            await make_nodes(place.link, [place.path])
         await self._acknowledge(receipts)
         self.result.messages += len(moved)
 

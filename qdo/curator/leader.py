@@ -33,7 +33,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from qdo.coordination.changes import lacks_parent
 from qdo.coordination.tree import Create, Delete, Link, Rejection
 from qdo.coordination.tree import State as LinkState
-from qdo.curator.bridge import RETRY_INTERVAL, ensure, lent, not_created, retry_until_answered, run, within
+from qdo.curator.bridge import (
+    RETRY_INTERVAL,
+    ensure,
+    make_put_error,
+    open_borrowed_link,
+    retry_until_answered,
+    run,
+    within,
+)
 from qdo.curator.options import check_path
 from qdo.errors import CoordinationError, InvalidArgument, SessionLost
 from qdo.tasks import Signal, cancel, start
@@ -216,7 +224,7 @@ class LeaderElection:
                     log.exception("a listener of the election at %s failed", self.path)
 
     async def _participants(self) -> tuple[Participant, ...]:
-        async with lent(self.client) as link:
+        async with open_borrowed_link(self.client) as link:
             names = await self._list_contenders(link)
             nodes = zip(names, await link.read(f"{self.path}/{name}" for name in names), strict=True)
         contenders = [(name, node.data.decode("utf-8", "replace")) for name, node in nodes if node is not None]
@@ -262,7 +270,7 @@ class LeaderElection:
             # Curator's mark for a node whose creation may be repeated after a lost answer.
             prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"
             try:
-                async with lent(self.client) as link:
+                async with open_borrowed_link(self.client) as link:
                     self._link, link.on_state, link.on_watch = link, self._on_link_state, lambda _: self._news.notify()
                     try:
                         await self._contend(link, prefix)
@@ -309,7 +317,7 @@ class LeaderElection:
             if lacks_parent(outcome):
                 await ensure(link, [self.path])
             elif isinstance(outcome, Rejection):
-                raise not_created(self.path, outcome)
+                raise make_put_error(self.path, outcome)
         return mine[0]
 
     async def _list_contenders(self, link: Link) -> list[str]:
@@ -320,7 +328,7 @@ class LeaderElection:
         """Removes the node as soon as ZooKeeper answers. If the client was stopped, the node ends with its session."""
         for _ in range(2):  # A request sent when the session ended may be applied in the next one.
             try:
-                async with lent(self.client) as link:
+                async with open_borrowed_link(self.client) as link:
                     await retry_until_answered(link, partial(self._remove_nodes, link, prefix))
             except CoordinationError as error:
                 reason = error

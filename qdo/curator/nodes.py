@@ -181,15 +181,15 @@ class DelayNames(Names):
 
 class IdNames(Names):
     def prefix(self, identifier: str) -> str:
-        """Returns the prefix for an id; raises InvalidArgument as :meth:`fixed` does.
+        """Returns the prefix for an id; raises InvalidArgument as :meth:`replace_separators` does.
 
         Example:
             >>> IDS.prefix("orders/17")
             'queue-|orders_17|'
         """
-        return f"{self._item}|{self.fixed(identifier)}|"
+        return f"{self._item}|{self.replace_separators(identifier)}|"
 
-    def fixed(self, identifier: str) -> str:
+    def replace_separators(self, identifier: str) -> str:
         """Returns an id with ``_`` for ``/`` and ``|``.
 
         Raises:

@@ -52,10 +52,10 @@ class QueuePlace(NamedTuple):
         parent, _, name = self.path.rpartition("/")
         return f"{parent}/qdo-{job}-{name}"
 
-    def child(self, name: str) -> str:
+    def child_path(self, name: str) -> str:
         return f"{self.path}/{name}"
 
-    async def names(self) -> list[str]:
+    async def read_names(self) -> list[str]:
         """Returns the names of all children, unordered; raises CuratorError if the queue does not exist."""
         (names,) = await self.link.children([self.path])
         if names is None:
@@ -66,7 +66,7 @@ class QueuePlace(NamedTuple):
         return names
 
     async def read(self, names: list[str]) -> list[NodeData | None]:
-        return await self.link.read([self.child(name) for name in names])
+        return await self.link.read([self.child_path(name) for name in names])
 
 
 def decode_node(path: str, data: bytes, kind: type[T]) -> T:

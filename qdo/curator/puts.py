@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from qdo.coordination.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link, Rejection, size
-from qdo.curator.bridge import append, count, not_created, run, soon, within
+from qdo.curator.bridge import append, call_soon, count, make_put_error, run, within
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import REQUEST_OVERHEAD
 from qdo.curator.options import QueueOptions
@@ -107,7 +107,7 @@ class Puts:
             self._waiting.append(Put(next(self._numbers), create, messages))
             scheduled, self._sending = self._sending, True
         if not scheduled:
-            soon(self.send)
+            call_soon(self.send)
         return True
 
     def flush(self, timeout: float | None) -> bool:
@@ -132,7 +132,7 @@ class Puts:
         while len(self._tasks) < MAX_TRANSACTIONS and self._link.state != "suspended" and (batch := self._pop_batch()):
             start(self._send_batch(batch), self._tasks).add_done_callback(lambda _: self.send())
 
-    async def stored(self) -> None:
+    async def wait_until_answered(self) -> None:
         """Waits until every background put is answered, successfully or not."""
         while self._pending:
             await self._lifecycle.changed.next.wait()
@@ -182,7 +182,7 @@ class Puts:
                 raise SessionLost("the session has ended; it was not stored")
             (outcome,) = await self._link.apply([tuple(put.create for put in batch)])
             if isinstance(outcome, Rejection):
-                raise not_created(self._path, outcome)
+                raise make_put_error(self._path, outcome)
         except QdoError as failed:
             error = failed
         self._record_outcome(batch, error)

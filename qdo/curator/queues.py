@@ -15,7 +15,7 @@ from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.backlog import Backlog
-from qdo.curator.bridge import count, ensure, lent, run, within
+from qdo.curator.bridge import count, ensure, open_borrowed_link, run, within
 from qdo.curator.consumption import Consumption
 from qdo.curator.lifecycle import Lifecycle, State
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, Names, max_node_bytes
@@ -165,7 +165,7 @@ class CuratorQueue(Generic[T]):
             await running.consumption.begin()
 
     async def _count(self) -> int:
-        async with lent(self._options.client) as link:
+        async with open_borrowed_link(self._options.client) as link:
             return await count(link, self.path)
 
     async def _close(self) -> None:
@@ -408,7 +408,7 @@ class DistributedIdQueue(CuratorQueue[T]):
             CoordinationError: ZooKeeper did not answer or refused. Some messages may have been removed.
         """
         self._lifecycle.require()
-        return run(within(self._options.answer_timeout, self._remove(IDS.fixed(item_id))))
+        return run(within(self._options.answer_timeout, self._remove(IDS.replace_separators(item_id))))
 
     async def _remove(self, name: str) -> int:
         assert self._running is not None  # noqa: S101 - it was started

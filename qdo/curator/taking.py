@@ -118,7 +118,7 @@ class LockingTaker(Taker):
             await self.release(child)
         return data
 
-    async def holder(self, child: Child) -> bool | None:
+    async def is_holder(self, child: Child) -> bool | None:
         """Watches a node's lock; returns whether this consumer holds it, or None if it is gone.
 
         This consumer holds it if the answer to its request was lost.

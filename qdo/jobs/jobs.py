@@ -19,25 +19,25 @@ from qdo.jobs.queues import (
     JobQueueOptions,
     create_queue,
     create_queue_async,
-    job_queues,
     keep_queues,
-    sending,
-    sending_async,
+    make_job_queues,
+    send_or_create_queue,
+    send_or_create_queue_async,
 )
 from qdo.jobs.schedules import (
     TaskSchedule,
     check_scheduled,
     keep_schedules,
+    make_timetable,
     put_schedules,
     put_schedules_async,
-    timetable_of,
 )
-from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, check_unique, many, send_call, send_call_async
-from qdo.worker.executors.in_process import limited
+from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, check_unique, group_by_queue, send_call, send_call_async
+from qdo.worker.executors.in_process import await_with_limit
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client import AsyncClient, Client
-from queuey.client.claims.handlers import check_ran, keep_result, runs_nothing
-from queuey.terminal.task_calls import HIDDEN, ShownCall, shown_call
+from queuey.client.claims.handlers import check_ran, keep_result, why_nothing_runs
+from queuey.terminal.task_calls import HIDDEN, ShownCall, find_call
 
 if TYPE_CHECKING:
     from queuey.client import Backoff, Message, Receipt, Schedule
@@ -121,7 +121,7 @@ class Jobs:
         async_client: AsyncClient | None = None,
         **options: Unpack[JobQueueOptions],
     ) -> None:
-        self._queues = job_queues(queue, options)
+        self._queues = make_job_queues(queue, options)
         self.queues = tuple(self._queues)
         self._tasks: dict[str, Task[Any, Any, Any]] = {}
         self._client = client
@@ -181,7 +181,7 @@ class Jobs:
             if called in self._tasks:
                 raise InvalidArgument(f"there are two tasks {called!r}: rename one of them with @jobs.task(name=...)")
             times = options.get("cron"), options.get("timezone"), options.get("every"), options.get("missed")
-            timetable = timetable_of(called, *times)
+            timetable = make_timetable(called, *times)
             if unique is not None:
                 check_unique(unique, function, called)
                 if timetable is not None:
@@ -233,7 +233,7 @@ class Jobs:
 
         Unique calls are sent after the others, one by one. A unique call is left out if another has its name.
         """
-        messages, unique = many(calls)
+        messages, unique = group_by_queue(calls)
         receipts: list[Receipt] = []
         for queue, outgoing in messages.items():
             receipts += self.sent(queue, partial(self.client.send_many, queue, outgoing))
@@ -242,7 +242,7 @@ class Jobs:
 
     async def asend_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
         """Async variant of :meth:`send_many`."""
-        messages, unique = many(calls)
+        messages, unique = group_by_queue(calls)
         receipts: list[Receipt] = []
         for queue, outgoing in messages.items():
             receipts += await self.asent(queue, partial(self.async_client.send_many, queue, outgoing))
@@ -251,11 +251,11 @@ class Jobs:
 
     def sent(self, queue: str, send: Callable[[], T]) -> T:
         """Calls ``send`` and returns its result. If the queue does not exist, creates it and calls ``send`` again."""
-        return sending(self.client, self._queues.get(queue), send)
+        return send_or_create_queue(self.client, self._queues.get(queue), send)
 
     async def asent(self, queue: str, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Async variant of :meth:`sent`."""
-        return await sending_async(self.async_client, self._queues.get(queue), send)
+        return await send_or_create_queue_async(self.async_client, self._queues.get(queue), send)
 
     def create_queues(self) -> list[Queue]:
         """Creates missing queues, and sets the options given in the code on existing ones.
@@ -404,7 +404,7 @@ def _name_of(function: Callable[..., Any], name: str | None) -> str:
     name_of_task = name or getattr(function, "__name__", None)
     if name_of_task is None:
         raise InvalidArgument(f"{function!r} has no name: use @jobs.task(name=...)")
-    if (why := runs_nothing(function)) is not None:
+    if (why := why_nothing_runs(function)) is not None:
         raise InvalidArgument(f"task {name_of_task} {why}")
     return str(name_of_task)
 
@@ -425,27 +425,29 @@ class Called(NamedTuple):
         check_ran(result, f"task {self.task.name}")
         return result
 
-    def outcome(self) -> tuple[object, BaseException | None]:
+    def run_and_catch(self) -> tuple[object, BaseException | None]:
         """Calls a plain task and returns its result and error. A future cannot carry every error (StopIteration)."""
         try:
             return self.run(), None
         except BaseException as error:  # noqa: BLE001 - any error is a failure of the call
             return None, error
 
-    async def awaited(self) -> object:
+    async def await_result(self) -> object:
         """Calls an async task and returns its result.
 
         Raises:
             TimeLimit: The call took longer than the task's timeout.
         """
         call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
-        result: object = await (call if self.task.timeout is None else limited(call, self.task.timeout, self.task))
+        result: object = await (
+            call if self.task.timeout is None else await_with_limit(call, self.task.timeout, self.task)
+        )
         if result is not None:
             check_ran(result, f"task {self.task.name}")
         return result
 
 
-def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
+def find_call(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
     """Returns the task and arguments of a message; raises UnknownTask, also for arguments that do not fit."""
     try:
         call = msgspec.convert(message.body, Invocation)
@@ -479,7 +481,7 @@ class PlainTasks:
         """Whether there are both plain and async tasks."""
 
     def call_plain(self, message: Message, _context: object) -> object:
-        return called(self._tasks, message).run()
+        return find_call(self._tasks, message).run()
 
     __call__ = call_plain
 
@@ -492,18 +494,18 @@ class PlainTasks:
 
     def call_of(self, message: Message) -> ShownCall | None:
         """Returns the call of a message for logs and spans, without hidden arguments."""
-        call = shown_call(msgspec.json.encode(message.body)) if isinstance(message.body, dict) else None
+        call = find_call(msgspec.json.encode(message.body)) if isinstance(message.body, dict) else None
         task = self.task_of(message)
         return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
 
     def run(self, message: Message) -> object:
         """Calls a task; an async one in an event loop of its own."""
-        call = called(self._tasks, message)
+        call = find_call(self._tasks, message)
         return asyncio.run(call.awaited()) if call.task.is_async else call.run()
 
     async def run_async(self, message: Message) -> object:
         """Calls a task; a plain one in a thread."""
-        call = called(self._tasks, message)
+        call = find_call(self._tasks, message)
         if call.task.is_async:
             return await call.awaited()
         result, error = await asyncio.to_thread(call.outcome)
@@ -512,9 +514,9 @@ class PlainTasks:
         return result
 
     def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
-        return None if failure.kind == _UNKNOWN else called(self._tasks, message).task.retry
+        return None if failure.kind == _UNKNOWN else find_call(self._tasks, message).task.retry
 
-    def decided(self, message: Message, error: Exception, deliveries: int) -> tuple[float | None, bool]:
+    def decide_retry(self, message: Message, error: Exception, deliveries: int) -> tuple[float | None, bool]:
         """Returns the seconds until a call is retried, or None if the queue decides, and whether it is retried."""
         retry = self.retry_of(message, Failure.of(error)) or TaskRetry()
         again = retry.attempts is None or deliveries < retry.attempts

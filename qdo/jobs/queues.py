@@ -19,8 +19,8 @@ from msgspec.structs import asdict
 from qdo.errors import InvalidArgument
 from qdo.worker.rights import until_answered
 from queuey.client import Backoff, ClientError, InvalidRequest, NotAllowed, QueueExists, QueueNotFound
-from queuey.client.calls.claim_calls import names_of
-from queuey.client.calls.queue_calls import checked_options
+from queuey.client.calls.claim_calls import check_names
+from queuey.client.calls.queue_calls import check_options
 from queuey.client.lookup import find_queues
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ class JobQueue(NamedTuple):
         keeps = self.options.get("on_ack") == "keep"
         return {**DEFAULTS, **({"on_expiry": "drop"} if keeps else {}), **self.options}
 
-    def differing(self, row: object) -> dict[str, Any]:
+    def find_differences(self, row: object) -> dict[str, Any]:
         """Returns the queue's current values of the options that differ from the code."""
         current = {name: getattr(row, name) for name in self.options}
         return {name: value for name, value in current.items() if value != self.options[name]}
 
-    def command(self, verb: Literal["create", "update"], values: Mapping[str, Any]) -> str:
+    def make_command(self, verb: Literal["create", "update"], values: Mapping[str, Any]) -> str:
         shown = (f"--{name.replace('_', '-')} {shlex.quote(_text(value))}" for name, value in values.items())
         return " ".join(["queuey queue", verb, shlex.quote(self.name), *shown])
 
@@ -131,7 +131,7 @@ def _texts(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {_text(value)}" for name, value in values.items())
 
 
-def job_queues(
+def make_job_queues(
     queues: str | Iterable[str] | Mapping[str, JobQueueOptions], shared: JobQueueOptions
 ) -> dict[str, JobQueue]:
     """Returns the queues by name, each with its own options and the shared ones; raises InvalidArgument."""
@@ -139,7 +139,7 @@ def job_queues(
     for name, chosen in own.items():
         if not isinstance(chosen, Mapping):
             raise InvalidArgument(f"queue {name}: options {chosen!r} are not a mapping such as {{'ttl': 3600}}")
-    return {name: JobQueue(name, _check_options(name, {**shared, **own.get(name, {})})) for name in names_of(queues)}
+    return {name: JobQueue(name, _check_options(name, {**shared, **own.get(name, {})})) for name in check_names(queues)}
 
 
 def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(values.keys() - accepted):
         raise InvalidArgument(f"queue {queue} has no option {', '.join(unknown)}. Options are {', '.join(accepted)}")
     try:
-        return checked_options(values)
+        return check_options(values)
     except ClientError as error:
         raise InvalidArgument(f"queue {queue}: {error}") from error
 
@@ -173,7 +173,7 @@ async def create_queue_async(client: AsyncClient, queue: JobQueue) -> Queue:
             return await client.update_queue(queue.name, **queue.options)
 
 
-def sending(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
+def send_or_create_queue(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
     """Calls ``send``. If the queue does not exist, creates it and calls ``send`` again.
 
     Raises:
@@ -194,7 +194,9 @@ def sending(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
     return send()
 
 
-async def sending_async(client: AsyncClient, queue: JobQueue | None, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def send_or_create_queue_async(
+    client: AsyncClient, queue: JobQueue | None, send: Callable[[], Coroutine[Any, Any, T]]
+) -> T:
     try:
         return await send()
     except QueueNotFound as error:

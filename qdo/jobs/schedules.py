@@ -54,7 +54,7 @@ class Timetable(NamedTuple):
     missed: str
 
 
-def timetable_of(
+def make_timetable(
     task: str, cron: str | None, timezone: str | None, every: timedelta | float | None, missed: str | None
 ) -> Timetable | None:
     """Returns the timetable in a task's options, or None without ``cron`` and ``every``; raises InvalidArgument."""

@@ -18,7 +18,7 @@ import msgspec
 
 from qdo.errors import HandlerError, InvalidArgument
 from queuey.client import NameTaken, Outgoing
-from queuey.client.calls.call import arrives
+from queuey.client.calls.call import is_received_as_sent
 from queuey.client.claims.handlers import is_async
 
 if TYPE_CHECKING:
@@ -145,14 +145,16 @@ class Task(Generic[P, R, S]):
             raise InvalidArgument(f"task {self.name}: {error}") from error
         try:
             received = self.bound(msgspec.json.decode(body, type=Invocation)).arguments
-            changed = [name for name, value in bound.arguments.items() if not arrives(value, received[name])]
+            changed = [
+                name for name, value in bound.arguments.items() if not is_received_as_sent(value, received[name])
+            ]
         except (TypeError, ValueError, ArithmeticError) as error:  # a signaling NaN cannot be compared
             raise InvalidArgument(f"task {self.name}: {error}") from error
         for name in changed:
             text = f"argument {name} of task {self.name} is {bound.arguments[name]!r:.100}"
             hint = "Declare the type of the parameter, or send a JSON value"
             raise InvalidArgument(f"{text}: it would arrive as {received[name]!r:.100}. {hint}")
-        unique = None if self.unique is None else name_of(self.unique, self.name, bound)
+        unique = None if self.unique is None else make_unique_name(self.unique, self.name, bound)
         return TaskCall(self.queue, msgspec.Raw(body), unique)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> S:
@@ -346,7 +348,7 @@ async def send_call_async(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -
         return None
 
 
-def many(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]], list[TaskCall]]:
+def group_by_queue(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]], list[TaskCall]]:
     """Returns the messages by queue, and the unique calls, which have to be sent one by one."""
     messages: dict[str, list[Outgoing]] = {}
     unique = []
@@ -386,7 +388,7 @@ def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> Non
         raise InvalidArgument(f"unique of task {task} is {unique!r}: the task has no argument {min(unknown) or '{}'}")
 
 
-def name_of(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
+def make_unique_name(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
     """Returns the name of a unique call: task and key, or a hash of these if the name would not be valid or clear.
 
     Raises:

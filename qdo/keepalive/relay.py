@@ -132,7 +132,7 @@ class Encryption:
         return context
 
 
-def begin(
+def start_relay(
     vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None, patience: float = START_TIMEOUT
 ) -> socket.socket:
     """Starts a relay between this program and its server; returns the socket to use now.

@@ -40,7 +40,7 @@ class Vitals:
         self._numbers = memoryview(mmap.mmap(file, _COUNT * 8)).cast("d")
 
     @classmethod
-    def begin(cls, limit: float) -> Self:
+    def create(cls, limit: float) -> Self:
         """Creates the numbers of this program in new shared memory; ``limit`` is in seconds."""
         with _memory() as file:
             file.truncate(_COUNT * 8)
@@ -54,7 +54,7 @@ class Vitals:
     def beat(self) -> None:
         self._numbers[_RAN] = now()
 
-    def start(self, module: str, *arguments: str, give: tuple[int, ...] = ()) -> socket.socket:
+    def start_helper(self, module: str, *arguments: str, give: tuple[int, ...] = ()) -> socket.socket:
         """Starts a helper process that runs a module; returns this program's end of the socket between them.
 
         Each process detects the end of the other by the socket, and the helper process ends then. Its arguments are the

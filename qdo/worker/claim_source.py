@@ -38,10 +38,18 @@ from qdo.worker.failure import (
     TaskRetry,
 )
 from qdo.worker.rights import PAUSES, until_answered
-from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, is_stopped, outcome, too_long
+from qdo.worker.runs import (
+    BatchSize,
+    Delivery,
+    MessageRun,
+    age_of,
+    find_run_result,
+    make_time_limit_failure,
+    stop_overdue,
+)
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
-from queuey.client.calls.claim_calls import Claim, this_process
+from queuey.client.calls.claim_calls import Claim, name_this_process
 from queuey.client.lookup import rights_for
 
 logger = logging.getLogger("qdo.worker")
@@ -135,7 +143,7 @@ class ClaimSource:
         if self._handling.keep_queues is not None:
             await self._handling.keep_queues(client)
         self._queues = {name: Queue(service, client.application, name) for name in names}
-        logger.info("claims messages of %s as %s", ", ".join(names), this_process())
+        logger.info("claims messages of %s as %s", ", ".join(names), name_this_process())
         if self._handling.prepare is not None:
             start(self._handling.prepare(client), self._preparing)
 
@@ -239,7 +247,7 @@ class ClaimSource:
 
     def _on_run_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         try:
-            self._settle_run(run, outcome(run, future, self._settings.stalled_after))
+            self._settle_run(run, find_run_result(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
             self._handling.end_after_error(error)
 
@@ -250,10 +258,10 @@ class ClaimSource:
         self._metrics.in_flight = len(self._running)
         if jobs is not None:
             if self._handling.names_of is None:
-                self._metrics.ran(jobs[0].queue, ran)
+                self._metrics.record_run(jobs[0].queue, ran)
             else:
-                self._handling.ran_tasks(jobs[0].queue, run, ran)
-            self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
+                self._handling.record_run_by_task(jobs[0].queue, run, ran)
+            self._batch_size.record_run(ran.handled, ran.seconds + sum(ran.slow))
             self._acknowledge_handled(run, jobs, before, ran.handled)
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
@@ -404,14 +412,14 @@ class ClaimSource:
 
     def _stop_stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
         """Stops a run that takes too long. If that is impossible, its message has failed, and later ones wait again."""
-        if is_stopped(self._runner, run, age, self._settings.stalled_after):
+        if stop_overdue(self._runner, run, age, self._settings.stalled_after):
             return
         run.stop()
         del self._running[run]
         self._finished.pop(run, None)
         self._leaked[run] = None
         self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._handle_failure(jobs[run.handled], too_long(self._settings.stalled_after), run.new_state())
+        self._handle_failure(jobs[run.handled], make_time_limit_failure(self._settings.stalled_after), run.new_state())
         self._dispatch()
         self._handling.changed()
 

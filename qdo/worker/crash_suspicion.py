@@ -51,10 +51,10 @@ class CrashSuspicion:
         self._begun: Sequence[Message] = ()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self._remaining <= 0
 
-    def suspected(self, message: Message) -> bool:
+    def is_suspected(self, message: Message) -> bool:
         """Returns whether a message may have been in flight when a session that recorded it was lost."""
         note = self._found
         return note is not None and note.lost > 0 and order_of(message.id) <= order_of(note.until)
@@ -72,31 +72,31 @@ class CrashSuspicion:
 
     def must_run_alone(self, message: Message) -> bool:
         """Returns whether the worker may not handle other messages at the same time."""
-        return self.suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
+        return self.is_suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
 
-    def begin(self, messages: Sequence[Message]) -> HandlingNote:
+    def begin_run(self, messages: Sequence[Message]) -> HandlingNote:
         """Notes messages as begun; returns the note to record before they run, which counts this session as lost."""
         self._begun = messages
         return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.must_run_alone(messages[0]))
 
-    def handled(self, messages: int) -> None:
+    def record_handled(self, messages: int) -> None:
         """Counts handled messages. The watch is over after ``watch`` of them."""
         self._remaining -= messages
 
-    def ended(self) -> HandlingNote | None:
+    def make_final_note(self) -> HandlingNote | None:
         """Returns the note to record after a run, or None if the watch is over.
 
         It is the earlier owner's note until its messages are handled, then one that counts no lost session.
         """
-        if self.over:
+        if self.is_over:
             return None
-        if not self._begun or self.suspected(self._begun[0]):
+        if not self._begun or self.is_suspected(self._begun[0]):
             return self._found
         return HandlingNote(self._begun[-1].id, 0)
 
     def _lost_before(self, message: Message) -> int:
         """Returns the number of lost sessions, including the one that caused the watch."""
-        return self._found.lost if self._found is not None and self.suspected(message) else 1
+        return self._found.lost if self._found is not None and self.is_suspected(message) else 1
 
 
 class HungAttempts:

@@ -15,7 +15,7 @@ from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.coordination import HandlingNote
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError
-from qdo.partitions import Partition, joined_first
+from qdo.partitions import Partition, join_first
 from qdo.settings import key_by
 from qdo.tasks import wait_for_event
 from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
@@ -31,7 +31,15 @@ from qdo.worker.failure import (
 )
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
-from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, is_stopped, outcome, too_long
+from qdo.worker.runs import (
+    BatchSize,
+    Delivery,
+    MessageRun,
+    age_of,
+    find_run_result,
+    make_time_limit_failure,
+    stop_overdue,
+)
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import ClientError, Message
 
@@ -215,7 +223,7 @@ class Dispatcher(PartitionListener):
         names = sorted(map(str, gone))
         text = "%d partition%s %s: %s"
         logger.info(
-            text, len(names), "s" * (len(names) != 1), how, joined_first(gone, _MAX_SHOWN), extra={"partitions": names}
+            text, len(names), "s" * (len(names) != 1), how, join_first(gone, _MAX_SHOWN), extra={"partitions": names}
         )
         self._metrics.moved(how, len(rows))
         if how == "assigned":
@@ -282,7 +290,7 @@ class Dispatcher(PartitionListener):
         if self._key is not None:
             return
         for work, run in runs:
-            if run.handled and not work.discarded:
+            if run.handled and not work.is_discarded:
                 self._record_offset(work, run.messages[run.handled - 1].id, 0)
 
     def _stop_stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
@@ -291,8 +299,8 @@ class Dispatcher(PartitionListener):
         The attempt counts as failed in both cases. If the partition is being released or was lost, other messages may
         start in its place, also those of this partition if it is assigned again.
         """
-        stopped = is_stopped(self._runner, run, age, self._settings.stalled_after)
-        if work.discarded or not stopped:
+        stopped = stop_overdue(self._runner, run, age, self._settings.stalled_after)
+        if work.is_discarded or not stopped:
             self._count_hung(work, run)
         if stopped:
             return
@@ -310,7 +318,7 @@ class Dispatcher(PartitionListener):
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         if not self._hung.add(work.partition, HandlingNote(message.id, run.attempt, last=True)):
             return
-        failure = too_long(self._settings.stalled_after)
+        failure = make_time_limit_failure(self._settings.stalled_after)
         text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
         self._handling.report(logging.ERROR, place, message, failure, text)
         self._handling.failed(place, message, failure)
@@ -323,7 +331,7 @@ class Dispatcher(PartitionListener):
             await self._consumer.ownership.note(work.row, attempt)
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
-        if not work.discarded:  # otherwise the partition has moved, and this may be another session
+        if not work.is_discarded:  # otherwise the partition has moved, and this may be another session
             self._remove([work])
             self._consumer.rejoin()
 
@@ -338,9 +346,9 @@ class Dispatcher(PartitionListener):
             async with asyncio.timeout_at(deadline):
                 await asyncio.gather(*(self._finish(work, deadline) for work in works))
         for work in works:
-            if not work.quiet and not work.discarded:
+            if not work.is_quiet and not work.is_discarded:
                 self._settle_active_runs(work)
-        unfinished = [str(work.partition) for work in works if work.unfinished and not work.discarded]
+        unfinished = [str(work.partition) for work in works if work.unfinished and not work.is_discarded]
         if unfinished:
             text = "messages were not finished in time, so some will be handled again: %s"
             logger.warning(text, ", ".join(unfinished), extra={"partitions": unfinished})
@@ -378,7 +386,7 @@ class Dispatcher(PartitionListener):
         """Accepts messages of a lost partition again if only handlers that cannot be stopped are running."""
         if work.state == "lost" and self._works.get(work.partition) is work and all(run.leaked for run in work.runs):
             self._forget(work)
-            if not work.quiet:
+            if not work.is_quiet:
                 self._leaked[work] = None
 
     def _close_works(self, works: Iterable[PartitionWork]) -> None:
@@ -413,7 +421,7 @@ class Dispatcher(PartitionListener):
     def _remove(self, works: Collection[PartitionWork]) -> None:
         """Discards results of partitions from now on. Partitions with messages in flight stay busy until these end."""
         for work in works:
-            if work.discarded:
+            if work.is_discarded:
                 continue
             self._held -= work.partition_queue.count
             work.discard()
@@ -423,7 +431,7 @@ class Dispatcher(PartitionListener):
             self._readmit_lost(work)
         if works:
             # Discarded work must not stay runnable: while any work is, nothing is fetched.
-            self._runnable = deque(work for work in self._runnable if not work.discarded)
+            self._runnable = deque(work for work in self._runnable if not work.is_discarded)
             # Other partitions may have waited for the messages in flight of these partitions.
             self.dispatch()
             self._changed()
@@ -446,7 +454,7 @@ class Dispatcher(PartitionListener):
     def _find_undiscarded_works(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
         chosen = None if rows is None else set(rows)
         works = self._works.values()
-        return [work for work in works if not work.discarded and (chosen is None or work.row in chosen)]
+        return [work for work in works if not work.is_discarded and (chosen is None or work.row in chosen)]
 
     def _update_busy(self, partition: Partition) -> None:
         work = self._works.get(partition)
@@ -484,11 +492,11 @@ class Dispatcher(PartitionListener):
         note, ran = suspicion.begin(run.messages), RunResult(0)
         try:
             await self._consumer.ownership.note(work.row, note)
-            if not (work.discarded or run.halt):
+            if not (work.is_discarded or run.halt):
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
                 suspicion.handled(ran.handled)
-            if (note.last or suspicion.over) and not work.discarded:
+            if (note.last or suspicion.over) and not work.is_discarded:
                 if ran.handled:
                     self._record_offset(work, run.messages[ran.handled - 1].id, 0)
                 await self._consumer.ownership.note(work.row, suspicion.ended())
@@ -502,7 +510,7 @@ class Dispatcher(PartitionListener):
 
     def _on_run_end(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         try:
-            self._record_result(work, run, outcome(run, future, self._settings.stalled_after))
+            self._record_result(work, run, find_run_result(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
             self._handling.end_after_error(error)
 
@@ -513,10 +521,10 @@ class Dispatcher(PartitionListener):
         if self._exclusive is work:
             self._exclusive = None
         if self._handling.names_of is None:
-            self._metrics.ran(work.partition.queue.name, ran)
+            self._metrics.record_run(work.partition.queue.name, ran)
         else:
-            self._handling.ran_tasks(work.partition.queue.name, run, ran)
-        self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
+            self._handling.record_run_by_task(work.partition.queue.name, run, ran)
+        self._batch_size.record_run(ran.handled, ran.seconds + sum(ran.slow))
         self._settle_run(work, run, ran)
         work.update_quiet()
         self.dispatch()
@@ -528,7 +536,7 @@ class Dispatcher(PartitionListener):
         writes = [
             self._consumer.ownership.note(work.row, hung.get(work.partition) or work.note_without_own_attempt)
             for work in works
-            if not work.discarded and (work.suspicion is not None or work.partition in hung)
+            if not work.is_discarded and (work.suspicion is not None or work.partition in hung)
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTING_SECONDS):
@@ -542,7 +550,7 @@ class Dispatcher(PartitionListener):
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count
         held = work.settle(run, ran.handled, failed=failed)
-        if work.discarded:
+        if work.is_discarded:
             self._readmit_lost(work)
             return
         self._count_done(work, before)

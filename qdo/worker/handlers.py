@@ -20,7 +20,7 @@ from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
 from queuey.client.calls.call import encode_value
-from queuey.client.claims.handlers import is_async, runs_nothing
+from queuey.client.claims.handlers import is_async, why_nothing_runs
 
 if TYPE_CHECKING:
     from qdo.worker.worker import Worker
@@ -109,17 +109,17 @@ def set_state(state: object) -> None:
 
 def load_handler(name: str) -> Handler:
     """Returns the handler named ``module:function`` or ``module:jobs``; raises HandlerError."""
-    handler: Handler = handler_of(find(name))
+    handler: Handler = handler_of(import_by_name(name))
     check_handler(handler, name)
     return handler
 
 
-def traced(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plain or async; what as_handler() returns
+def wrap_in_span(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plain or async; what as_handler() returns
     """Returns the handler, or if tracing is enabled, a wrapper that handles each message in a span of its trace.
 
     The span names the task that the message calls. ``tasks`` has the tasks if the handler is one of its methods.
     """
-    if not tracing.enabled():
+    if not tracing.is_enabled():
         return handler
     call_of: CallOf = getattr(tasks or handler, "call_of", calls_nothing)
     if is_async(handler):
@@ -144,7 +144,7 @@ def handler_of(handler: Any) -> Any:  # noqa: ANN401 - is judged later
 
 
 def load_context(name: str) -> Context:
-    factory: Context = find(name, "context")
+    factory: Context = import_by_name(name, "context")
     check_context(factory, name)
     return factory
 
@@ -152,7 +152,7 @@ def load_context(name: str) -> Context:
 def check_handler(handler: object, name: str = "") -> None:
     """Raises HandlerError unless ``handler(message, context)`` can be called and runs something."""
     text = name or repr(handler)
-    if (why := runs_nothing(handler)) is not None:
+    if (why := why_nothing_runs(handler)) is not None:
         raise HandlerError(f"{text} {why}")
     _check_call(handler, text, 2, "handler(message, context)")
 
@@ -161,13 +161,13 @@ def check_context(factory: object, name: str = "") -> None:
     _check_call(factory, name or repr(factory), 0, "factory()")
 
 
-def name_of(handler: object, what: str) -> str:
+def find_import_name(handler: object, what: str) -> str:
     """Returns the name, ``module:function``, by which another process can import the object; raises HandlerError."""
     name = f"{getattr(handler, '__module__', '')}:{getattr(handler, '__qualname__', '')}"
     if name.startswith("__main__:"):
         raise HandlerError(f"the {what} is defined in the main program: move it to a module that processes can import")
     try:
-        same = find(name, what) is handler
+        same = import_by_name(name, what) is handler
     except HandlerError:
         same = False
     if not same:
@@ -175,7 +175,7 @@ def name_of(handler: object, what: str) -> str:
     return name
 
 
-def find(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever has the name
+def import_by_name(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever has the name
     """Returns the object named ``module:name``; raises HandlerError."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:

@@ -91,7 +91,7 @@ class WorkerMetrics(Collector):
         if self._registry is not None:
             self._registry.unregister(self)
 
-    def ran(self, queue: str, ran: RunResult, task: str = "") -> None:
+    def record_run(self, queue: str, ran: RunResult, task: str = "") -> None:
         key = queue, self._limit_task_labels(task) if task else ""
         cells = self._cells[key]
         cells[0] += ran.seconds + sum(ran.slow)
@@ -113,7 +113,7 @@ class WorkerMetrics(Collector):
     def increment(self, name: str) -> None:
         self._plain[name] += 1
 
-    def moved(self, kind: str, partitions: int) -> None:
+    def record_move(self, kind: str, partitions: int) -> None:
         self._rebalances[kind] += partitions
         self.increment("rebalances")
 

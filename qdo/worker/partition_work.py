@@ -81,23 +81,23 @@ class OrderedQueue:
         return len(self._messages) - self._next_index
 
     @property
-    def waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether there are messages that are not done."""
         return self._next_index < len(self._messages)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether adding more messages now would only use memory."""
         return self._next_index < len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
-        self._messages = [*self._messages[self._next_index :], *messages] if self.full else messages
+        self._messages = [*self._messages[self._next_index :], *messages] if self.is_full else messages
         self._next_index = 0
 
     @property
     def first(self) -> Message | None:
         """The next message, or None if no message may be handled now."""
-        return None if self._running or self._held or not self.full else self._messages[self._next_index]
+        return None if self._running or self._held or not self.is_full else self._messages[self._next_index]
 
     def take(self, most: int) -> MessageRun | None:
         """Returns a run of up to ``most`` messages, or None if no message may be handled now.
@@ -191,12 +191,12 @@ class KeyedQueue:
         return len(self._prefix) > self._prefix.unfinished
 
     @property
-    def waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether there are messages that are neither done nor running nor held."""
         return self._waiting > 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the window is full, or half of it is waiting."""
         return len(self._prefix) >= self._window or self._waiting >= max(1, self._window // 2)
 
@@ -392,12 +392,12 @@ class PartitionWork:
         self._quiet.set()
 
     @property
-    def open(self) -> bool:
+    def may_start_runs(self) -> bool:
         """Whether runs may start, which includes those that fill gaps."""
         return self.state in {"open", "filling"}
 
     @property
-    def discarded(self) -> bool:
+    def is_discarded(self) -> bool:
         return self.state in {"lost", "handed over"}
 
     @property
@@ -405,19 +405,24 @@ class PartitionWork:
         return self.state == "open" and not self.partition_queue.full
 
     @property
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         return self._quiet.is_set()
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether messages in flight, or handled ones, will be handled again if the work ends now."""
-        return not self.quiet or self.partition_queue.done_behind
+        return not self.is_quiet or self.partition_queue.done_behind
 
     @property
     def must_run_alone(self) -> bool:
         """Whether the next message must run alone in this worker."""
         first = None if self.suspicion is None else self.partition_queue.first
-        return self.suspicion is not None and first is not None and self.open and self.suspicion.must_run_alone(first)
+        return (
+            self.suspicion is not None
+            and first is not None
+            and self.may_start_runs
+            and self.suspicion.must_run_alone(first)
+        )
 
     @property
     def note_without_own_attempt(self) -> HandlingNote | None:
@@ -427,8 +432,8 @@ class PartitionWork:
         """Returns the next run, or None if the work is closed or nothing may run. A suspected message runs alone."""
         suspicion = self.suspicion
         if suspicion is not None and (first := self.partition_queue.first) is not None:
-            most = 1 if suspicion.suspected(first) else most
-        run = self.partition_queue.take(most) if self.open else None
+            most = 1 if suspicion.is_suspected(first) else most
+        run = self.partition_queue.take(most) if self.may_start_runs else None
         if run is not None:
             if suspicion is not None:
                 run.attempt = max(run.attempt, suspicion.attempt_number(run.messages[0]))
@@ -439,7 +444,7 @@ class PartitionWork:
     def settle(self, run: MessageRun, handled: int, *, failed: bool) -> FailedMessage | None:
         """Records how a run ended. Call :meth:`update_quiet` after its failure has been dealt with."""
         self.runs.pop(run, None)
-        if self.discarded or run.settled:
+        if self.is_discarded or run.settled:
             return None
         return self.partition_queue.settle(run, handled, failed=failed)
 
@@ -464,7 +469,7 @@ class PartitionWork:
         if self.state == "filling":
             self._keep_gap_fillers()
 
-    def dead_letter(self, task: asyncio.Task[None]) -> None:
+    def add_dead_letter_task(self, task: asyncio.Task[None]) -> None:
         """Registers a task that publishes a dead letter. Its message counts as in flight."""
         self._dead_letters.add(task)
         self._quiet.clear()
@@ -511,7 +516,7 @@ class PartitionWork:
         Call it when the work is quiet; it is quiet again once the gaps are filled. Several tasks may call it. Messages
         whose retry is after the deadline, by the loop's clock, are left to the next owner.
         """
-        if self.quiet and not self.discarded:
+        if self.is_quiet and not self.is_discarded:
             self._deadline = deadline
             self.state = "filling" if self._keep_gap_fillers() else "closed"
             if self.state == "filling":
@@ -557,5 +562,5 @@ class PartitionWork:
             return
         if not self.runs and not self._dead_letters:
             self._quiet.set()
-            if self.discarded:
+            if self.is_discarded:
                 self._ended(self)

@@ -11,7 +11,7 @@ from qdo.errors import TimeLimit
 from qdo.partitions import Partition
 from qdo.worker.failure import CallOf, Failure, RunResult
 from queuey.client import InvalidArgument, Message
-from queuey.client.calls.job_calls import JobResult, encoded_result
+from queuey.client.calls.job_calls import JobResult, encode_result
 
 
 class _Place(NamedTuple):
@@ -125,7 +125,7 @@ class MessageRun:
         """Keeps the result of the present message. Only logs a result that is not JSON, because the work is done."""
         message = self.messages[self.handled]
         try:
-            encoded = encoded_result(result)
+            encoded = encode_result(result)
         except InvalidArgument as error:
             logger.warning("message %s has no result: %s", message.id, error, extra={"message_id": message.id})
         else:
@@ -217,7 +217,7 @@ class BatchSize:
             return self._most
         return max(1, int(self._seconds / self._mean))
 
-    def ran(self, messages: int, seconds: float) -> None:
+    def record_run(self, messages: int, seconds: float) -> None:
         """Records the duration of an ended run in the mean; the longer the run, the higher its weight."""
         if not messages:
             return
@@ -252,11 +252,11 @@ def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -
     return age
 
 
-def too_long(seconds: float) -> Failure:
+def make_time_limit_failure(seconds: float) -> Failure:
     return Failure.of(TimeLimit(f"the handler did not return within {seconds:g} s"))
 
 
-def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> bool:
+def stop_overdue(runner: Executor, run: MessageRun, age: float, limit: float) -> bool:
     """Stops a run whose handler exceeds the limit. Returns False if the run cannot be stopped or did not end in time.
 
     A run that was stopped before has ``_STOPPING_SECONDS`` to end.
@@ -268,7 +268,7 @@ def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> b
     return runner.abandon(run) and not again
 
 
-def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
+def find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
     """Returns the result of a run. After an internal error, which ends the worker, no message counts as handled.
 
     A run that was stopped at its limit has failed, unless its message was handled meanwhile.
@@ -286,5 +286,5 @@ def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) ->
 def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
     """Returns the result with a failure if the run ended without one at the message at which it was stopped."""
     if run.abandoned == ran.handled and ran.failure is None:
-        return ran._replace(failure=too_long(limit))
+        return ran._replace(failure=make_time_limit_failure(limit))
     return ran

@@ -70,7 +70,7 @@ class Handling(NamedTuple):
         """Returns what to do with a message after a failed attempt. Counts the failure and calls the hooks."""
         decision = decide(settings, place.partition.queue.name, failure, place.attempt, random())  # noqa: S311 - spreads load
         if not isinstance(decision, StopTheWorker) or decision.why == "message":
-            self.failed(place, message, failure)
+            self.record_failed_attempt(place, message, failure)
         if isinstance(decision, StopTheWorker) and decision.why != "asked":
             self.report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
         elif isinstance(decision, SkipMessage):
@@ -106,24 +106,26 @@ class Handling(NamedTuple):
             record.exc_text = failure.trace.rstrip() or None
         logger.handle(record)
 
-    def ran_tasks(self, queue: str, run: MessageRun, ran: RunResult) -> None:
+    def record_run_by_task(self, queue: str, run: MessageRun, ran: RunResult) -> None:
         names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
         for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.by_task(names)).items():
-            self.metrics.ran(queue, result, task)
+            self.metrics.record_run(queue, result, task)
 
     def count_message(self, name: str, queue: str, message: Message) -> None:
         task = self.task_of(message)
         self.metrics.count(name, queue, "" if task is None else task.name)
 
-    def failed(self, place: Delivery, message: Message, failure: Failure) -> None:
+    def record_failed_attempt(self, place: Delivery, message: Message, failure: Failure) -> None:
         self.count_message("failed", place.partition.queue.name, message)
         self.hooks.call("failed", message, place, failure)
 
-    def retrying(self, place: Delivery, message: Message, failure: Failure, seconds: float) -> None:
+    def record_retry(self, place: Delivery, message: Message, failure: Failure, seconds: float) -> None:
         self.count_message("retried", place.partition.queue.name, message)
         self.hooks.call("retrying", message, place, failure, seconds)
 
-    def given_up(self, place: Delivery, message: Message, failure: Failure, how: Literal["dead", "skipped"]) -> None:
+    def record_given_up(
+        self, place: Delivery, message: Message, failure: Failure, how: Literal["dead", "skipped"]
+    ) -> None:
         """Counts a message that is skipped or becomes a dead letter, and calls the hook ``dead`` in both cases."""
         self.count_message(how, place.partition.queue.name, message)
         self.hooks.call("dead", message, place, failure)

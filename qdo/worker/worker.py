@@ -116,7 +116,9 @@ class Worker:
         seconds = _max_run_seconds(self.settings, consumer)
         resolved = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
         task_of = getattr(resolved, "task_of", lambda _message: None)
-        self._runner = _runner(self.settings, seconds, handler, resolved, task_of, context, self._hooks, process_setup)
+        self._runner = _make_executor(
+            self.settings, seconds, handler, resolved, task_of, context, self._hooks, process_setup
+        )
         self._handling = handling = Handling(
             self._runner,
             self.settings,
@@ -373,7 +375,7 @@ def _max_run_seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims)
     return min(settings.slice, consumer.coordinator.session_timeout)
 
 
-def _runner(
+def _make_executor(
     settings: WorkerSettings,
     seconds: float,
     handler: Handler | HasHandler | str,
@@ -386,12 +388,12 @@ def _runner(
     """Checks the handler and returns its executor; raises InvalidArgument if threads would need a time limit."""
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(resolved)
-    limited, tasks, resolved = getattr(resolved, "needs_processes", ""), resolved, handlers.traced(resolved)
+    limited, tasks, resolved = getattr(resolved, "needs_processes", ""), resolved, handlers.wrap_in_span(resolved)
     if factory is not None:
         handlers.check_context(factory)
     if settings.processes:
-        name = handler if isinstance(handler, str) else handlers.name_of(handler, "handler")
-        made = factory and (context if isinstance(context, str) else handlers.name_of(factory, "context"))
+        name = handler if isinstance(handler, str) else handlers.find_import_name(handler, "handler")
+        made = factory and (context if isinstance(context, str) else handlers.find_import_name(factory, "context"))
         setup = ChildSetup(list(sys.path), process_setup, name, made, seconds)
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
         return ProcessExecutor(setup, settings.processes, limit, hooks, task_of)
@@ -399,7 +401,7 @@ def _runner(
         text = "a thread cannot be stopped, so use processes, or make it async"
         raise InvalidArgument(f"plain functions with a timeout: {limited}: {text}")
     if getattr(tasks, "is_mixed", False):
-        threads = ThreadExecutor(handlers.traced(tasks.call_plain, tasks), None, settings.threads, seconds, hooks)
+        threads = ThreadExecutor(handlers.wrap_in_span(tasks.call_plain, tasks), None, settings.threads, seconds, hooks)
         shared = resolved, factory, settings.tasks, seconds, hooks
         return MixedExecutor(*shared, limit=settings.time_limit, threads=threads, task_of=task_of)
     if is_async(resolved):

@@ -11,7 +11,7 @@ from queuey.api.messages import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
 from queuey.deadletters import Attempt
 from queuey.terminal.texts import plural
-from queuey.time_parsing import iso, length
+from queuey.time_parsing import format_duration, format_instant
 from queuey.titles import age, instant, titled
 
 MAX_CLAIMS = 1000
@@ -305,9 +305,13 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
 
 def backlog_text(backlog: Backlog, now: float) -> str:
     """Returns a backlog as one line of text; ``now`` is in seconds since 1970."""
-    age = "" if backlog.oldest is None else f"; the oldest is {length(round(max(0.0, now - backlog.oldest)))} old"
+    age = (
+        ""
+        if backlog.oldest is None
+        else f"; the oldest is {format_duration(round(max(0.0, now - backlog.oldest)))} old"
+    )
     about = "" if backlog.exact else "about "
-    due = "" if backlog.due is None else f" (the next is due at {iso(backlog.due)})"
+    due = "" if backlog.due is None else f" (the next is due at {format_instant(backlog.due)})"
     return (
         f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed{due}, "
         f"{backlog.claimed} claimed, {backlog.retrying} retrying, {plural(backlog.dead, 'dead letter')}{age}"

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.api.values import Count, Id, Seconds, words
-from queuey.titles import age_of_lag, estimated, instant, titled
+from queuey.titles import age_of_lag, format_estimate, instant, titled
 
 
 class NewOffset(Struct, frozen=True):
@@ -59,7 +59,7 @@ class GroupOffset(Struct, frozen=True, kw_only=True):
 
     offset: Id | None
     updated: Annotated[float | None, titled("recorded", instant)]
-    lag: Annotated[Count, titled("behind", estimated("lag_exact"))]
+    lag: Annotated[Count, titled("behind", format_estimate("lag_exact"))]
     lag_exact: bool
     lag_seconds: Annotated[float, titled("oldest of them", age_of_lag)]
 

@@ -11,7 +11,7 @@ from queuey.api.claims import Backlog, ClaimCounts
 from queuey.api.progress import Offsets
 from queuey.api.values import Count, Id, bounded
 from queuey.messages import Acknowledgement, ChosenOptions, QueueOptions
-from queuey.titles import duration, estimated, id_time, instant, titled
+from queuey.titles import duration, format_estimate, id_time, instant, titled
 
 Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 """A right that a grant may allow:
@@ -164,7 +164,7 @@ class PartitionInfo(Struct, frozen=True):
         (2, True)
     """
 
-    count: Annotated[Count, titled("messages", estimated())]
+    count: Annotated[Count, titled("messages", format_estimate())]
     exact: bool
     oldest: Annotated[Id | None, titled(unit=id_time)]
     newest: Annotated[Id | None, titled(unit=id_time)]
@@ -203,7 +203,7 @@ class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", ta
     guarantee: str
     acknowledgement: Annotated[Acknowledgement, titled("acknowledged means", lambda a, _: f"{a.level}: {a.text}")]
     horizon: Annotated[Id, titled("readable until", id_time)]
-    count: Annotated[Count, titled("messages", estimated())]
+    count: Annotated[Count, titled("messages", format_estimate())]
     exact: bool
     partition_info: dict[int, PartitionInfo]
 

@@ -52,6 +52,6 @@ def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     if draft.was_delivered(position):
         draft.release([message])
         return "done" if draft.is_ended_here(position) else "waiting"  # Done if it was cancelled.
-    if position > draft.latest() and not draft.begin_ended(position, MAX_KNOWN_WITH_EARLY):
+    if position > draft.latest() and not draft.add_as_ended(position, MAX_KNOWN_WITH_EARLY):
         return "refused"
     return "waiting"

@@ -156,14 +156,14 @@ class Covers:
         return cover
 
     def _move_to_store(self, number: int, made_by: int, confirmed: Position) -> None:
-        """Removes the covers that the store has now; see :meth:`storable`."""
-        for digest in [digest for digest, _ in self.storable(confirmed, made_by)]:
+        """Removes the covers that the store has now; see :meth:`find_storable`."""
+        for digest in [digest for digest, _ in self.find_storable(confirmed, made_by)]:
             cover = self._remove(digest)
             if cover is not None:
                 self.stored_until = max(self.stored_until, cover.until)
         self.version = number
 
-    def storable(self, confirmed: Position, made_by: int) -> list[StoredCover]:
+    def find_storable(self, confirmed: Position, made_by: int) -> list[StoredCover]:
         """Returns the covers that may be written to the store.
 
         Args:
@@ -176,7 +176,7 @@ class Covers:
             if cover.representative <= confirmed and cover.number <= made_by and not cover.held
         ]
 
-    def move(self, cursor: Position) -> None:
+    def advance_cursor(self, cursor: Position) -> None:
         """Moves the cursor and removes the covers below it."""
         while self._representatives and self._representatives[0] <= cursor:
             self.unconfirmed.pop(heappop(self._representatives), None)
@@ -254,12 +254,12 @@ class CoverDraft:
         """Returns whether a cover of the state, of this draft or of the store hides the message."""
         return self._find_representative(message.position, self._find_digest(message)) is not None
 
-    def deliver(self, message: Message) -> None:
+    def make_representative(self, message: Message) -> None:
         """Makes a message the representative of its body: undelivered copies below ``until`` become duplicates."""
         digest = self._find_digest(message)
         self._made[digest] = Cover(message.position, self.until, (), 0)
 
-    def hold(self, limit: int) -> int:
+    def hold_copies(self, limit: int) -> int:
         """Adds to the new covers at most ``limit`` copies that the scan has read above ``until``. Returns how many."""
         copies: dict[bytes, list[Position]] = {}
         count = 0
@@ -278,7 +278,7 @@ class CoverDraft:
         if digest is not None:
             self.withdrawn[digest] = None
 
-    def confirm(
+    def withdraw_missing(
         self, bound: Position, seen: Sequence[Position], is_unfinished: Callable[[Position], bool]
     ) -> Collection[Position]:
         """Withdraws the covers of unfinished representatives below ``bound`` that are missing from ``seen``.
@@ -297,7 +297,7 @@ class CoverDraft:
                 self.withdraw(representative)
         return present
 
-    def hider(self, position: Position) -> Position | None:
+    def find_hider(self, position: Position) -> Position | None:
         """Returns the representative of a duplicate, or None if the message is not known to be one."""
         digest = self._copies.hidden.get(position)
         return None if digest is None else self._find_representative(position, digest)
@@ -316,19 +316,19 @@ class CoverDraft:
         digest = self._copies.digests.get(message.position)
         return digest_of(message.body, message.meta) if digest is None else digest
 
-    def changes(self, cursor: Position, stored: tuple[int, Position] | None) -> CoverChanges | None:
+    def make_changes(self, cursor: Position, stored: tuple[int, Position] | None) -> CoverChanges | None:
         """Returns the cover changes of the entry, or None without any.
 
         Args:
             cursor: The entry's cursor.
             stored: See ``CoverChanges.stored``.
         """
-        made = self.made(cursor)
+        made = self.find_needed(cursor)
         if not (made or self.withdrawn or stored):
             return None
         return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
 
-    def made(self, cursor: Position) -> list[CoverMade]:
+    def find_needed(self, cursor: Position) -> list[CoverMade]:
         """Returns the new covers that are still needed after the cursor has moved to ``cursor``."""
         above = ids.following(cursor)
         return [

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, KEEPING, CancellingEntry, Entry, Group, MoveStep, grouped
-from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, may_expire
-from queuey.claims.order import OrderCheck, Waiting, has_another, key_of
+from queuey.claims.entries import FORMAT, KEEPING, CancellingEntry, Entry, Group, MoveStep, group_by_expiry
+from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, find_expirable
+from queuey.claims.order import OrderCheck, Waiting, has_other_claim, key_of
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -90,7 +90,7 @@ class EntryDraft:
         self.records_ends = False
         """True if the queue keeps results, so the ends of unacknowledged messages are recorded too."""
 
-    def latest(self) -> Position:
+    def latest_position(self) -> Position:
         """Returns the highest position that the clock of any process may have reached."""
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
@@ -126,9 +126,11 @@ class EntryDraft:
             status = self._status(receipt, position)
             until = 0
             if status is ReceiptStatus.DONE:
-                if position not in self._state.outstanding and (position > self.latest() or self._key_of is not None):
+                if position not in self._state.outstanding and (
+                    position > self.latest_position() or self._key_of is not None
+                ):
                     status = ReceiptStatus.FINAL
-                elif self._has_another(position) or not (self._places is None or self._places.has_one_for(position)):
+                elif self._has_another(position) or not (self._places is None or self._places.has_place_for(position)):
                     status = ReceiptStatus.SUPERSEDED
                 elif self._try_add_outstanding(position):
                     until = self._renew(position, expires)
@@ -148,7 +150,9 @@ class EntryDraft:
         return True
 
     def _has_another(self, position: Position) -> bool:
-        return self._waiting is not None and has_another(self._state, position, self.is_ended_here, self._may_redeliver)
+        return self._waiting is not None and has_other_claim(
+            self._state, position, self.is_ended_here, self._may_redeliver
+        )
 
     def is_live(self, position: Position) -> bool:
         """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
@@ -228,7 +232,7 @@ class EntryDraft:
         self._cancels[position] = None
         self.size += 1
 
-    def begin_ended(self, position: Position, limit: int) -> bool:
+    def add_as_ended(self, position: Position, limit: int) -> bool:
         """Records a message that is not due as delivered with an expired claim, so that the next poll delivers it.
 
         Returns False if the partition remembers ``limit`` messages, or the queue keeps keys or is a dedup queue.
@@ -274,7 +278,7 @@ class EntryDraft:
                 self._changed.add(position)
                 self.size += 1
 
-    def drop(self, positions: Iterable[Position]) -> None:
+    def end_gone(self, positions: Iterable[Position]) -> None:
         """Ends gone or cancelled messages whose claims have ended; withdraws the covers of gone messages."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
@@ -310,7 +314,7 @@ class EntryDraft:
     def expire(self, ended: EndedMessages, target: str) -> None:
         """Makes expired messages dead letters in the queue ``target``, up to the limits of the entry and the outbox."""
         room = min(MAX_ENTRY_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
-        for position in may_expire(self._state, ended, self._is_touched, self.expired, room):
+        for position in find_expirable(self._state, ended, self._is_touched, self.expired, room):
             if not self._end_cancelled(position):
                 self._make_dead_letter(position, target)
                 if self._covers is not None:
@@ -424,7 +428,7 @@ class EntryDraft:
 
         Clocks differ: another process may have skipped an expired message already and delivered its key's next one.
         """
-        latest = self.latest()[0]
+        latest = self.latest_position()[0]
         late = [message for message in fresh if message.expires <= latest and self._is_undelivered(message.position)]
         for message in late[: max(0, MAX_ENTRY_IDS - self.size)] if done and not self._keeps else ():
             self._finals[message.position] = None
@@ -541,19 +545,19 @@ class EntryDraft:
 
     def _is_done_copy(self, position: Position, present: Collection[Position]) -> bool:
         """Returns whether a message is a copy of a delivered one that certainly exists or is done."""
-        first = None if self._covers is None else self._covers.hider(position)
+        first = None if self._covers is None else self._covers.find_hider(position)
         return first is not None and (first in present or first in self._finals or self._state.is_known_for_good(first))
 
     @property
-    def changes(self) -> bool:
+    def has_changes(self) -> bool:
         """True if the entry changes more than the cursor."""
-        return bool(self.size) or self._releases_all or self.withdraws
+        return bool(self.size) or self._releases_all or self.withdraws_covers
 
     @property
-    def withdraws(self) -> bool:
+    def withdraws_covers(self) -> bool:
         return self._covers is not None and bool(self._covers.withdrawn)
 
-    def entry(
+    def make_entry(
         self,
         token: int,
         *,
@@ -583,7 +587,7 @@ class EntryDraft:
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
             claims=self.groups,
             finals=list(self._finals),
-            renewals=grouped(self._renewals) if self._renewals else [],
+            renewals=group_by_expiry(self._renewals) if self._renewals else [],
             releases=list(self._releases),
             delete=delete and bool(self._finals),
             deleted=deleted,

@@ -132,7 +132,7 @@ class CancellingEntry(Entry, frozen=True, array_like=True):
     cancels: list[Position] = []  # type: ignore[misc] # a field here, a class variable in Entry
 
 
-def grouped(expiries: dict[Position, int]) -> list[Group]:
+def group_by_expiry(expiries: dict[Position, int]) -> list[Group]:
     groups: defaultdict[int, list[Position]] = defaultdict(list)
     for position, expires in expiries.items():
         groups[expires].append(position)
@@ -154,11 +154,11 @@ def decode_entry(body: bytes) -> Entry:
         entry = _entries.decode(body)
     except msgspec.MsgspecError as error:
         raise UnknownFormat(f"an entry of format {format_of(body)} cannot be read: {error}") from error
-    require_known(entry.format, "an entry")
+    require_known_format(entry.format, "an entry")
     return entry
 
 
-def require_known(form: int, what: str) -> None:
+def require_known_format(form: int, what: str) -> None:
     if form not in {FORMAT, KEEPING}:
         raise UnknownFormat(f"{what} has format {form}; this program knows {FORMAT} and {KEEPING}")
 

@@ -39,7 +39,7 @@ class EndedMessages(msgspec.Struct):
     overdue: set[Position] = set()
     first_live: Position = LAST
 
-    def saw_live(self, messages: Sequence[Message]) -> None:
+    def note_live(self, messages: Sequence[Message]) -> None:
         """Lowers ``first_live`` to the first of some undelivered messages, which are in order."""
         if messages:
             self.first_live = min(self.first_live, messages[0].position)
@@ -61,7 +61,7 @@ def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, mar
     live = [message for message in messages if message.expires > now]
     if len(live) == len(messages):
         return live
-    due = now - due_after(margin)
+    due = now - ticks_until_due(margin)
     overdue = now - LIVE_SECONDS * TICKS_PER_SECOND
     for message in messages:
         position = message.position
@@ -75,7 +75,7 @@ def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, mar
     return live
 
 
-def due_after(margin: float) -> int:
+def ticks_until_due(margin: float) -> int:
     """Returns the ticks from the expiry of a message until it may become a dead letter.
 
     By then it has expired for every process, and its row would be gone if the queue did not keep expired rows.
@@ -83,7 +83,7 @@ def due_after(margin: float) -> int:
     return round((ROW_SECONDS + margin) * TICKS_PER_SECOND)
 
 
-def may_expire(
+def find_expirable(
     state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
 ) -> Iterator[Position]:
     """Yields the expired messages that the next entry makes dead letters.

@@ -74,7 +74,7 @@ class Waiting:
         for key in list(self._by_key):
             self._trim_to_first(key, state)
 
-    def of(self, key: int, state: State) -> Iterator[Position]:
+    def iterate_key(self, key: int, state: State) -> Iterator[Position]:
         """Returns an iterator of the waiting messages of a key, ascending."""
         keys = self._keys
         return (position for position in self._by_key.get(key, ()) if position in keys and not state.is_known(position))
@@ -83,7 +83,7 @@ class Waiting:
         """Returns the number of waiting messages of a key, perhaps including some that were delivered since."""
         return len(self._by_key.get(key, ()))
 
-    def ascending(self, state: State) -> Iterator[Position]:
+    def iterate(self, state: State) -> Iterator[Position]:
         """Yields all waiting messages, ascending. Removes the leading ones that were delivered or are done."""
         while self._keys and state.is_known(next(iter(self._keys))):
             position, key = self._keys.popitem(last=False)
@@ -105,7 +105,7 @@ class Waiting:
         """
         free_keys = {key: count for key in self._by_key if (count := free(key)) > 0}
         firsts = ((first, key) for key in free_keys if (first := self._trim_to_first(key, state)) is not None)
-        runs = (islice(self.of(key, state), min(limit, free_keys[key])) for _, key in nsmallest(limit, firsts))
+        runs = (islice(self.iterate_key(key, state), min(limit, free_keys[key])) for _, key in nsmallest(limit, firsts))
         return list(islice(merge(*runs), limit))
 
     def _trim_to_first(self, key: int, state: State) -> Position | None:
@@ -119,7 +119,7 @@ class Waiting:
         return None
 
 
-def freed_by(state: State, done: Collection[Position]) -> set[int]:
+def find_freed_keys(state: State, done: Collection[Position]) -> set[int]:
     """Returns the busy keys that would have no outstanding message any more if these messages were done."""
     done_by_key: defaultdict[int, set[Position]] = defaultdict(set)
     for position in done:
@@ -129,7 +129,7 @@ def freed_by(state: State, done: Collection[Position]) -> set[int]:
     return {key for key, positions in done_by_key.items() if len(positions) == len(state.busy[key])}
 
 
-def free_in_order(state: State, freed: Collection[int], max_per_key: int, key: int) -> int:
+def count_deliverable_in_order(state: State, freed: Collection[int], max_per_key: int, key: int) -> int:
     """Returns how many messages of a key the next entry can deliver to one caller.
 
     Args:
@@ -141,7 +141,7 @@ def free_in_order(state: State, freed: Collection[int], max_per_key: int, key: i
     return max_per_key if key not in state.busy or key in freed else 0
 
 
-def ended_in_order(state: State, expired: int, max_per_key: int, limit: int) -> list[Position]:
+def find_ended_in_order(state: State, expired: int, max_per_key: int, limit: int) -> list[Position]:
     """Returns messages that may be delivered again, ascending: no message of their key is claimed.
 
     Args:
@@ -164,7 +164,7 @@ def ended_in_order(state: State, expired: int, max_per_key: int, limit: int) -> 
     return ended
 
 
-def has_another(
+def has_other_claim(
     state: State, position: Position, is_done: Callable[[Position], bool], is_free: Callable[[Position], bool]
 ) -> bool:
     """Returns whether another caller has a message of the same key, as may happen once the message's claim has expired.

@@ -69,14 +69,14 @@ class Places:
         self._expired = expired
         self._is_live = is_live
         self._live = cache(partial(state.live, expired))
-        self._live_of = cache(partial(state.live_of, expired))
+        self._live_of = cache(partial(state.count_live_with_key, expired))
         self._changed = changed
         self._counted: dict[Position, bool] = {}
         """Whether a changed message counts as live."""
         self._added: Counter[int | None] = Counter()
         """Live claims that the entry adds, by key; with the key None, of the whole partition."""
 
-    def has_one_for(self, position: Position) -> bool:
+    def has_place_for(self, position: Position) -> bool:
         """Returns whether a claim may be renewed: it is live for every process, or there is a free place for it.
 
         A claim that has expired by this clock may be over for another process, which has given its place away.
@@ -86,7 +86,7 @@ class Places:
             return True
         return self._of_all() + live > 0 and (claim is None or self._of_key(claim.key) + live > 0)
 
-    def free(self) -> FreePlaces:
+    def count_free(self) -> FreePlaces:
         """Returns the present free places. Deliveries take them from the result, not from this object."""
         return FreePlaces(self._of_all(), self._of_key if self._limits.per_key else None)
 
@@ -177,17 +177,17 @@ class LikelyPlaces:
     def of_key(self, key: int) -> int:
         """Returns how many messages of a key the next entry can probably deliver, after those already given."""
         if key not in self._free:
-            live = self._state.live_of(self._expired, key)
+            live = self._state.count_live_with_key(self._expired, key)
             self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
         return self._free[key]
 
-    def give(self, messages: Iterable[Message]) -> None:
+    def take_places(self, messages: Iterable[Message]) -> None:
         """Takes a place of its key for each message."""
         for message in messages:
             key = limited_key_of(message)
             self._free[key] = self.of_key(key) - 1
 
-    def ended(self, limit: int) -> list[Position]:
+    def find_ended(self, limit: int) -> list[Position]:
         """Returns messages whose claims have ended and for which there are places, the longest waiting first."""
         free: dict[int, int] = {}
         positions: list[Position] = []

@@ -27,7 +27,7 @@ from typing import Literal
 import msgspec
 
 from queuey.claims.covers import Covers, Encoded
-from queuey.claims.entries import FORMAT, KEEPING, Entry, MoveStep, UnknownFormat, format_of, require_known
+from queuey.claims.entries import FORMAT, KEEPING, Entry, MoveStep, UnknownFormat, format_of, require_known_format
 from queuey.ids import FIRST, Position
 
 MAX_CLAIM_MILLISECONDS = 46_800_000
@@ -74,11 +74,11 @@ class ClaimTiming:
         """Returns the expiry (milliseconds since 1970) below which claims are over for other processes at ``now``."""
         return now - round(self.margin * 1000)
 
-    def left(self, expires: float, now: int) -> float:
+    def seconds_left(self, expires: float, now: int) -> float:
         """Returns the seconds until a claim with this expiry is over for all processes, at least 0."""
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
-    def answer_within(self, ttl: float) -> float:
+    def seconds_to_answer(self, ttl: float) -> float:
         """Returns for how many seconds after its decision a claim may be sent: ``ttl`` less S, at least ``ttl / 2``."""
         return ttl - min(self.margin, ttl / 2)
 
@@ -216,7 +216,7 @@ class State:
         """Returns whether a message was delivered or is done, so that scans skip it."""
         return position <= self.cursor or position in self.outstanding or position in self.above
 
-    def unknown(self, positions: Collection[Position]) -> set[Position]:
+    def find_unknown(self, positions: Collection[Position]) -> set[Position]:
         """Returns the positions for which :meth:`is_known` is false."""
         unknown = set(positions).difference(self.above).difference(self.outstanding)
         if unknown and min(unknown) <= self.cursor:
@@ -450,7 +450,7 @@ class State:
 
     # Ended claims
 
-    def ended(self, expired: int, limit: int) -> list[Position]:
+    def find_ended(self, expired: int, limit: int) -> list[Position]:
         """Returns messages whose claims have ended, the longest waiting first.
 
         Args:
@@ -511,19 +511,21 @@ class State:
             and position not in self.resting
         )
 
-    def standing(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
+    def status_of(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
         """Returns the status of an outstanding message: live, released with a delay, or free as its claim has ended."""
         if self.has_ended(position, expired):
             return "waiting"
         return "retrying" if position in self.resting else "claimed"
 
-    def live(self, expired: int) -> int:
-        return len(self.outstanding) - len(self.ended(expired, len(self.outstanding))) - self.count_retrying(expired)
+    def count_live(self, expired: int) -> int:
+        return (
+            len(self.outstanding) - len(self.find_ended(expired, len(self.outstanding))) - self.count_retrying(expired)
+        )
 
     def count_retrying(self, expired: int) -> int:
         return sum(not self.has_ended(position, expired) for position in self.resting)
 
-    def live_of(self, expired: int, key: int) -> int:
+    def count_live_with_key(self, expired: int, key: int) -> int:
         return sum(self.is_live(position, expired) for position in self.busy.get(key, ()))
 
     # Snapshots
@@ -566,7 +568,7 @@ class State:
             snapshot = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
-        require_known(snapshot.format, "a snapshot")
+        require_known_format(snapshot.format, "a snapshot")
         state = cls()
         state.keeps = snapshot.format == KEEPING
         state.number = state.snapshot = snapshot.number

@@ -21,10 +21,10 @@ from queuey.api.claims import backlog_text
 from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, report_outage
 from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
 from queuey.terminal import output, times
-from queuey.terminal.signals import handled
+from queuey.terminal.signals import handle_signals
 from queuey.terminal.task_calls import ShownCall
-from queuey.terminal.texts import plural, printable, shortened
-from queuey.time_parsing import length
+from queuey.terminal.texts import plural, printable, shorten
+from queuey.time_parsing import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -182,7 +182,7 @@ _ACT_RESULTS = {
 
 
 def _state_text(job: OutstandingJob) -> str:
-    return shortened("" if job.state is None else msgspec.json.encode(job.state).decode(), MAX_SHOWN)
+    return shorten("" if job.state is None else msgspec.json.encode(job.state).decode(), MAX_SHOWN)
 
 
 def _task_text(job: OutstandingJob) -> str:
@@ -193,13 +193,13 @@ def _error_text(job: OutstandingJob) -> str:
     failure = job.failure
     if failure is None:
         return "-"
-    return shortened(f"{failure.error}: {failure.text}" if failure.text else failure.error, MAX_SHOWN)
+    return shorten(f"{failure.error}: {failure.text}" if failure.text else failure.error, MAX_SHOWN)
 
 
 def _remaining_time(job: OutstandingJob, now: float) -> str:
     if job.expires is None or job.expires <= now:
         return "-"
-    return length(math.ceil(job.expires - now))
+    return format_duration(math.ceil(job.expires - now))
 
 
 def _run_program(
@@ -224,8 +224,8 @@ def _run_program(
     program = JobProgram(command)
     remaining, failed = sys.maxsize if limit is None else limit, 0
     claimed = jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=report_outage)
-    with handled(program.signalled, STOP_SIGNALS), closing(claimed):
-        for job in program.until_stopped(claimed):
+    with handle_signals(program.handle_signal, STOP_SIGNALS), closing(claimed):
+        for job in program.yield_until_stopped(claimed):
             failure, error_output = program.run(job)
             if not failure:
                 _acknowledge(job)
@@ -263,7 +263,7 @@ def _acknowledge(job: Job) -> None:
                 return
             time.sleep(patience.pause_after(error))
         else:
-            patience.restored()
+            patience.record_success()
             return
 
 
@@ -302,7 +302,7 @@ class JobProgram:
         self.stopped_by = 0
         self._stopped_at = 0.0
 
-    def signalled(self, number: int, _frame: object) -> None:
+    def handle_signal(self, number: int, _frame: object) -> None:
         """Passes the first stop signal on to the program; kills the program at a later second one."""
         now, again = time.monotonic(), bool(self.stopped_by)
         if again and now - self._stopped_at < SAME_SIGNAL_SECONDS:
@@ -319,7 +319,7 @@ class JobProgram:
         if self.stopped_by:
             raise SystemExit(128 + self.stopped_by)
 
-    def until_stopped(self, jobs: Iterable[Job]) -> Iterator[Job]:
+    def yield_until_stopped(self, jobs: Iterable[Job]) -> Iterator[Job]:
         """Yields jobs. Ends the process with the signal's code before a further job if a signal has come."""
         for job in jobs:
             self._waits = False

@@ -53,13 +53,13 @@ def token(
     """Print a token of a user. With --json, also print its expiry, and the names of the user and the inbox."""
     from queuey.user_queues import queue_name, user_name
 
-    signed, expires = sign(directory, user, seconds)
+    signed, expires = sign_token(directory, user, seconds)
     name = user_name(DEV_ISSUER, user)
     document = {"token": signed, "expires": expires, "user": name, "inbox": queue_name("inbox-{user}", name)}
     output.show(document, signed)
 
 
-def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:
+def sign_token(directory: Path, user: str, seconds: int) -> tuple[str, int]:
     """Returns a token and its expiry, in seconds since 1970.
 
     Raises:

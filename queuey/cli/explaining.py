@@ -52,7 +52,7 @@ def _describe_message(explanation: Explanation, letter: DeadLetter | None, progr
         if explanation.stored
         else "not stored"
     )
-    yield (f"Message {explanation.id} of {time_parsing.iso(float(explanation.timestamp))}: {state}.")
+    yield (f"Message {explanation.id} of {time_parsing.format_instant(float(explanation.timestamp))}: {state}.")
     several = len({reason.partition for reason in explanation.reasons if reason.partition is not None}) > 1
     for reason in explanation.reasons:
         where = f"Partition {reason.partition}: " if several and reason.partition is not None else ""

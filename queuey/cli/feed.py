@@ -39,7 +39,7 @@ class Route(NamedTuple):
         """Returns whether a line without its line end is white space, or with ``raw`` empty."""
         return not (line if self.raw else line.strip())
 
-    def message(self, line: bytes) -> tuple[str, Outgoing]:
+    def make_message(self, line: bytes) -> tuple[str, Outgoing]:
         """Returns the queue and the message of a line without its line end.
 
         Raises:
@@ -69,7 +69,7 @@ class Buffered(NamedTuple):
     last_line: int
 
 
-def batches(
+def sort_into_batches(
     lines: Iterable[tuple[int, bytes]], route: Route, *, max_messages: int = 1000, max_bytes: int = 4 << 20
 ) -> Iterator[Buffered]:
     """Sorts lines into batches by queue. Each queue's messages keep their order.
@@ -103,7 +103,7 @@ def batches(
     yield from _flush_all(held, number)
 
 
-def numbered(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
+def number_lines(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
     """Numbers lines from 1, strips their line ends, and skips the first ``skip``."""
     for number, line in enumerate(stream, 1):
         if number > skip:

@@ -45,7 +45,7 @@ def show(
 
 
 def _describe(group: GroupInfo) -> Iterator[output.Block]:
-    members = [(m.number, m.instance, m.state, time_parsing.iso(m.since), m.session) for m in group.members]
+    members = [(m.number, m.instance, m.state, time_parsing.format_instant(m.since), m.session) for m in group.members]
     where = f" in data centre {group.centre}" if group.centre else ""
     yield f"{group.group}: {plural(len(members), 'member', 'members')}{where}"
     yield output.Table(["member", "instance", "state", "since", "session"], members)
@@ -58,7 +58,7 @@ def _describe(group: GroupInfo) -> Iterator[output.Block]:
             name,
             number,
             p.owner,
-            p.since and time_parsing.iso(p.since),
+            p.since and time_parsing.format_instant(p.since),
             p.came,
             p.target,
             p.offset,

@@ -140,16 +140,16 @@ def report_outage(error: ClientError | None) -> None:
 def show(messages: Iterable[Message], *, raw: bool) -> None:
     if raw:
         data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
-    elif output.as_json():
+    elif output.is_json_chosen():
         data = b"".join(msgspec.json.encode(json_fields(message)) + b"\n" for message in messages)
     else:
         data = "".join(f"{_message_line(message)}\n" for message in messages).encode("utf-8", "replace")
     if data:
-        output.write(data, json=output.as_json() and not raw)
+        output.write(data, json=output.is_json_chosen() and not raw)
 
 
 def _message_line(message: Message) -> str:
-    moment = time_parsing.iso(message.time.timestamp())
+    moment = time_parsing.format_instant(message.time.timestamp())
     return f"{moment}  {message.partition:>3}  {message.id}  {printable(body_text(message.body))}"
 
 
@@ -182,8 +182,10 @@ def _report_unreadable(client: Client, queue: str, page: Page) -> None:
         return
     readable = ids.ticks_to_seconds(max(newest)[0]) + info.read_delay
     wait = max(0.0, readable - time.time())
-    why = f"read delay {time_parsing.length(info.read_delay)}" if info.read_delay else "delayed messages"
-    output.print_note(f"Newer messages are stored; the last becomes readable in {time_parsing.length(wait)} ({why}).")
+    why = f"read delay {time_parsing.format_duration(info.read_delay)}" if info.read_delay else "delayed messages"
+    output.print_note(
+        f"Newer messages are stored; the last becomes readable in {time_parsing.format_duration(wait)} ({why})."
+    )
 
 
 @on_existing

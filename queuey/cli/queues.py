@@ -23,7 +23,7 @@ from queuey.terminal import output, times
 from queuey.terminal.commands import group, optional, with_parameters
 from queuey.terminal.output import Block, ToStderr, Yes, bar
 from queuey.terminal.texts import plural
-from queuey.titles import Column, within
+from queuey.titles import Column, make_inner_columns
 
 if TYPE_CHECKING:
     from queuey.client import Client, Moving
@@ -37,7 +37,9 @@ Principals = Annotated[
     typer.Option("--principal", help="Caller that may read and delete: app:<name>, bid:<mail>, =read, =delete."),
 ]
 _DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay", "principals", "created")
-_BACKLOG = within("backlog", Backlog, "waiting", "delayed", "claimed", "retrying", "failed", "dead", "oldest")
+_BACKLOG = make_inner_columns(
+    "backlog", Backlog, "waiting", "delayed", "claimed", "retrying", "failed", "dead", "oldest"
+)
 
 Identifier = Annotated[str, typer.Argument(help="Id of the move.", show_default=False)]
 
@@ -215,7 +217,7 @@ def _delays_text(queue: Queue | QueueInfo) -> str:
     from queuey.messages import Backoff
 
     delays = queue.backoff or Backoff()
-    first, longest = time_parsing.length(delays.first), time_parsing.length(delays.most)
+    first, longest = time_parsing.format_duration(delays.first), time_parsing.format_duration(delays.most)
     return f"{first} to {longest}, {delays.factor:g} times as long each time, up to {delays.jitter:.0%} less"
 
 

@@ -91,7 +91,7 @@ def list_schedules(client: Client) -> None:
     """List schedules by name; with --json one per line."""
     last: tuple[Column, ...] = (
         ("last", lambda schedule: "-" if schedule.last is None else schedule.last.state),
-        ("of", lambda schedule: "-" if schedule.last is None else time_parsing.iso(schedule.last.instant)),
+        ("of", lambda schedule: "-" if schedule.last is None else time_parsing.format_instant(schedule.last.instant)),
     )
     following = ("next", lambda schedule: _next_text(schedule, 1))
     output.show_each(ListedSchedule, client.schedules.list(), "name", "queue", ("when", _when_text), following, *last)
@@ -137,17 +137,19 @@ def _show_schedule(schedule: Schedule) -> None:
 
 
 def _next_text(schedule: Schedule, max_times: int | None = None) -> str:
-    return ", ".join(map(time_parsing.iso, schedule.next[:max_times])) or ("paused" if schedule.paused else "never")
+    return ", ".join(map(time_parsing.format_instant, schedule.next[:max_times])) or (
+        "paused" if schedule.paused else "never"
+    )
 
 
 def _when_text(schedule: Schedule) -> str:
     if schedule.every is not None:
-        return f"every {time_parsing.length(schedule.every)}"
+        return f"every {time_parsing.format_duration(schedule.every)}"
     return f"{schedule.cron} {schedule.timezone}"
 
 
 def _tick_text(last: Tick) -> str:
-    tick = f"the tick of {time_parsing.iso(last.instant)}"
+    tick = f"the tick of {time_parsing.format_instant(last.instant)}"
     if last.state == "published":
         return f"{tick} is message {last.message_id} in partition {last.partition}"
     return f"{tick} is {last.state}: {last.error}"

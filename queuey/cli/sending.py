@@ -133,13 +133,13 @@ class _Feeding:
         Raises:
             typer.Exit: A line or request failed; how to continue has been printed.
         """
-        from queuey.cli.feed import BadLine, batches
+        from queuey.cli.feed import BadLine, sort_into_batches
         from queuey.client.errors import ClientError
 
         began = time.monotonic()
         done = skip
         try:
-            for buffered in batches(self._lines(stream, skip), self._route, max_messages=batch):
+            for buffered in sort_into_batches(self._lines(stream, skip), self._route, max_messages=batch):
                 self._send(buffered)
                 done = buffered.last_line
         except (BadLine, ClientError, KeyboardInterrupt) as error:
@@ -154,9 +154,9 @@ class _Feeding:
         output.show({"sent": total, "queues": self._stored, "seconds": round(seconds, 3)}, text)
 
     def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
-        from queuey.cli.feed import numbered
+        from queuey.cli.feed import number_lines
 
-        for number, line in numbered(self._count_bytes(stream), skip=skip):
+        for number, line in number_lines(self._count_bytes(stream), skip=skip):
             if self._route.is_blank(line):
                 self._blank += 1
             else:
@@ -183,7 +183,7 @@ class _Feeding:
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
-            output.fail(str(error))
+            output.print_error(str(error))
         output.print_note(f"{plural(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
             output.print_note("Some messages of the current batch may be stored as well.")

@@ -42,12 +42,12 @@ from queuey.deadletters import (
     Redriven,
     UnsentDeadLetter,
     Way,
-    by_origin,
     dead_letter_from,
+    group_by_origin,
     headers_of,
     holds_dead,
     is_carried,
-    left_of,
+    make_unsent_result,
     matches_patterns,
     place_of,
     queue_for,
@@ -289,7 +289,7 @@ async def redrive(
             hidden |= lookup.hidden
             refused = Counter(f"the credential may not see queue {d.queue}" for d in page if d.queue in hidden)
             visible = [letter for letter in page if letter.queue not in hidden]
-            going, staying = by_origin(visible, queues, wanted.dead_queue)
+            going, staying = group_by_origin(visible, queues, wanted.dead_queue)
             total += staying + Redriven(left=dict(refused))
             for name, indexes in going.items():
                 dead = [visible[index] for index in indexes]
@@ -312,7 +312,7 @@ async def _send_back(client: AsyncClient, queue: Target, letters: list[DeadLette
         return Redriven({queue.name: stored})
     if refusal.temporary:
         raise refusal
-    return Redriven({queue.name: stored} if stored else {}) + left_of(letters[stored:], str(refusal))
+    return Redriven({queue.name: stored} if stored else {}) + make_unsent_result(letters[stored:], str(refusal))
 
 
 async def _make_outgoing(client: AsyncClient, queue: Target, letter: DeadLetter, ttl: int | None) -> Outgoing:

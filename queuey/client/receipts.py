@@ -83,12 +83,12 @@ class SentMessage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, message: Outgoing) -> Self:
-        body = stored_body(message)
+        body = encode_stored_body(message)
         ttl = None if message.ttl is None else int(seconds(message.ttl))
         return cls(sha256(body).hexdigest()[:HASH_DIGITS], len(body), ttl)
 
 
-def stored_body(message: Outgoing) -> bytes:
+def encode_stored_body(message: Outgoing) -> bytes:
     """Returns the body as stored: the text of a JSON string, or the JSON of any other JSON value."""
     if message.body is not UNSET:
         return message.body if isinstance(message.body, bytes) else str(message.body).encode()
@@ -143,7 +143,7 @@ class Journal:
             nonlocal answered
             answered, at = True, self.now()
             lines = [
-                self.line(queue, message, at, (receipt.partition, receipt.id))
+                self.make_line(queue, message, at, (receipt.partition, receipt.id))
                 for message, receipt in zip(sent, receipts, strict=True)
             ]
             try:
@@ -157,8 +157,10 @@ class Journal:
             yield stored
         except BaseException as error:
             if not answered:
-                at, pairs = self.now(), zip(sent, outcomes(error, len(sent)), strict=True)
-                unknown = [self.line(queue, m, at, outcome="unknown") for m, outcome in pairs if outcome == "unknown"]
+                at, pairs = self.now(), zip(sent, list_outcomes(error, len(sent)), strict=True)
+                unknown = [
+                    self.make_line(queue, m, at, outcome="unknown") for m, outcome in pairs if outcome == "unknown"
+                ]
                 self._write_despite(unknown, error)
             raise
 
@@ -171,13 +173,13 @@ class Journal:
 
         def lines(outcome: Literal["stored", "unknown"]) -> list[ReceiptLine]:
             at = self.now()
-            return [self.line(queue, sent, at, pair, outcome=outcome, put=True) for pair in pairs]
+            return [self.make_line(queue, sent, at, pair, outcome=outcome, put=True) for pair in pairs]
 
         try:
             yield
         except BaseException as error:
             # A put is repeated after any failure, so the last failure says nothing about earlier attempts.
-            if outcomes(error, 1, repeated=True) != ["none"]:
+            if list_outcomes(error, 1, repeated=True) != ["none"]:
                 self._write_despite(lines("unknown"), error)
             raise
         self.write(lines("stored"))
@@ -185,7 +187,7 @@ class Journal:
     def now(self) -> float:
         return round(self._clock(), 6)
 
-    def line(
+    def make_line(
         self,
         queue: str,
         sent: SentMessage,
@@ -262,7 +264,7 @@ def open_journal(path: str | Path | None, application: str) -> Journal | NoJourn
     return NoJournal() if path is None else Journal(path, application)
 
 
-def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> list[str]:
+def list_outcomes(error: BaseException, count: int, *, repeated: bool = False) -> list[str]:
     """Returns ``none`` or ``unknown`` for each of ``count`` messages whose send failed.
 
     Args:

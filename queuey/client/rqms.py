@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from queuey.client._sync.sender import Sender
-from queuey.client.calls.call import Call, HttpAnswer, encode, nothing
+from queuey.client.calls.call import Call, HttpAnswer, encode, ignore_answer
 from queuey.client.credentials.lookup import Credential
 from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import RetryPolicy, Timing
@@ -152,7 +152,9 @@ class Queue:
             InvalidArgument: The item is not a JSON value.
         """
         name = f"item-{next(self._numbers):09d}-{base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}"
-        self._sender.run(Call("POST", self._path, nothing, (("id", name),), content=encode(item), repeatable=True))
+        self._sender.run(
+            Call("POST", self._path, ignore_answer, (("id", name),), content=encode(item), repeatable=True)
+        )
 
     def set(self, jobid: str, item: Any) -> None:  # noqa: ANN401 - any JSON
         """Sets a named task. Replaces a task with the same name, even if it is being processed.
@@ -167,7 +169,7 @@ class Queue:
         if not jobid or "/" in jobid or jobid in {".", ".."}:
             raise InvalidArgument(f"{jobid!r} is not a valid name of a task: it is empty, has a slash, or is . or ..")
         path = f"{self._path}/{path_segment(jobid)}"
-        self._sender.run(Call("PUT", path, nothing, content=encode(item), repeatable=True))
+        self._sender.run(Call("PUT", path, ignore_answer, content=encode(item), repeatable=True))
 
     def get(self) -> Item:
         """Waits until a task is available and returns it."""
@@ -200,7 +202,7 @@ class Queue:
             Conflict: The task was set again, or its lock ended and another program got it. Not with ``multiple_ok``.
         """
         try:
-            self._sender.run(Call("DELETE", self._path, nothing, content=item.ticket.encode(), repeatable=True))
+            self._sender.run(Call("DELETE", self._path, ignore_answer, content=item.ticket.encode(), repeatable=True))
         except Conflict as error:
             # If the answer to an earlier attempt was lost, that attempt may have acknowledged the task.
             if not (self.multiple_ok or error.in_doubt):

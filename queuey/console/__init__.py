@@ -43,20 +43,22 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
         return self
 
     def check(self, settings: Settings, readers: Sequence[object]) -> None:
-        from queuey.web.credentials.users import providers_of  # noqa: PLC0415 - only where a service starts
+        from queuey.web.credentials.users import make_providers  # noqa: PLC0415 - only where a service starts
 
         if self.console == "on":
-            providers_of(settings.users, readers, os.environ, ask=False)
+            make_providers(settings.users, readers, os.environ, ask=False)
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
         if self.console != "on":
             return None
-        from queuey.console.resources import console  # noqa: PLC0415 - only where it is served
-        from queuey.storage.opening import examiner  # noqa: PLC0415 - as above
-        from queuey.web.credentials.users import providers_of  # noqa: PLC0415 - as above
+        from queuey.console.resources import make_console  # noqa: PLC0415 - only where it is served
+        from queuey.storage.opening import make_examiner  # noqa: PLC0415 - as above
+        from queuey.web.credentials.users import make_providers  # noqa: PLC0415 - as above
 
-        providers = providers_of(settings.users, readers, os.environ)
-        return console(examiner(settings, whole=False), samples=True, users=settings.users, providers=providers)
+        providers = make_providers(settings.users, readers, os.environ)
+        return make_console(
+            make_examiner(settings, whole=False), samples=True, users=settings.users, providers=providers
+        )
 
 
 class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
@@ -74,7 +76,7 @@ class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
         )
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include:
-        from queuey.console.resources import console  # noqa: PLC0415 - only where it is served
-        from queuey.storage.opening import examiner  # noqa: PLC0415 - as above
+        from queuey.console.resources import make_console  # noqa: PLC0415 - only where it is served
+        from queuey.storage.opening import make_examiner  # noqa: PLC0415 - as above
 
-        return console(examiner(settings, whole=False), samples=True, users=settings.users, is_local=True)
+        return make_console(make_examiner(settings, whole=False), samples=True, users=settings.users, is_local=True)

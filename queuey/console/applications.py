@@ -12,12 +12,12 @@ from queuey.access import Caller, application_of, owner_name
 from queuey.console import overview, pages
 from queuey.console.acts import OF_SCHEDULES
 from queuey.console.filters import Sorting
-from queuey.console.queue import failures
+from queuey.console.queue import sample_failures
 from queuey.console.sessions import PageRequest
 from queuey.deadletters import holds_dead
 from queuey.errors import InvalidRequest, NotFound
 from queuey.messages import Meta, Queue
-from queuey.service.browsing import by_reason
+from queuey.service.browsing import group_by_reason
 from queuey.service.operating.audit import Entry
 from queuey.web.errors import NoSuchResource
 from queuey.web.responses import Response
@@ -82,16 +82,16 @@ def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str,
         if time.monotonic() > until or not ask.caller.patterns(name, "measure"):
             continue
         with suppress(NotFound):
-            totals[name] = overview.survey(ask, name, MAX_QUEUES, until).totals()
+            totals[name] = overview.survey_queues(ask, name, MAX_QUEUES, until).totals()
     return totals
 
 
 def show_queues(ask: PageRequest) -> Response:
     """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page.
 
-    A caller who may not list queues gets the page of :func:`queuey.console.overview.unlisted`.
+    A caller who may not list queues gets the page of :func:`queuey.console.overview.find_unlisted_page`.
     """
-    if (refusal := overview.unlisted(ask)) is not None:
+    if (refusal := overview.find_unlisted_page(ask)) is not None:
         return refusal
     application, patterns = ask.application, ask.patterns("measure")
     prefix, start = _prefix_and_start(ask)
@@ -101,7 +101,7 @@ def show_queues(ask: PageRequest) -> Response:
     queues, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
     counted = bool(sort or "depth" in ask.given)
     until = time.monotonic() + SEARCH_TIMEOUT if counted else None
-    rows = overview.rows(ask, [queue for queue in queues if queue.name.startswith(prefix)], until)
+    rows = overview.make_rows(ask, [queue for queue in queues if queue.name.startswith(prefix)], until)
     return ask.render(
         "queues_table.html" if counted and pages.is_part(ask.request) else "queues.html",
         "Queues of",
@@ -169,8 +169,8 @@ def show_failures(ask: PageRequest) -> Response:
             following = queue.name
             break
         for name in names:
-            samples[name] = failures(ask, name)
-    reasons = by_reason(sample["failures"] for sample in samples.values() if sample["failures"] is not None)
+            samples[name] = sample_failures(ask, name)
+    reasons = group_by_reason(sample["failures"] for sample in samples.values() if sample["failures"] is not None)
     return ask.render(
         "failures.html",
         "Failures of",
@@ -234,7 +234,7 @@ def show_schedule(ask: PageRequest) -> Response:
         schedule.name,
         schedule=schedule,
         acts=[act for act in OF_SCHEDULES if act.name != idle and act.may(ask, plan.queue)],
-        body=pages.shown_body(plan.message.draft.body),
+        body=pages.make_shown_body(plan.message.draft.body),
         meta=plan.message.meta or Meta(),
     )
 

@@ -14,13 +14,13 @@ from queuey.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed,
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing.history import STEP, UNKNOWN, Cells, History
 from queuey.service.operating.credentials import UserLogin
-from queuey.time_parsing import length
+from queuey.time_parsing import format_duration
 from queuey.web.admission.long_polls import LongPoll
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_response
 from queuey.web.requests import Request, read_query
-from queuey.web.responses import Body, Response, event
+from queuey.web.responses import Body, Response, make_event
 
 SAMPLE_INTERVAL = 60.0
 """Interval between two counts of recently used queues, in seconds."""
@@ -59,17 +59,19 @@ class Figures(NamedTuple):
             "claimed": f"{backlog.claimed:,}",
             "retrying": f"{backlog.retrying:,}",
             "dead": f"{backlog.dead:,}",
-            "oldest": "none" if backlog.oldest is None else length(max(0, round(time.time() - backlog.oldest))),
+            "oldest": "none"
+            if backlog.oldest is None
+            else format_duration(max(0, round(time.time() - backlog.oldest))),
             "sent": rate_text(self.sent),
             "taken": rate_text(self.taken),
         }
 
 
-def figures(service: Service, access: QueueAccess, cells: Cells) -> Figures:
-    return Figures(backlog(service, access), *rates(cells))
+def measure_figures(service: Service, access: QueueAccess, cells: Cells) -> Figures:
+    return Figures(count_backlog(service, access), *mean_rates(cells))
 
 
-def backlog(service: Service, access: QueueAccess) -> Backlog:
+def count_backlog(service: Service, access: QueueAccess) -> Backlog:
     """Counts the jobs of a queue. In a queue without claims, all messages count as waiting."""
     try:
         return service.claims.backlog(access, MAX_COUNTED)
@@ -99,7 +101,7 @@ def rate_text(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= MIN_WHOLE or not rate else f"{rate:.1f}/s"
 
 
-def span(name: str, cells: Cells) -> str:
+def choose_span(name: str, cells: Cells) -> str:
     """Returns the span that charts show: the chosen one, else the shorter one if nothing is known before it."""
     if name in SPANS:
         return name
@@ -118,7 +120,7 @@ class Interval(NamedTuple):
     depth: int | None
 
 
-def table(cells: Cells, seconds: int) -> list[Interval]:
+def make_table(cells: Cells, seconds: int) -> list[Interval]:
     """Returns the counts of the last ``seconds`` in :data:`TABLE_ROWS` equal parts, the latest first."""
     step = seconds // STEP // TABLE_ROWS
     rows = []
@@ -150,7 +152,7 @@ class ChartView:
         source = ChartEvents(self, request, match, holder, tiles=tiles)
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
-    def count(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
+    def count_stream(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
         """Counts a stream that is about to begin for its key or user, and forgets those that have ended.
 
         Raises:
@@ -163,7 +165,7 @@ class ChartView:
             )
         self._streams.append((holder, turn))
 
-    async def figures(self, request: Request, match: Match, *, tiles: bool) -> dict[str, object]:
+    async def read_figures(self, request: Request, match: Match, *, tiles: bool) -> dict[str, object]:
         """Returns the last hour of a queue, and its figures if ``tiles``.
 
         Raises:
@@ -184,7 +186,7 @@ class ChartView:
             "sent": [count / STEP for count in cells.sent],
             "taken": [count / STEP for count in cells.taken],
             "depth": [None if depth == UNKNOWN else depth for depth in cells.depth],
-            "tiles": figures(self._service, access, cells).tiles() if tiles else {},
+            "tiles": measure_figures(self._service, access, cells).tiles() if tiles else {},
         }
 
 
@@ -209,7 +211,7 @@ class ChartEvents:
         return await self.further(turn, woken=True)
 
     async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
-        return [event("chart", await self._view.figures(self._request, self._match, tiles=self._tiles))]
+        return [make_event("chart", await self._view.read_figures(self._request, self._match, tiles=self._tiles))]
 
     def pause(self, beat: float) -> float:
         return beat
@@ -218,13 +220,13 @@ class ChartEvents:
         return error_response(error, self._request).body
 
 
-def rates(cells: Cells) -> tuple[float, float]:
+def mean_rates(cells: Cells) -> tuple[float, float]:
     """Returns the messages a second sent and taken in the last minute, without the unfinished cell."""
     sent, taken = (sum(ring[-RATE_CELLS - 1 : -1]) / (RATE_CELLS * STEP) for ring in (cells.sent, cells.taken))
     return sent, taken
 
 
-def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:
+def sample_depths(service: Service, history: History, wait: Callable[[float], bool]) -> None:
     """Counts the messages of recently used queues at intervals, until ``wait`` returns True."""
     while not wait(SAMPLE_INTERVAL):
         for application, name in history.recently_used():

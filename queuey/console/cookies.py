@@ -62,15 +62,15 @@ def read(request: Request, name: str) -> str | None:
     return None
 
 
-def put(request: Request, name: str, token: str, seconds: int) -> Header:
+def make_cookie(request: Request, name: str, token: str, seconds: int) -> Header:
     """Returns the header that sets a cookie for this many seconds, for this host alone."""
     secure = "" if is_on_this_machine(request) else "; Secure"
     value = f"{_cookie_name(request, name)}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     return ("Set-Cookie", value)
 
 
-def drop(request: Request, name: str) -> Header:
-    return put(request, name, "", 0)
+def make_expired_cookie(request: Request, name: str) -> Header:
+    return make_cookie(request, name, "", 0)
 
 
 def form_token(token: str) -> str:

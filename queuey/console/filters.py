@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
-from queuey.time_parsing import length
+from queuey.time_parsing import format_duration
 
 MAX_COLOURED = 4000
 """Max coloured tokens of JSON: each is an element of the page."""
@@ -59,7 +59,7 @@ def relative(seconds: float, now: float) -> str:
         return moment_absolute(seconds)[:10]
     if not distance:
         return "now"
-    return f"{length(distance)} ago" if distance > 0 else f"in {length(-distance)}"
+    return f"{format_duration(distance)} ago" if distance > 0 else f"in {format_duration(-distance)}"
 
 
 def moment(seconds: float | None) -> str:

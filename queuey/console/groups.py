@@ -78,9 +78,9 @@ class GroupPages:
         """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""
         fields = read_query(request, LIST_FIELDS)
         ask = await request.in_pool(partial(self._asks.of, request, match, fields))
-        names, following = await self.names(request, match, PAGE_SIZE, fields.get("start", ""))
+        names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
         until = time.monotonic() + READING_SECONDS
-        standings = await self.standings(request, match, names, until) if "lag" in fields else None
+        standings = await self.read_statuses(request, match, names, until) if "lag" in fields else None
         values: dict[str, Any] = {
             "names": names,
             "standings": standings,
@@ -90,14 +90,14 @@ class GroupPages:
         template = "groups_table.html" if "lag" in fields and is_part(request) else "groups.html"
         return ask.render(template, "Consumer groups of", ask.application, **values)
 
-    async def names(
+    async def list_names(
         self, request: Request, match: Match, limit: int, start: str = ""
     ) -> tuple[Sequence[str], str | None]:
         """Returns names of groups, and the first name of the next page."""
         page = await self._groups.names(request, match, GroupListQuery(start=start, limit=limit))
         return page.groups, page.next
 
-    async def standings(
+    async def read_statuses(
         self, request: Request, match: Match, names: Sequence[str], until: float
     ) -> dict[str, GroupStatus]:
         """Returns the states of groups by name, as many as can be read until a time."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from queuey.console import cookies, pages
-from queuey.console.sessions import SessionCallers, form_defect, name_of_key, read_fields, read_form
+from queuey.console.sessions import SessionCallers, find_form_defect, name_of_key, read_fields, read_form
 from queuey.errors import InvalidToken, IssuerUnavailable, NotAuthenticated, TooManyRequests
 from queuey.service.operating.audit import AuditLog
 from queuey.service.operating.credentials import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
 from queuey.web.admission.rates import NamedRateLimiter, Rate
-from queuey.web.admission.scheduling import counted_as
+from queuey.web.admission.scheduling import rate_limit_name
 from queuey.web.authorization import Authorization
 from queuey.web.credentials import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
@@ -69,7 +69,7 @@ class LoginViews:
         self._of_address = NamedRateLimiter(ATTEMPTS, "logins of this address with wrong keys")
         self._of_key = NamedRateLimiter(LOGINS, "logins of this key")
 
-    async def form(self, request: Request, match: Match) -> Response:
+    async def show_form(self, request: Request, match: Match) -> Response:
         """Shows the login form. A request from another site is redirected through our own page first."""
         following = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
@@ -78,9 +78,11 @@ class LoginViews:
             return pages.render(
                 request, "back.html", "Logging in", refresh=pages.link("login", next=own_page(following))
             )
-        return self.page(request, following)
+        return self.render_form(request, following)
 
-    def page(self, request: Request, following: str, *headers: Header, status: int = 200, error: str = "") -> Response:
+    def render_form(
+        self, request: Request, following: str, *headers: Header, status: int = 200, error: str = ""
+    ) -> Response:
         """Returns the login form, and a visitor cookie, to which the form is bound.
 
         Args:
@@ -95,7 +97,7 @@ class LoginViews:
             request,
             "login.html",
             "Log in",
-            cookies.put(request, cookies.VISITOR, token, cookies.VISIT_SECONDS),
+            cookies.make_cookie(request, cookies.VISITOR, token, cookies.VISIT_SECONDS),
             *headers,
             status=status,
             providers=self._providers,
@@ -112,20 +114,20 @@ class LoginViews:
         """
         fields = read_fields(request)
         following = fields.get("next", "")
-        if defect := form_defect(request, cookies.VISITOR, fields):
+        if defect := find_form_defect(request, cookies.VISITOR, fields):
             if self.has_session(request):  # Another window has logged in.
                 return pages.redirect(own_page(following))
-            return self.page(request, following, status=403, error=f"{defect} Log in again.")
+            return self.render_form(request, following, status=403, error=f"{defect} Log in again.")
         digest = digest_of(fields.get("key", "").strip())
         try:
-            ends = self.end_of(digest)
+            ends = self.find_key_expiry(digest)
         except NotAuthenticated as error:
-            self._of_address.take(counted_as(request.address))
-            return self.page(request, following, status=403, error=str(error))
+            self._of_address.take(rate_limit_name(request.address))
+            return self.render_form(request, following, status=403, error=str(error))
         self._of_key.take(digest.hex())
-        return self.begin(request, digest, following, until=ends)
+        return self.begin_session(request, digest, following, until=ends)
 
-    def begin(
+    def begin_session(
         self, request: Request, holder: bytes | UserLogin, following: str, *, until: float | None = None
     ) -> Response:
         """Begins a session, ends the browser's previous session, and redirects to a page. Blocks.
@@ -140,11 +142,11 @@ class LoginViews:
         self._end_session(request)
         return pages.redirect(
             own_page(following),
-            cookies.put(request, cookies.SESSION, token, max(1, int(session.expires - time.time()))),
-            cookies.drop(request, cookies.VISITOR),
+            cookies.make_cookie(request, cookies.SESSION, token, max(1, int(session.expires - time.time()))),
+            cookies.make_expired_cookie(request, cookies.VISITOR),
         )
 
-    def end_of(self, digest: bytes) -> float | None:
+    def find_key_expiry(self, digest: bytes) -> float | None:
         """Returns when a key expires, in seconds since 1970, or None if it never does.
 
         Raises:
@@ -159,7 +161,7 @@ class LoginViews:
         """Ends the session if a page of the console asks for it, and shows the login form."""
         read_form(request, cookies.SESSION)
         self._end_session(request)
-        return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
+        return pages.redirect(pages.link("login"), cookies.make_expired_cookie(request, cookies.SESSION))
 
     def has_session(self, request: Request) -> bool:
         with suppress(NotAuthenticated):
@@ -202,7 +204,7 @@ class LinkViews:
         Shows the login form, with 403, if the link is not valid.
         """
         token = read_fields(request).get("token", "")
-        address = counted_as(request.address)
+        address = rate_limit_name(request.address)
         self._of_address.check(address)
         try:
             digest = self._sessions.redeem(token)
@@ -237,10 +239,10 @@ class ProviderViews:
         self._of_provider = NamedRateLimiter(EXCHANGES, "logins at this provider")
         self._of_user = NamedRateLimiter(LOGINS, "logins of this user")
 
-    async def go(self, request: Request, match: Match) -> Response:
+    async def redirect_to_provider(self, request: Request, match: Match) -> Response:
         return await request.in_pool(partial(self._redirect_to_provider, request, self._find_provider(match)))
 
-    async def come_back(self, request: Request, match: Match) -> Response:
+    async def finish_login(self, request: Request, match: Match) -> Response:
         """Finishes a login.
 
         The provider's redirect is first sent through our own page, because a browser keeps strict cookies from another
@@ -301,7 +303,7 @@ class ProviderViews:
             InvalidToken, IssuerUnavailable: The provider's answer is not valid, or the provider cannot be reached.
             TooManyRequests: A limit of browser, address, provider or user is exceeded.
         """
-        browser, address = cookies.read(request, cookies.VISITOR) or "", counted_as(request.address)
+        browser, address = cookies.read(request, cookies.VISITOR) or "", rate_limit_name(request.address)
         self._of_browser.check(browser)
         self._of_address.check(address)
         self._of_provider.take(provider.tag)

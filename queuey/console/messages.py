@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.console import pages
-from queuey.console.queue import head
+from queuey.console.queue import read_head_values
 from queuey.console.sessions import PageRequest
 from queuey.deadletters import stored_dead_letter
 from queuey.errors import MessageNotFound
@@ -19,7 +19,7 @@ from queuey.messages import Message, Meta, Queue
 from queuey.partitions import by_key
 from queuey.service import QueueAccess, parse_bound
 from queuey.service.browsing import MessageFilter, ScanResult
-from queuey.time_parsing import point
+from queuey.time_parsing import parse_point
 from queuey.web import validators
 from queuey.web.responses import Response
 from queuey.web.v1.messages import format_place, parse_place
@@ -74,14 +74,14 @@ def show_list(ask: PageRequest) -> Response:
         query.wanted,
         partitions=(query.partition,) if query.partition else None,
         since=query.begin,
-        limit=PAGE_SIZE if query.wanted.anything else SCAN_SIZE,
+        limit=PAGE_SIZE if query.wanted.matches_all else SCAN_SIZE,
         upcoming=query.delayed,
     )
     return ask.render(
         "rows.html" if pages.is_part(ask.request) else "messages.html",
         "Messages of",
         ask.name,
-        **({"queue": access.queue} if pages.is_part(ask.request) else head(ask, access)),
+        **({"queue": access.queue} if pages.is_part(ask.request) else read_head_values(ask, access)),
         asked=query,
         columns=_list_columns(access.queue, "Due" if query.delayed else "Sent"),
         rows=[_make_row(message) for message in result.messages],
@@ -92,7 +92,7 @@ def show_list(ask: PageRequest) -> Response:
         everywhere=_list_address(access, query, partition=0),
         others=_list_address(access, replace(query, delayed=not query.delayed), partition=query.partition),
         newest=_list_address(access, query, partition=query.partition) if _is_newest(query) else None,
-        goes_on=not query.wanted.anything and not _is_pause(query, result),
+        goes_on=not query.wanted.matches_all and not _is_pause(query, result),
     )
 
 
@@ -112,12 +112,12 @@ def show(ask: PageRequest) -> Response:
         message=message,
         meta=(message.meta if message else None) or Meta(),
         expires=ids.ticks_to_seconds(message.expires) if message else None,
-        body=pages.shown_body(message.body) if message else None,
+        body=pages.make_shown_body(message.body) if message else None,
         reasons=ask.service.explaining.explain(access, position, partition).reasons,
         rights=ask.rights(),
         is_dead=message is not None and stored_dead_letter(message, ask.name) is not None,
         number=number,
-        neighbours=(None, None) if number is None else ask.service.browsing.neighbours(access, number, position),
+        neighbours=(None, None) if number is None else ask.service.browsing.find_neighbours(access, number, position),
     )
 
 
@@ -200,7 +200,7 @@ def _parse_cursor(value: object) -> str:
 
 def _parse_point(value: object) -> str:
     try:
-        return point(validators.text(value), time.time())
+        return parse_point(validators.text(value), time.time())
     except ValueError as error:
         raise validators.BadField(str(error)) from None
 
@@ -227,7 +227,7 @@ def _list_address(access: QueueAccess, query: ListRequest, **fields: object) -> 
 
 def _is_newest(query: ListRequest) -> bool:
     """Returns whether the list begins with the newest messages, so that a reload shows new ones."""
-    return query.wanted.anything and not query.begin and not query.delayed
+    return query.wanted.matches_all and not query.begin and not query.delayed
 
 
 def _is_pause(query: ListRequest, result: ScanResult) -> bool:
@@ -247,7 +247,7 @@ def _list_columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:
 
 
 def _make_row(message: Message) -> dict[str, Any]:
-    meta, preview = message.meta or Meta(), pages.preview(message)
+    meta, preview = message.meta or Meta(), pages.make_preview(message)
     return {
         "place": f"{message.partition}:{message.id}",
         "id": message.id,

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey.access import VERBS, allowed
+from queuey.access import VERBS, is_allowed
 from queuey.api.claims import Backlog
 from queuey.console import pages
-from queuey.console.charts import backlog, rates
+from queuey.console.charts import count_backlog, mean_rates
 from queuey.console.groups import GroupPages
-from queuey.console.queue import failures
+from queuey.console.queue import sample_failures
 from queuey.console.sessions import PageRequest, PageRequestFactory
 from queuey.deadletters import holds_dead, queue_for
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound, StoreBusy
 from queuey.messages import Finding, Queue
-from queuey.service.browsing import Failure, by_reason
+from queuey.service.browsing import Failure, group_by_reason
 from queuey.service.browsing.history import ActivityQuery, Cells
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def rates(self) -> tuple[float, float]:
-        return (0.0, 0.0) if self.cells is None else rates(self.cells)
+        return (0.0, 0.0) if self.cells is None else mean_rates(self.cells)
 
     @property
     def undone(self) -> int:
@@ -118,7 +118,7 @@ class Survey(NamedTuple):
         }
 
 
-def count(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
+def count_backlogs(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
     """Counts the messages of queues that the caller may measure, in their order, until a timeout.
 
     Leaves out queues with more partitions than remain of ``MAX_PARTITIONS``, and queues that are gone or too busy.
@@ -126,7 +126,7 @@ def count(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, 
     backlogs: dict[str, Backlog] = {}
     partitions = MAX_PARTITIONS
     for queue in queues:
-        if queue.partitions > partitions or time.monotonic() > until or not allowed(queue, ask.caller, "measure"):
+        if queue.partitions > partitions or time.monotonic() > until or not is_allowed(queue, ask.caller, "measure"):
             continue
         partitions -= queue.partitions
         with suppress(NotFound, NotAllowed, StoreBusy):
@@ -138,30 +138,30 @@ def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
     """Counts the messages of a queue; raises if the caller may not measure it any more."""
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
-    return backlog(ask.service, access)
+    return count_backlog(ask.service, access)
 
 
-def rows(ask: PageRequest, queues: Sequence[Queue], until: float | None) -> list[Row]:
+def make_rows(ask: PageRequest, queues: Sequence[Queue], until: float | None) -> list[Row]:
     """Returns queues of the application with their figures. Without ``until``, messages are not counted.
 
     Figures that the caller may not measure are None.
     """
     query = ActivityQuery(ask.application, uids=[queue.uid for queue in queues])
-    cells = {activity.uid: activity.cells for activity in ask.history.activity(query)} if queues else {}
-    backlogs = {} if until is None else count(ask, queues, until)
+    cells = {activity.uid: activity.cells for activity in ask.history.read_activity(query)} if queues else {}
+    backlogs = {} if until is None else count_backlogs(ask, queues, until)
     return [
-        Row(queue, backlogs.get(queue.name), cells.get(queue.uid) if allowed(queue, ask.caller, "measure") else None)
+        Row(queue, backlogs.get(queue.name), cells.get(queue.uid) if is_allowed(queue, ask.caller, "measure") else None)
         for queue in queues
     ]
 
 
-def survey(ask: PageRequest, application: str, limit: int, until: float) -> Survey:
+def survey_queues(ask: PageRequest, application: str, limit: int, until: float) -> Survey:
     """Counts the most recently used queues, then the first ones by name, until a limit or a timeout.
 
     Queues that the caller may not measure are left out.
     """
     patterns = ask.caller.patterns(application, "measure")
-    active = ask.history.activity(ActivityQuery(application, patterns))
+    active = ask.history.read_activity(ActivityQuery(application, patterns))
     try:
         listed, following = ask.service.queues.list(application, start="", limit=limit, patterns=patterns)
     except InvalidRequest:  # The list would have to read too many queues to find one that matches.
@@ -172,14 +172,14 @@ def survey(ask: PageRequest, application: str, limit: int, until: float) -> Surv
     for name in names[:limit]:
         with suppress(NotFound):
             queue = by_name.get(name) or ask.service.find(application, name)
-            if allowed(queue, ask.caller, "measure"):
+            if is_allowed(queue, ask.caller, "measure"):
                 queues.append(queue)
-    backlogs, cells = count(ask, queues, until), {activity.uid: activity.cells for activity in active}
+    backlogs, cells = count_backlogs(ask, queues, until), {activity.uid: activity.cells for activity in active}
     counted = [Row(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
     return Survey(counted, following is None and len(names) <= limit)
 
 
-def unlisted(ask: PageRequest) -> Response | None:
+def find_unlisted_page(ask: PageRequest) -> Response | None:
     """Returns a page for a caller who may not list queues, or None if the caller may.
 
     The page lists the caller's grants and opens a queue by name; its status is 403 if the caller has no grants.
@@ -202,7 +202,7 @@ def show(ask: PageRequest) -> Response:
         return pages.redirect(pages.link("a", ask.application, name))
     if ask.given:
         return pages.redirect(pages.link("a", ask.application, "_queues", **ask.given))
-    return unlisted(ask) or ask.render("overview.html", "Overview of", ask.application)
+    return find_unlisted_page(ask) or ask.render("overview.html", "Overview of", ask.application)
 
 
 class OverviewPages:
@@ -229,7 +229,7 @@ class OverviewPages:
         ask = await request.in_pool(partial(self._asks.of, request, match, {}))
         values = await request.in_pool(partial(_collect_figures, ask), computes=True, page=True)
         names, following = await self._groups.names(request, match, MAX_SHOWN)
-        groups = await self._groups.standings(request, match, names, time.monotonic() + COUNT_TIMEOUT)
+        groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)
         values |= {"groups": groups, "more_groups": following is not None or len(groups) < len(names)}
         values["findings"] = await self._findings(ask)
         return ask.render("overview_figures.html", "Overview of", ask.application, **values)
@@ -238,7 +238,7 @@ class OverviewPages:
 def _collect_figures(ask: PageRequest) -> dict[str, Any]:
     """Surveys up to :data:`MAX_QUEUES` queues; returns them with totals, workers and reasons of dead letters."""
     patterns = ask.patterns("measure")
-    surveyed = survey(ask, ask.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
+    surveyed = survey_queues(ask, ask.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
     return {
         "survey": surveyed,
         "totals": surveyed.totals(),
@@ -255,7 +255,7 @@ def _count_workers(ask: PageRequest, queues: Iterable[Row]) -> int | None:
     """
     names: set[str] = set()
     claimed = [row for row in queues if row.backlog and row.backlog.claimed]
-    readable = [row for row in claimed if allowed(row.queue, ask.caller, "read")]
+    readable = [row for row in claimed if is_allowed(row.queue, ask.caller, "read")]
     for row in readable:
         with suppress(NotFound, NotAllowed, ClaimsRefused):
             names |= {load.worker for load in ask.service.claims.workers(ask.enter("read", row.queue.name))}
@@ -265,6 +265,6 @@ def _count_workers(ask: PageRequest, queues: Iterable[Row]) -> int | None:
 def _sample_reasons(ask: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
     """Groups dead letters of the largest few queues by reason, the latest first."""
     largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
-    samples = [failures(ask, name)["failures"] for name in largest]
-    reasons = by_reason(sample for sample in samples if sample is not None)
+    samples = [sample_failures(ask, name)["failures"] for name in largest]
+    reasons = group_by_reason(sample for sample in samples if sample is not None)
     return sorted(reasons, key=lambda reason: -max(failure.latest for _, failure in reason))[:MAX_SHOWN]

@@ -32,7 +32,7 @@ from queuey.console.filters import (
     spark_paths,
 )
 from queuey.messages import OPERATORS, Message, body_bytes
-from queuey.time_parsing import length
+from queuey.time_parsing import format_duration
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request
@@ -86,7 +86,7 @@ _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
-def policy(nonce: str) -> str:
+def make_policy(nonce: str) -> str:
     """Returns the Content-Security-Policy of a page: only scripts and styles of elements with the nonce."""
     own = f"'nonce-{nonce}'"
     return (
@@ -115,7 +115,7 @@ def is_part(request: Request) -> bool:
     return "hx-request" in request.headers
 
 
-def label(caller: Caller) -> str:
+def describe_caller(caller: Caller) -> str:
     """Returns the text that shows as whom the caller has logged in."""
     if caller.tenant.startswith(USERS_OF):
         application, _, user = min(caller.names).partition(" ")
@@ -153,20 +153,20 @@ def render(
         "title": title,
         "of": of,
         "nonce": nonce,
-        "who": None if caller is None else label(caller),
+        "who": None if caller is None else describe_caller(caller),
         "form_token": None if token is None else cookies.form_token(token),
         "part": part,
-        "tabs": [] if caller is None else tabs(caller, str(values.get("application", "")), request.path),
+        "tabs": [] if caller is None else list_tabs(caller, str(values.get("application", "")), request.path),
         "path": request.path,
     }
     html = _environment().get_template(template if part else "base.html").render(values)
     content = html.encode("utf-8", "replace")
     own = {name for name, _ in headers}
     usual = (header for header in HEADERS if header[0] not in own)
-    return Response(status, content, HTML, ("Content-Security-Policy", policy(nonce)), *usual, *headers)
+    return Response(status, content, HTML, ("Content-Security-Policy", make_policy(nonce)), *usual, *headers)
 
 
-def tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
+def list_tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
     """Returns text, address and whether it is shown now, of each tab that the caller may see in an application."""
     if not application:
         return []
@@ -209,7 +209,7 @@ def _environment() -> Environment:
         "moment": moment,
         "moment_absolute": moment_absolute,
         "bytes": size,
-        "seconds": length,
+        "seconds": format_duration,
         "thousands": "{:,}".format,
         "compact": compact,
         "coloured_json": coloured_json,
@@ -273,7 +273,7 @@ class ShownBody(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-def shown_body(body: str | bytes) -> ShownBody:
+def make_shown_body(body: str | bytes) -> ShownBody:
     """Returns a body for a page: bytes as a hex dump, JSON indented, other text as it is, all of them cut."""
     size = body_bytes(body)
     if isinstance(body, bytes):
@@ -284,7 +284,7 @@ def shown_body(body: str | bytes) -> ShownBody:
     return ShownBody(kind, text[:MAX_SHOWN], size, len(text) > MAX_SHOWN)
 
 
-def preview(message: Message) -> str:
+def make_preview(message: Message) -> str:
     """Returns the beginning of a body in one line: bytes in hex, text with single spaces."""
     body = message.body
     text = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())

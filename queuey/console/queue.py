@@ -57,7 +57,7 @@ def show(ask: PageRequest) -> Response:
             raise
         values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT, **_offered_acts(queue, rights)}
         return ask.render("queue_closed.html", "Queue", queue.name, **values)
-    return ask.render("queue.html", "Queue", queue.name, **head(ask, access), **_read_overview(ask, access))
+    return ask.render("queue.html", "Queue", queue.name, **read_head_values(ask, access), **_read_overview(ask, access))
 
 
 def show_tab(ask: PageRequest) -> Response:
@@ -65,10 +65,12 @@ def show_tab(ask: PageRequest) -> Response:
     tab = TABS[ask.match["tab"]]
     access = ask.enter("measure")
     values = tab.find(ask, access)
-    return ask.render(f"queue_{ask.match['tab']}.html", tab.heading, ask.name, **head(ask, access), **values)
+    return ask.render(
+        f"queue_{ask.match['tab']}.html", tab.heading, ask.name, **read_head_values(ask, access), **values
+    )
 
 
-def head(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+def read_head_values(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values for the top of each page of a queue: its acts, and links to pages that the caller may see."""
     queue, rights = access.queue, ask.rights()
     with_claims = takes_claims(ask, queue)
@@ -135,12 +137,12 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """
     queue, rights = access.queue, ask.rights()
     cells = ask.history.of(queue)
-    figures = charts.figures(ask.service, access, cells)
+    figures = charts.measure_figures(ask.service, access, cells)
     backlog, letters = figures.backlog, _dead_letter_queues(ask, queue)
     readable = [name for name in letters if "read" in ask.rights(name)]
-    samples = {name: failures(ask, name)["failures"] for name in readable}
+    samples = {name: sample_failures(ask, name)["failures"] for name in readable}
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
-    span = charts.span(ask.given.get("range", ""), cells)
+    span = charts.choose_span(ask.given.get("range", ""), cells)
     return {
         "about": ask.service.queues.describe(access),
         "backlog": backlog,
@@ -151,7 +153,7 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
         "closed": len(letters) > len(readable),
         "spans": charts.SPANS,
         "span": span,
-        "rows": charts.table(cells, charts.SPANS[span]),
+        "rows": charts.make_table(cells, charts.SPANS[span]),
     }
 
 
@@ -249,7 +251,7 @@ def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_dead_letters(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    return {"found": [failures(ask, name) for name in _dead_letter_queues(ask, access.queue)]}
+    return {"found": [sample_failures(ask, name) for name in _dead_letter_queues(ask, access.queue)]}
 
 
 TABS = {
@@ -261,7 +263,7 @@ TABS = {
 """The pages other than the overview and the messages, by name in the address."""
 
 
-def failures(ask: PageRequest, name: str) -> dict[str, Any]:
+def sample_failures(ask: PageRequest, name: str) -> dict[str, Any]:
     """Returns a sample of the dead letters in a queue, or why they cannot be shown."""
     try:
         sample = ask.service.browsing.failures(ask.enter("read", name))

@@ -13,7 +13,7 @@ from queuey import __version__
 from queuey.access import Caller
 from queuey.console import applications, cookies, messages, overview, pages, queue
 from queuey.console.acts import ActViews
-from queuey.console.charts import ChartView, sample
+from queuey.console.charts import ChartView, sample_depths
 from queuey.console.groups import GroupPages
 from queuey.console.login import LinkViews, LoginViews, ProviderViews, own_page
 from queuey.console.overview import OverviewPages
@@ -49,7 +49,7 @@ MAX_WAIT = 1.0
 Examine = Callable[[], list[Finding]]
 
 
-def resources(
+def make_resources(
     service: Service,
     authorization: Authorization,
     examine: Examine,
@@ -77,7 +77,7 @@ def resources(
         ("console.applications", "/console{_:/?}", {"GET": view(applications.show_applications, applications.FIELDS)}),
         ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
         ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
-        ("console.back", "/console/login/{provider}/back", {"GET": View(logins.come_back, asks=True)}),
+        ("console.back", "/console/login/{provider}/back", {"GET": View(logins.finish_login, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
         ("console.health", "/console/health", {"GET": View(health.show)}),
         ("console.static", pages.FILE_ROUTE, {"GET": pages.show_file}),
@@ -115,7 +115,7 @@ def resources(
     ]
 
 
-def console(
+def make_console(
     examine: Examine,
     *,
     samples: bool = False,
@@ -142,9 +142,9 @@ def console(
         history = History(service.workers)
         service.metrics.on_messages = history.record
         if samples:
-            work = partial(sample, service, history, service.stopping.wait)
+            work = partial(sample_depths, service, history, service.stopping.wait)
             threading.Thread(target=work, name="queuey-depths", daemon=True).start()
-        pages = resources(service, authorization, examine, history, callers, providers, is_local=is_local)
+        pages = make_resources(service, authorization, examine, history, callers, providers, is_local=is_local)
         for name, pattern, views in pages:
             config.add_resource(name, pattern, views)
 
@@ -209,7 +209,7 @@ class Console:
         address = f"{path}?{request.query}" if request.query else path
         # A browser that follows a link of another site does not send its strict cookie: the session may be valid.
         sent = cookies.read(request, cookies.SESSION) is not None
-        dropped = (cookies.drop(request, cookies.SESSION),) if sent else ()
+        dropped = (cookies.make_expired_cookie(request, cookies.SESSION),) if sent else ()
         return pages.redirect(_login_address(address if request.method == "GET" else pages.ROOT), *dropped)
 
     def application_of(self, caller: Caller, /) -> str:
@@ -262,7 +262,7 @@ class HealthView:
             version=__version__,
         )
 
-    async def seen(self, ask: PageRequest) -> Sequence[Finding] | None:
+    async def find_visible_findings(self, ask: PageRequest) -> Sequence[Finding] | None:
         """Returns all findings for an operator, only the store's for others, or None if that takes too long."""
         try:
             findings = await asyncio.wait_for(self._await_findings(), MAX_WAIT)

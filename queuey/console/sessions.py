@@ -49,7 +49,7 @@ class SessionCallers:
         self._users = users
         self._mark = secrets.token_hex(8)
 
-    def header(self, token: str) -> str:
+    def make_header(self, token: str) -> str:
         """Returns an Authorization header with the rights of a session's key or user."""
         return f"{self.scheme} {self._mark}{token}"
 
@@ -65,25 +65,25 @@ class SessionCallers:
         expires = session.expires if identity.expires is None else min(session.expires, identity.expires)
         return msgspec.structs.replace(identity, expires=expires)
 
-    def holder(self, request: Request) -> str:
+    def find_holder_name(self, request: Request) -> str:
         """Returns the name under which the audit log knows the session's user or key."""
         holder = self._session(request).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
-        return name_of_key(self.key(holder))
+        return name_of_key(self.find_key(holder))
 
-    def rights_end(self, request: Request) -> float | None:
+    def find_rights_end(self, request: Request) -> float | None:
         """Returns when the rights of a session's key or user end, in seconds since 1970, or None if they do not.
 
         The rights of a user end with the session.
         """
         session = self._session(request)
-        return session.expires if isinstance(session.holder, UserLogin) else self.key(session.holder).expires
+        return session.expires if isinstance(session.holder, UserLogin) else self.find_key(session.holder).expires
 
     def _session(self, request: Request) -> Session:
         return self._sessions.find(cookies.read(request, cookies.SESSION) or "")
 
-    def key(self, digest: bytes) -> Key:
+    def find_key(self, digest: bytes) -> Key:
         """Returns the key of a digest.
 
         Raises:
@@ -189,7 +189,7 @@ class PageRequestFactory(NamedTuple):
     schedules: ScheduleSaver
     history: History
 
-    def of(self, request: Request, match: Match, given: Mapping[str, str]) -> PageRequest:
+    def identify(self, request: Request, match: Match, given: Mapping[str, str]) -> PageRequest:
         """Identifies the caller of a request.
 
         Raises:
@@ -200,13 +200,13 @@ class PageRequestFactory(NamedTuple):
             raise NoCredential("Log in to see this page.")
         return PageRequest(**self._asdict(), request=request, match=match, caller=caller, given=given)
 
-    def view(
+    def make_view(
         self, answer: Callable[[PageRequest], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
     ) -> View:
         """Returns a view that calls ``answer`` with the caller; other query fields than ``fields`` cause a warning."""
 
         def show(request: Request, match: Match) -> Response:
-            return answer(self.of(request, match, read_query(request, fields)))
+            return answer(self.identify(request, match, read_query(request, fields)))
 
         return View(show, asks=bool(fields), page=page)
 
@@ -224,7 +224,7 @@ def read_form(request: Request, cookie: str, max_bytes: int = MAX_FORM) -> dict[
         InvalidRequest: The body is not a form, or is too long.
     """
     fields = read_fields(request, max_bytes)
-    if defect := form_defect(request, cookie, fields):
+    if defect := find_form_defect(request, cookie, fields):
         raise NotAllowed(f"{defect} Open the page again.")
     return fields
 
@@ -244,7 +244,7 @@ def read_fields(request: Request, max_bytes: int = MAX_FORM) -> dict[str, str]:
     return parse_form(read_body(request, max_bytes).decode("latin-1"), "body")
 
 
-def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
+def find_form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
     """Returns why a form does not belong to a cookie, or an empty text if it does."""
     token = cookies.read(request, cookie)
     if token is None:

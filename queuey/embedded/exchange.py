@@ -77,7 +77,7 @@ class InProcessExchange:
         return event
 
     def respond(self, response: Response, *, head: bool) -> None:
-        _, body = response.at_hand(head=head)
+        _, body = response.length_and_body(head=head)
         self.has_ended = True
         self._put(Start(response.status, _encode_headers(response), body))
 

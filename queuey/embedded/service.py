@@ -33,7 +33,7 @@ from queuey.service.core import Core
 from queuey.settings import Settings, load, part
 from queuey.storage import Store, bridge
 from queuey.storage.calls import LoopCalls
-from queuey.storage.opening import check, file_of, is_cassandra, open_store
+from queuey.storage.opening import check_store_settings, file_of, is_cassandra, open_store
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity
 from queuey.web.errors import plain_error_response
@@ -71,7 +71,7 @@ class RunningRequest(NamedTuple):
     exchange: InProcessExchange
     calls: LoopCalls
 
-    def taken(self, size: int) -> None:
+    def record_read(self, size: int) -> None:
         self.calls(self.exchange.record_read, size)
 
     def leave(self) -> None:
@@ -128,7 +128,7 @@ class EmbeddedService:
             raise InvalidArgument(f"settings has {duplicates[0]!r}: name the store by the first argument only")
         try:
             loaded = load({**options, **location}, os.environ, source="settings[{!r}]".format)
-            check(loaded)
+            check_store_settings(loaded)
             settings = loaded.settings
             if is_cassandra(settings):
                 return cls._start(settings)
@@ -258,7 +258,7 @@ def as_client_error(error: QueueyError) -> ApiError:
     """Returns the error that a client raises when a service answers with this error."""
     response = plain_error_response(error)
     headers = {name.lower(): value for name, value in response.headers}
-    return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))
+    return read_error(HttpAnswer(response.status, headers, response.length_and_body(head=False)[1]))
 
 
 def _store_settings(store: str | Path) -> dict[str, str]:

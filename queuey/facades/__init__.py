@@ -41,17 +41,17 @@ class FacadesRoom(Room, frozen=True, kw_only=True):
     def prepare(self, settings: Settings, applications: Applications) -> None:
         from queuey.facades import start  # noqa: PLC0415 - only where a service starts
 
-        start.prepare(self.facades, settings.store, applications)
+        start.prepare_application(self.facades, settings.store, applications)
 
     def notes(self, settings: Settings, promise: Acknowledgement | None) -> list[str]:
         from queuey.facades import start  # noqa: PLC0415 - as above
 
-        return start.notes(self.facades, settings, promise)
+        return start.make_notes(self.facades, settings, promise)
 
     def beside(self, settings: Settings, address: tuple[str, int]) -> AbstractContextManager[Callable[[], object]]:
         from queuey.facades import start  # noqa: PLC0415 - as above
 
-        return start.beside(self.facades, settings, address)
+        return start.serve_emodb_discovery(self.facades, settings, address)
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include:
         from queuey.facades.protocols import facades  # noqa: PLC0415 - not in the parent process

@@ -43,7 +43,7 @@ class FacadeCredentials:
     def __init__(self) -> None:
         self._applications: dict[str, str] = {}
 
-    def header(self, application: str) -> str:
+    def issue_header(self, application: str) -> str:
         """Returns a new ``Authorization`` header that grants all rights on an application."""
         secret = secrets.token_hex(32)
         self._applications[secret] = application
@@ -70,7 +70,7 @@ class AccessKeyCredentials:
         self._keys = ApplicationKeys(applications)
         self._mark = secrets.token_hex(8)
 
-    def header(self, digest: bytes) -> str:
+    def make_header(self, digest: bytes) -> str:
         """Returns an ``Authorization`` header that grants the rights of the key with this digest."""
         return f"{self.scheme} {self._mark}{digest.hex()}"
 
@@ -206,7 +206,7 @@ class Facade(ABC):
     def create_authorized(self, match: Match) -> Queue:
         """Creates a queue as :meth:`create_queue` does, without checking the caller's rights."""
         where, queues = self.where(match), self._service.queues
-        spec = queues.claimable(self.spec_of(match))
+        spec = queues.make_claimable(self.spec_of(match))
         try:
             return queues.create(where["app"], where["queue"], spec, longest=self.max_name_length)[0]
         except QueueExists as error:
@@ -233,12 +233,12 @@ class OpenFacade(Facade):
             request.headers["authorization"] = self._header
 
     @abstractmethod
-    def refuse(self, reason: str) -> Exception:
+    def make_bad_name_error(self, reason: str) -> Exception:
         """Returns the error for a queue name that is not valid."""
 
     def where(self, match: Match) -> Match:
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
-            raise self.refuse(reason)
+            raise self.make_bad_name_error(reason)
         return super().where(match)
 
     def _refusal(self, request: Request) -> str | None:

@@ -66,7 +66,7 @@ class MqFacade(OpenFacade):
             return text_response(f"{text}\n", 403)
         return text_response(f"{text}\n", 400 if isinstance(error, InvalidRequest) else 404)
 
-    def refuse(self, reason: str) -> NoSuchResource:
+    def make_bad_name_error(self, reason: str) -> NoSuchResource:
         return NoSuchResource(f"No queue has this name: {reason}.")
 
     # Queues

@@ -104,7 +104,7 @@ class RqmsFacade(OpenFacade):
         response.headers += headers
         return response
 
-    def refuse(self, reason: str) -> InvalidRequest:
+    def make_bad_name_error(self, reason: str) -> InvalidRequest:
         return InvalidRequest({"database": reason})
 
     # Adding
@@ -114,7 +114,7 @@ class RqmsFacade(OpenFacade):
         self.where(match)
         query = parse_form(request.query, "query")
         name = _check_id(query.get("id", ""))
-        draft = await request.read(partial(_draft, request, name))
+        draft = await request.read(partial(_read_draft, request, name))
         create = partial(self._names.create, name=name, draft=draft)
         await self.apply(request, match, "send", create)
         return Response(201, b"It shall be done.", HTML)
@@ -123,7 +123,7 @@ class RqmsFacade(OpenFacade):
         """Stores an item under the id in the path, replacing the one with this id even if that is locked."""
         self.where(match)
         name = _check_id(match["rest"].split("/", 2)[1] if match["rest"] else "")
-        draft = await request.read(partial(_draft, request, name))
+        draft = await request.read(partial(_read_draft, request, name))
         replace = partial(self._names.replace, name=name, draft=draft)
         await self.apply(request, match, "overwrite", replace)
         return Response(201, b"Well spoken.", HTML)
@@ -154,7 +154,7 @@ class RqmsFacade(OpenFacade):
 
     async def finish(self, request: Request, match: Match) -> Response:
         """Finishes the item of a ticket. Any ticket that does not hold a lock in this queue counts as spent."""
-        revision = _revision(read_body(request, MAX_FACADE_BODY))
+        revision = _read_revision(read_body(request, MAX_FACADE_BODY))
 
         async def finish(queue: Queue) -> Response:
             receipt = _read_receipt(revision, queue)
@@ -186,7 +186,7 @@ def _check_id(text: str) -> str:
     return text
 
 
-def _draft(request: Request, name: str) -> Draft:
+def _read_draft(request: Request, name: str) -> Draft:
     """Reads the item in a body, and removes white space between its parts. Its id becomes a header.
 
     Raises:
@@ -263,7 +263,7 @@ def _value_of(message: Message) -> object:
     return msgspec.Raw(body.encode()) if message.meta is not None and message.meta.json else body
 
 
-def _revision(body: bytes) -> str:
+def _read_revision(body: bytes) -> str:
     """Returns the revision in a ticket, which may be encoded once more as a JSON string.
 
     Raises:

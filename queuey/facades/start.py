@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queuey.facades.emodb.registration import Registration
 
 
-def prepare(facades: Facades, store: str, applications: Applications) -> None:
+def prepare_application(facades: Facades, store: str, applications: Applications) -> None:
     """Creates the application of a facade served alone on SQLite; otherwise requires that it exists, unless for SQS.
 
     Raises:
@@ -39,7 +39,7 @@ def prepare(facades: Facades, store: str, applications: Applications) -> None:
         raise Failed(f"the facades serve application {name!r}, which does not exist. Create it: {command}", WRONG_USAGE)
 
 
-def notes(facades: Facades, settings: Settings, promise: Acknowledgement | None) -> list[str]:
+def make_notes(facades: Facades, settings: Settings, promise: Acknowledgement | None) -> list[str]:
     """Returns the lines about the facades that the service prints at its start.
 
     Raises:
@@ -71,7 +71,9 @@ def notes(facades: Facades, settings: Settings, promise: Acknowledgement | None)
 
 
 @contextmanager
-def beside(facades: Facades, settings: Settings, address: tuple[str, int]) -> Iterator[Callable[[], object]]:
+def serve_emodb_discovery(
+    facades: Facades, settings: Settings, address: tuple[str, int]
+) -> Iterator[Callable[[], object]]:
     """Serves EmoDB's health checks on the next port, and yields a function that registers in ZooKeeper.
 
     Does nothing if EmoDB is not served. The function does nothing if no ZooKeeper servers are set.
@@ -110,12 +112,12 @@ def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Reg
         reason = f"facades.emodb.address is missing: clients cannot connect to {host}"
         raise Failed(reason, WRONG_USAGE)
     try:
-        from queuey.facades.emodb.registration import Registration, nodes_of_emodb  # noqa: PLC0415 - an extra
+        from queuey.facades.emodb.registration import Registration, make_emodb_nodes  # noqa: PLC0415 - an extra
     except ImportError as error:
         reason = "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed. Install it"
         raise Failed(f"{reason}: {install_command('zookeeper')}", WRONG_USAGE) from error
     scheme = "http" if settings.tls_cert is None else "https"
-    return Registration(emodb.zookeeper, nodes_of_emodb(emodb.cluster, host, int(number), scheme=scheme))
+    return Registration(emodb.zookeeper, make_emodb_nodes(emodb.cluster, host, int(number), scheme=scheme))
 
 
 def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
 from queuey.groups.planning import make_plan
-from queuey.groups.rows import changed_rows, subscription_size
+from queuey.groups.rows import find_changed_rows, subscription_size
 from queuey.groups.state import (
     MAX_MEMBERS,
     MAX_SUBSCRIPTION,
@@ -184,9 +184,9 @@ class GroupDraft:
         self._head = replace(self._head, epoch=self._next_epoch(), due=None, busy=busy)
         self._plan, self.unassigned = make_plan(self.state, queues)
 
-    def change(self) -> GroupChange | None:
+    def make_change(self) -> GroupChange | None:
         after = self.state
-        return None if after == self._before else GroupChange(after.head, changed_rows(self._before, after))
+        return None if after == self._before else GroupChange(after.head, find_changed_rows(self._before, after))
 
     @property
     def state(self) -> GroupState:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from queuey.access import allowed
+from queuey.access import is_allowed
 from queuey.groups.assignment import assign
 from queuey.groups.rows import chunk_of, size_of
 from queuey.groups.state import MAX_CHUNK, MAX_PARTITIONS, MAX_PLAN, GroupState, PlannedQueue, Subscription, Target
@@ -74,7 +74,7 @@ class _View:
         self.readable = {
             queue.uid: queue.partitions
             for queue in requested
-            if allowed(queue, caller, "read") and allowed(queue, caller, "claim")
+            if is_allowed(queue, caller, "read") and is_allowed(queue, caller, "claim")
         }
 
 

@@ -73,7 +73,7 @@ def read_state(stored: StoredGroup) -> GroupState:
     return state
 
 
-def changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
+def find_changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
     """Returns the rows that differ between two states. A row with a blank body stands for a removed one."""
     members = [{member.slot: member for member in state.members.values()} for state in (before, after)]
     return (

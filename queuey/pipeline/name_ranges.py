@@ -34,7 +34,7 @@ class NameRange(msgspec.Struct, frozen=True):
     regex: str | None = None
 
 
-def name_ranges_of(
+def divide_names(
     options: StoreOptions, selection: Selection | None, size: int = RANGE_SIZE, *, page: int = PAGE_SIZE
 ) -> list[NameRange]:
     """Divides the selected queues into ranges.
@@ -71,18 +71,18 @@ def check(options: StoreOptions, selection: Selection) -> None:
         except re.error as error:
             raise OptionError(f"{selection.regex!r} is not a regular expression: {error}.") from error
     if isinstance(selection, Subscribe):
-        open_stores.selected(options, selection)
+        open_stores.find_selected_queues(options, selection)
 
 
-def queues(options: StoreOptions, name_range: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
+def list_queues(options: StoreOptions, name_range: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
     """Yields the existing queues of a range in lists, which may be empty."""
     store = open_stores.opened(options)
     if name_range.names:
-        yield [queue for name in name_range.names if (queue := open_stores.existing(store, options, name))]
+        yield [queue for name in name_range.names if (queue := open_stores.find_existing_queue(store, options, name))]
         return
     owner = open_stores.application(store, options)
     regex = None if name_range.regex is None else re.compile(name_range.regex)
-    for listed in open_stores.queue_pages(store, owner, name_range.start, page=page):
+    for listed in open_stores.list_queue_pages(store, owner, name_range.start, page=page):
         kept = [queue for queue in listed if name_range.stop is None or queue.name < name_range.stop]
         if kept:
             yield kept if regex is None else [queue for queue in kept if regex.fullmatch(queue.name)]
@@ -95,7 +95,7 @@ def _find_range_starts(store: Store, owner: str, size: int, page: int) -> list[s
     # A queue may be created before the first one.
     starts = [""]
     seen = 0
-    for listed in open_stores.queue_pages(store, owner, page=min(page, size)):
+    for listed in open_stores.list_queue_pages(store, owner, page=min(page, size)):
         if seen >= len(starts) * size:
             starts.append(listed[0].name)
         seen += len(listed)

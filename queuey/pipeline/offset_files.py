@@ -35,10 +35,10 @@ def read(path: Path, application: str) -> Offsets:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise OptionError(f"The offsets in {path} cannot be read: {reason}.") from error
-    return parsed(text.splitlines(), application, str(path))
+    return parse_lines(text.splitlines(), application, str(path))
 
 
-def parsed(lines: Iterable[str], application: str, name: str) -> Offsets:
+def parse_lines(lines: Iterable[str], application: str, name: str) -> Offsets:
     """Parses lines of offsets; skips lines of other applications.
 
     A partition without processed messages has the offset null, or the lowest possible one.

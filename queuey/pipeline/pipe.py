@@ -27,7 +27,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
 from queuey.spark.options import Selection, StoreOptions
-from queuey.spark.sink.arrow_rows import layout_of
+from queuey.spark.sink.arrow_rows import read_layout
 from queuey.storage import bridge
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
     _prepare_target(pipe)
     query = _start(written, pipe)
     say(f"query {query.id} {'moves existing messages' if pipe.once else 'is running'}")
-    return _follow(query, say, stop)
+    return _report_until_end(query, say, stop)
 
 
 def preview(spark: SparkSession, pipe: Pipe) -> Preview:
@@ -112,14 +112,16 @@ def preview(spark: SparkSession, pipe: Pipe) -> Preview:
     Raises:
         OptionError, QueueNotFound: As in :func:`run`.
     """
-    open_stores.selected(pipe.store, pipe.source)
+    open_stores.find_selected_queues(pipe.store, pipe.source)
     reader = spark.read.format("queuey").options(**_read_options(pipe.store, pipe.source), includeHeaders="true")
     if not isinstance(pipe.start, str):
         reader = reader.option("startingTimestamp", str(round(pipe.start * 1000)))
     frame = _select_output(_transform(spark, pipe, reader.load()), pipe)
     rows = frame.limit(PREVIEW_ROWS).collect()
     columns = {field.name: field.dataType.simpleString() for field in frame.schema}
-    return Preview(columns, _shuffles(frame), tuple({name: _cell_text(row[name]) for name in columns} for row in rows))
+    return Preview(
+        columns, _has_shuffle(frame), tuple({name: _cell_text(row[name]) for name in columns} for row in rows)
+    )
 
 
 def load(name: str) -> Callable[[DataFrame], DataFrame]:
@@ -152,7 +154,7 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def _read_options(store: StoreOptions, selection: Selection) -> dict[str, str]:
-    return find_buckets.texts_of(store) | find_buckets.subscribe_options(selection)
+    return find_buckets.make_option_texts(store) | find_buckets.make_subscribe_options(selection)
 
 
 def _read_stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
@@ -215,11 +217,11 @@ def _select_output(frame: DataFrame, pipe: Pipe) -> DataFrame:
     if "key" in names:
         dropped.add("partition")
     kept = frame.select(*(frame[f"`{name}`"] for name in frame.columns if name.lower() not in dropped))
-    layout_of(kept.schema, queue=pipe.target)
+    read_layout(kept.schema, queue=pipe.target)
     return kept
 
 
-def _shuffles(frame: DataFrame) -> bool:
+def _has_shuffle(frame: DataFrame) -> bool:
     """Returns whether the order of a frame's rows is undefined, because it does more than filter and map rows."""
     names = _node_names(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - there is no public way
     return any(name not in _ROW_BY_ROW and not _SOURCES.search(name) for name in names)
@@ -248,7 +250,7 @@ def check(pipe: Pipe) -> None:
         QueueNotFound: A queue does not exist, and is not to be created.
         OptionError: The target's name is not valid for a new queue.
     """
-    open_stores.selected(pipe.store, pipe.source)
+    open_stores.find_selected_queues(pipe.store, pipe.source)
     if pipe.target is not None and _find_target(pipe) is None:
         open_stores.check_name(pipe.target)
 
@@ -260,7 +262,7 @@ def _find_target(pipe: Pipe) -> Queue | None:
         QueueNotFound: The target does not exist, and is not to be created.
     """
     try:
-        return open_stores.queue(open_stores.opened(pipe.store), pipe.store, pipe.target or "")
+        return open_stores.find_queue(open_stores.opened(pipe.store), pipe.store, pipe.target or "")
     except QueueNotFound:
         if not pipe.create:
             raise
@@ -279,7 +281,7 @@ def _prepare_target(pipe: Pipe) -> None:
     target = _find_target(pipe)
     if pipe.create:
         store = open_stores.opened(pipe.store)
-        most = max((queue.partitions for queue in open_stores.selected(pipe.store, pipe.source)), default=1)
+        most = max((queue.partitions for queue in open_stores.find_selected_queues(pipe.store, pipe.source)), default=1)
         partitions = pipe.partitions or (None if target else most)
         bridge.run(
             store.catalogue.create_queue(
@@ -295,11 +297,11 @@ def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
     """Starts the query. Rows that are shuffled are sorted in each task before they are written."""
     from pyspark.sql import functions as f
 
-    frame = frame.observe(_ROWS, f.count(f.lit(1)).alias(_ROWS))
+    frame = frame.count_request(_ROWS, f.count(f.lit(1)).alias(_ROWS))
     writer = frame.writeStream.option("checkpointLocation", pipe.checkpoint).outputMode(pipe.mode)
     writer = writer.trigger(availableNow=True) if pipe.once else writer.trigger(processingTime=f"{pipe.every} seconds")
     options = _sink_options(pipe)
-    if not _shuffles(frame):
+    if not _has_shuffle(frame):
         return writer.format("queuey").options(**options).start()
 
     name: Future[str] = Future()
@@ -321,10 +323,13 @@ def _sink_options(pipe: Pipe) -> dict[str, str]:
         "ttl": None if pipe.ttl is None else str(pipe.ttl),
         "lead": str(pipe.lead),
     }
-    return {**find_buckets.texts_of(pipe.store), **{name: text for name, text in options.items() if text is not None}}
+    return {
+        **find_buckets.make_option_texts(pipe.store),
+        **{name: text for name, text in options.items() if text is not None},
+    }
 
 
-def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
+def _report_until_end(query: StreamingQuery, say: Say, stop: Event) -> Piped:
     """Reports progress until the query ends.
 
     After ``stop`` is set, ends it when the running micro-batch is done, at the latest after ``STOP_TIMEOUT`` seconds.

@@ -46,7 +46,7 @@ class _Order(msgspec.Struct, frozen=True, array_like=True):
     payloads: tuple[bytes, ...]
 
 
-def rows(
+def run_for_rows(
     spark: SparkSession, kind: str, schema: StructType, store: StoreOptions, payloads: Iterable[bytes]
 ) -> DataFrame:
     """Returns the rows of work on each payload as a DataFrame. The work runs when the DataFrame is evaluated.
@@ -66,7 +66,9 @@ def rows(
     return spark.read.format(FORMAT).option("work", b64encode(zlib.compress(order)).decode()).load()
 
 
-def values(spark: SparkSession, work: Callable[[bytes], Iterator[bytes]], payloads: Sequence[bytes]) -> list[bytes]:
+def run_for_values(
+    spark: SparkSession, work: Callable[[bytes], Iterator[bytes]], payloads: Sequence[bytes]
+) -> list[bytes]:
     """Runs work on each payload in a task of its own; collects the values, of which there must be few."""
     if not payloads:
         return []

@@ -126,7 +126,7 @@ class Service:
         self.workers.join(identity)
         self.news.begin()
 
-    def watch(self) -> None:
+    def start_background_work(self) -> None:
         """Starts the background work: moves, schedules, and searches for expired messages."""
         self.moves.watch()
         self.schedules.watch()

@@ -29,7 +29,7 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Record, RecordDue
 from queuey.service.core import Core
 from queuey.storage import Store
-from queuey.turns import in_turns
+from queuey.turns import order_in_turns
 
 MAX_IN_PASS = 32
 """Max steps before the plan is checked again for steps that have become due."""
@@ -46,7 +46,7 @@ Name = tuple[str, str]
 
 
 def order_of_steps(due: Iterable[tuple[int, Name]]) -> list[Name]:
-    return [name for _, name in in_turns(sorted(due), lambda step: step[1][0])]
+    return [name for _, name in order_in_turns(sorted(due), lambda step: step[1][0])]
 
 
 class DueTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class DueWork(ABC):
             ahead: Seconds by which the next id will be ahead of the clock, because the clock was ahead before.
         """
 
-    def held(self, name: str) -> Record | None:  # noqa: ARG002 - none by default
+    def find_held(self, name: str) -> Record | None:  # noqa: ARG002 - none by default
         """Returns a record whose next step can be taken without reading it, or None.
 
         Another process's change is then detected by the step itself.

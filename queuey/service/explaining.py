@@ -30,7 +30,7 @@ from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
 from queuey.terminal.texts import plural
-from queuey.time_parsing import clock_warning, iso, length
+from queuey.time_parsing import clock_warning, format_duration, format_instant
 from queuey.titles import id_time
 
 MAX_EXPLAINED_PARTITIONS = 10
@@ -166,7 +166,9 @@ class Explaining:
         delay = self._store.read_delay(queue)
         shown_at = ids.ticks_to_seconds(position[0]) + delay
         behind = (
-            f" Range reads stay {length(delay)} behind the clock and show it from {iso(shown_at)} on." if delay else ""
+            f" Range reads stay {format_duration(delay)} behind the clock and show it from {format_instant(shown_at)} on."
+            if delay
+            else ""
         )
         if is_shown:
             yield Reason(code="readable", text="Range reads show it.", partition=number)
@@ -205,7 +207,7 @@ class Explaining:
             return
 
         def count(state: State, expired: int) -> tuple[int, int]:
-            return state.live(expired) if share else 0, state.live_of(expired, key) if key else 0
+            return state.live(expired) if share else 0, state.count_live_with_key(expired, key) if key else 0
 
         claimed, claimed_of_key = self._claims.core.run(self._claims.query_states(queue, count, [number]))[number]
         if key and claimed_of_key >= of_key:
@@ -229,11 +231,11 @@ class Explaining:
             return
         for attempt in history.attempts:
             by, why = f" by {attempt.worker}" if attempt.worker else "", f": {attempt.text}" if attempt.text else ""
-            text = f"An attempt{by} failed at {iso(attempt.at)}: {attempt.error}{why}"
+            text = f"An attempt{by} failed at {format_instant(attempt.at)}: {attempt.error}{why}"
             yield Reason(code="attempt", text=text, partition=number, at=attempt.at)
         state = history.state
         if state is not None and state.number in {standing.number, *(a.number for a in history.attempts)}:
-            text = f"At {iso(state.at)} its worker set the state: {state.json.decode()}"
+            text = f"At {format_instant(state.at)} its worker set the state: {state.json.decode()}"
             yield Reason(code="state", text=text, partition=number, at=state.at)
 
     def _read_standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
@@ -248,17 +250,19 @@ class Explaining:
         made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         if made > now:
-            text = f"The time of the id is in the future ({iso(made)}): only a delayed message or a PUT can have it."
+            text = f"The time of the id is in the future ({format_instant(made)}): only a delayed message or a PUT can have it."
             yield Reason(code="ahead", text=text, at=made)
         elif made < queue.created - self._store.clock_difference:  # Perhaps created by another clock.
-            text = f"The id is from {iso(made)}, but the queue was created at {iso(queue.created)}."
+            text = (
+                f"The id is from {format_instant(made)}, but the queue was created at {format_instant(queue.created)}."
+            )
             yield Reason(code="older_than_queue", text=text, at=queue.created)
         if made + MAX_TTL < now:
             text = "The id is older than the maximum age of messages (388 days), unless it was written later by PUT."
             yield Reason(code="expired", text=text, at=made + MAX_TTL)
         elif made + ttl < now:
             text = (
-                f"With the queue's TTL of {length(ttl)} it expired at {iso(made + ttl)}. A message may have a TTL of "
+                f"With the queue's TTL of {format_duration(ttl)} it expired at {format_instant(made + ttl)}. A message may have a TTL of "
                 "its own."
             )
             yield Reason(code="expired", text=text, at=made + ttl)
@@ -366,11 +370,11 @@ def _explain_standing(standing: _Standing, number: int) -> Iterator[Reason]:
     match standing.code:
         case "claimed":
             worker = f"Its worker is {standing.worker}." if standing.worker else "Its worker gave no name."
-            text = f"It is claimed until {iso(standing.expires)} and was delivered {times}. {worker}"
+            text = f"It is claimed until {format_instant(standing.expires)} and was delivered {times}. {worker}"
             text += " It is cancelled: its worker was asked to stop, and no claim gets it again." * standing.cancelled
             yield Reason(code="claimed", text=text, partition=number, at=standing.expires)
         case "retrying":
-            text = f"It was delivered {times} and released: claims get it from {iso(standing.expires)} on."
+            text = f"It was delivered {times} and released: claims get it from {format_instant(standing.expires)} on."
             yield Reason(code="retrying", text=text, partition=number, at=standing.expires)
         case "waiting" if standing.cancelled:
             text = f"It was delivered {times} and cancelled: no claim gets it again."
@@ -394,15 +398,15 @@ def _explain_standing(standing: _Standing, number: int) -> Iterator[Reason]:
 
 
 def _format_ticks(ticks: int) -> str:
-    return iso(ids.ticks_to_seconds(ticks))
+    return format_instant(ids.ticks_to_seconds(ticks))
 
 
 def _describe_queue(info: QueueInfo) -> Iterator[str]:
     yield f"Queue {info.name} of {info.application}: {plural(info.partitions, 'partition')}, {info.type}."
-    yield f"Consistency {info.consistency}, store {info.store}, created {iso(info.created)}."
-    yield f"Messages live {length(info.ttl)}, unless one has a TTL of its own."
+    yield f"Consistency {info.consistency}, store {info.store}, created {format_instant(info.created)}."
+    yield f"Messages live {format_duration(info.ttl)}, unless one has a TTL of its own."
     if info.read_delay:
-        behind = f"Range reads stay {length(info.read_delay)} behind the clock"
+        behind = f"Range reads stay {format_duration(info.read_delay)} behind the clock"
         yield f"{behind}: they show messages older than {id_time(info.horizon)}."
     else:
         yield "Range reads show a message as soon as it is stored and due."
@@ -435,7 +439,7 @@ def _describe_ends(info: QueueInfo, refusal: str | None) -> Iterator[str]:
     if info.on_expiry == "dead-letter":
         yield f"Expired messages without a TTL of their own become dead letters in {info.dead_letter}."
     if info.result_ttl:
-        yield f"Results of its jobs are kept for {length(info.result_ttl)}."
+        yield f"Results of its jobs are kept for {format_duration(info.result_ttl)}."
 
 
 def _explain_partition(
@@ -461,5 +465,5 @@ def _describe_shown(info: QueueInfo, stored: PartitionInfo) -> str:
     horizon, newest = ids.parse_position(info.horizon)[0], ids.parse_position(stored.newest)[0]
     if newest < horizon:
         return "all"
-    all_from = iso(ids.ticks_to_seconds(newest) + info.read_delay)
+    all_from = format_instant(ids.ticks_to_seconds(newest) + info.read_delay)
     return f"{'nothing' if ids.parse_position(stored.oldest)[0] >= horizon else 'a part'}, all from {all_from} on"

@@ -93,7 +93,7 @@ class PlainDraft(msgspec.Struct, gc=False):
 AnyDraft = Draft | PlainDraft
 
 
-def content_of(drafts: Sequence[AnyDraft]) -> bytes:
+def hash_content(drafts: Sequence[AnyDraft]) -> bytes:
     """Returns a hash of all fields that a caller sets in its messages. Every version must compute the same hash."""
     fields = []
     for draft in drafts:
@@ -152,7 +152,7 @@ class RepeatBudget:
         self._posts.append(now)
         _forget(self._posts, now)
 
-    def try_acquire(self, now: float) -> bool:
+    def record_page(self, now: float) -> bool:
         _forget(self._posts, now)
         _forget(self._repeats, now)
         if len(self._repeats) + 1 > max(1.0, len(self._posts) * MAX_REPEAT_RATIO):
@@ -230,7 +230,7 @@ class MessageUseCases:
         if after is not None and 0 < (seconds := self._seconds_ahead(after)) <= MAX_SECONDS_AHEAD:
             await asyncio.sleep(seconds)
         # Hashed before the service chooses partitions: a repeated post may get another one.
-        content = content_of(drafts) if isinstance(key, str) else b""
+        content = hash_content(drafts) if isinstance(key, str) else b""
         items = self._addressed(queue, drafts)
         if isinstance(key, str) and items:
             key = PostKey(key, content, self._remembered_seconds(items))

@@ -19,7 +19,7 @@ from queuey.partitions import by_key
 from queuey.service.claims import ClaimUseCases
 from queuey.service.core import Core
 from queuey.service.limits import Limits
-from queuey.service.messages import Draft, content_of
+from queuey.service.messages import Draft, hash_content
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 8
@@ -103,7 +103,7 @@ class Name:
             return Changed(written.location, stored=item is not None)
         raise self._make_busy_error()
 
-    async def current(self) -> Message | None:
+    async def read_current(self) -> Message | None:
         """Returns the name's message, or None if the name is free.
 
         If the row's message is done, the row is read again: another message may have replaced it since. Also finishes
@@ -224,7 +224,7 @@ class NameUseCases:
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
         keeps = draft.ttl is None and queue.on_expiry == "dead-letter"
         item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta, kept=keeps)
-        content = content_of([draft])
+        content = hash_content([draft])
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
             if keeps:
@@ -296,7 +296,7 @@ class Turns:
             self._waiting -= Counter((application,))
 
     @asynccontextmanager
-    async def turn(self, queue: Queue, name: str) -> AsyncIterator[None]:
+    async def take_turn(self, queue: Queue, name: str) -> AsyncIterator[None]:
         """Waits for earlier changes of the name, and lets no other begin until the context ends.
 
         Raises:

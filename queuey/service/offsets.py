@@ -86,7 +86,7 @@ class OffsetUseCases:
 
         return RecordedOffsets(group=group, partitions=await self._change(access, group, record) if changes else {})
 
-    def progress(self, access: QueueAccess, group: str) -> Offsets:
+    def read_progress(self, access: QueueAccess, group: str) -> Offsets:
         """Returns the offset and the lag of each partition of the queue. Without an offset all messages count as lag.
 
         Raises:
@@ -115,7 +115,7 @@ class OffsetUseCases:
 
         return access.use(progress)
 
-    def standing(self, access: QueueAccess, group: str) -> GroupLag:
+    def measure_lag(self, access: QueueAccess, group: str) -> GroupLag:
         """Returns the group's lag in a queue, and how many partitions have owners if members have owned any."""
 
         def standing(queue: Queue) -> GroupLag:
@@ -129,7 +129,7 @@ class OffsetUseCases:
 
         return access.use(standing)
 
-    def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
+    def read_lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
         """Returns the lag behind each partition's cursor; behind None all messages count. Records nothing."""
 
         def lag(queue: Queue) -> LagRead:
@@ -144,7 +144,7 @@ class OffsetUseCases:
 
         return access.use(lag)
 
-    def groups(self, access: QueueAccess) -> list[str]:
+    def list_groups(self, access: QueueAccess) -> list[str]:
         return access.use(lambda queue: bridge.run(self._store.offsets.groups(queue)))
 
     async def forget(self, access: QueueAccess, group: str) -> None:

@@ -100,7 +100,7 @@ class Queues:
             spec = msgspec.structs.replace(spec, principals=error.queue.principals)
         return bridge.run(self._store.catalogue.create_queue(application, name, spec))
 
-    def claimable(self, spec: QueueSpec) -> QueueSpec:
+    def make_claimable(self, spec: QueueSpec) -> QueueSpec:
         """Returns a spec with the first consistency level, from the default on, at which messages can be claimed."""
         for level in CONSISTENCIES[1:]:
             row = Queue(application="", name="", uid=0, qid=0, consistency=level)
@@ -185,7 +185,7 @@ class Queues:
         queues = bridge.run(self._store.catalogue.list_queues(application, start=start, limit=limit + 1))
         return queues[:limit], queues[limit].name if len(queues) > limit else None
 
-    def applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
+    def list_applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
         """Lists applications by name from ``start`` on, inclusive; also returns the start of the next page or None."""
         names = bridge.run(self._store.applications.application_names(start=start, limit=limit + 1))
         return names[:limit], names[limit] if len(names) > limit else None
@@ -225,7 +225,7 @@ class Queues:
         def update(queue: Queue) -> Queue:
             spec = changes(queue) if callable(changes) else changes
             self._check_dead_letter(queue.name, spec, longest)
-            self._check_expiry(msgspec.structs.replace(queue, **catalogue_rows.changed(queue, spec, clear)))
+            self._check_expiry(msgspec.structs.replace(queue, **catalogue_rows.find_changed(queue, spec, clear)))
             return bridge.run(self._store.catalogue.update_queue(queue, spec, clear=clear))
 
         return access.use(update)

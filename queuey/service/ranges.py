@@ -154,7 +154,7 @@ def _find_mark(bound: Bound, partition: int) -> Mark | None:
     return bound.get(partition, bound.get(OTHERS))
 
 
-def slices(requested: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
+def make_slices(requested: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
     """Returns the slices of a range by partition, without partitions that a descending cursor does not name."""
     skips_unnamed = requested.descending and requested.since is not None and not isinstance(requested.since, Mark)
     slices_to_read = []
@@ -187,7 +187,7 @@ def slices(requested: Range, partitions: Sequence[int], *, limit: int, max_bytes
     return slices_to_read
 
 
-def early_slices(requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
+def make_early_slices(requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
     """Returns the slices above the horizon, after a reading that has reached it, with what it leaves of the limit."""
     read = Counter(None if requested.merge else message.partition for message in reading.messages)
     early = []
@@ -215,7 +215,7 @@ def empty_slice() -> Slice:
     return Slice(1, FIRST, FIRST, limit=1)
 
 
-def first_id(piece: Slice) -> Slice:
+def slice_of_first_id(piece: Slice) -> Slice:
     """Returns the slice of a partition's first id, for when the answer has no room for the message."""
     return structs.replace(piece, limit=1, bodies=False)
 
@@ -225,20 +225,20 @@ def is_put_off(page: Page) -> bool:
 
 
 def put_off(page: Page) -> Page:
-    """Returns a page of :func:`first_id` without its message, so that the next page begins with it."""
+    """Returns a page of :func:`slice_of_first_id` without its message, so that the next page begins with it."""
     if not page.messages:
         return page
     return structs.replace(page, messages=[], next=page.messages[0].position, more=True)
 
 
-def furthest_behind(pieces: Sequence[Slice]) -> list[Slice]:
+def sort_furthest_behind_first(pieces: Sequence[Slice]) -> list[Slice]:
     """Orders slices that one page cannot hold: slices that were put off last time come first."""
     return sorted(
         pieces, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=pieces[0].descending
     )
 
 
-def one_after_another(pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+def append_pages(pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
     """Appends pages to a reading in order; its horizon is the highest one of them."""
     for piece, page in zip(pieces, pages, strict=True):
         reading.messages += page.messages
@@ -255,7 +255,7 @@ def share(total: int, parts: int) -> int:
 class Merge:
     """Merges several partitions into one page in time order.
 
-    :meth:`first` and :meth:`further` return slices to read; :meth:`take` receives their pages.
+    :meth:`make_first_slices` and :meth:`make_further_slices` return slices to read; :meth:`add_pages` receives their pages.
 
     A page of a few partitions usually takes one round, which requests slightly more than each partition's share.
     Otherwise the ids are read first, because they are short. They show which messages belong to the page, and only the
@@ -288,7 +288,7 @@ class Merge:
         self._is_stuck = False
         self._horizon = 0
 
-    def first(self) -> list[Slice]:
+    def make_first_slices(self) -> list[Slice]:
         """Returns a slice of each partition for a little more than its share; of ids only if shares are small."""
         parts = len(self._asked)
         bodies = MIN_MESSAGES_WITH_BODIES * parts <= self._limit
@@ -296,7 +296,7 @@ class Merge:
         max_bytes = share(self._max_bytes // 4, parts)
         return [replace(piece, limit=limit, max_bytes=max_bytes, bodies=bodies) for piece in self._asked]
 
-    def further(self) -> list[Slice]:
+    def make_further_slices(self) -> list[Slice]:
         """Returns the slices of the next read, or an empty list if the page is complete."""
         page, size = self._page()
         weights = [entry[1] for entry in self._entries.values() if entry]
@@ -339,7 +339,7 @@ class Merge:
             slices.append(replace(self._asked[0], **bounds, limit=len(of_partition), max_bytes=max_bytes))
         return slices
 
-    def take(self, pieces: Sequence[Slice], pages: Sequence[Page]) -> None:
+    def add_pages(self, pieces: Sequence[Slice], pages: Sequence[Page]) -> None:
         """Adds the pages of slices that were returned before; drops messages whose bodies turn out to be gone."""
         self._horizon = self._horizon or pages[0].horizon
         for piece, page in zip(pieces, pages, strict=True):

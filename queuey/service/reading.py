@@ -90,7 +90,9 @@ class Reader:
         if len(numbers) != 1 or requested.limit > MAX_SHORT_MESSAGES:
             return None
         max_bytes = min(MAX_SHORT_BYTES, self._limits.page_bytes)
-        pieces = ranges.slices(requested, numbers, limit=requested.limit, max_bytes=max(1, max_bytes - _RESERVED_BYTES))
+        pieces = ranges.make_slices(
+            requested, numbers, limit=requested.limit, max_bytes=max(1, max_bytes - _RESERVED_BYTES)
+        )
         if not pieces:
             return None
         if waiter is not None:
@@ -99,7 +101,7 @@ class Reader:
         if page.more and not _fits(page, requested.limit, max_bytes):
             return None
         reading = Reading([], 0, {}, more=False, cursor_safe=requested.delayed)
-        ranges.one_after_another(pieces, [page], reading)
+        ranges.append_pages(pieces, [page], reading)
         if early := self._early_slices(queue, requested, pieces, reading, max(1, max_bytes - _RESERVED_BYTES)):
             page = await self._read_page(queue, early[0])
             if page.more:
@@ -186,13 +188,13 @@ class Reader:
         Without bytes it reads only the horizon, or with ``looks_ahead`` the next ids.
         """
         numbers = _partition_numbers(queue, requested)
-        pieces = ranges.slices(
+        pieces = ranges.make_slices(
             requested, numbers, limit=requested.limit, max_bytes=ranges.share(max_bytes, len(numbers))
         )
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.empty_slice()]))[0].horizon
-            ranges.one_after_another(pieces, [piece.put_off(horizon) for piece in pieces], reading)
+            ranges.append_pages(pieces, [piece.put_off(horizon) for piece in pieces], reading)
             reading.horizon = horizon
         elif requested.merge and len(pieces) > 1:
             merge = Merge(pieces, requested.limit, max_bytes, certain=queue.consistency != "weak")
@@ -202,7 +204,7 @@ class Reader:
                 slices = merge.further()
             merge.finish(reading)
         else:
-            order = ranges.furthest_behind(pieces)
+            order = ranges.sort_furthest_behind_first(pieces)
             in_order = (
                 await self._store.messages.read(queue, order)
                 if max_bytes > 0
@@ -212,9 +214,9 @@ class Reader:
             if requested.looks_ahead and (
                 late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]
             ):
-                ids = await self._store.messages.read(queue, [ranges.first_id(piece) for piece in late])
+                ids = await self._store.messages.read(queue, [ranges.slice_of_first_id(piece) for piece in late])
                 pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
-            ranges.one_after_another(pieces, [pages[piece.partition] for piece in pieces], reading)
+            ranges.append_pages(pieces, [pages[piece.partition] for piece in pieces], reading)
         if early := self._early_slices(queue, requested, pieces, reading, max_bytes):
             ranges.add_early(requested, early, await self._store.messages.read(queue, early), reading)
         return reading
@@ -226,7 +228,7 @@ class Reader:
         if not requested.early or reading.more or not pieces or not self._store.read_delay(queue):
             return []
         remaining_bytes = max_bytes - bytes_of(reading.messages)
-        return ranges.early_slices(requested, pieces, reading, remaining_bytes) if remaining_bytes > 0 else []
+        return ranges.make_early_slices(requested, pieces, reading, remaining_bytes) if remaining_bytes > 0 else []
 
 
 def _partition_numbers(queue: Queue, requested: Range) -> Sequence[int]:

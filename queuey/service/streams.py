@@ -92,7 +92,7 @@ class Cursor:
             cursor.marks[unquote(name), int(number)] = ids.parse_position(position)
         return cursor
 
-    def text(self, queue: str | None) -> str:
+    def to_text(self, queue: str | None) -> str:
         """Returns the cursor as text. A range read accepts the text of a single queue as ``since``."""
         marks = [
             f"{'' if queue is not None else quote(name, safe='') + '/'}{number}:{ids.to_hex(position)}"
@@ -100,7 +100,7 @@ class Cursor:
         ]
         return ",".join([ids.to_hex(self.base), *marks])
 
-    def of(self, queue: str) -> dict[int, Mark]:
+    def make_marks(self, queue: str) -> dict[int, Mark]:
         own = {number: mark_of(position) for (name, number), position in self.marks.items() if name == queue}
         return {OTHERS: mark_of(self.base), **own}
 

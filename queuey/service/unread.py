@@ -130,10 +130,10 @@ class UnreadUseCases:
 
         Returns for each queue the count, the error, or None if this call has already read ``MAX_ROWS`` ids.
         """
-        marks = self.marks(accesses, reader)
+        marks = self.read_marks(accesses, reader)
         return self.count(list(zip(accesses, marks, strict=True)), limit)
 
-    def marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
+    def read_marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
         queues = [access.queue for access in accesses]
         return [*bridge.run(self._store.offsets.offsets_of_queues(queues, group_of(reader)))]
 
@@ -265,7 +265,7 @@ class MarkNews:
     def drop(self, name: str) -> None:
         self._reported.pop(name, None)
 
-    def due(self, accesses: Sequence[QueueAccess]) -> Sequence[QueueAccess]:
+    def take_due(self, accesses: Sequence[QueueAccess]) -> Sequence[QueueAccess]:
         """Returns the stream's queues whose marks must be read now: periodically all of them.
 
         They count as read then: each request to read is returned once.
@@ -277,7 +277,7 @@ class MarkNews:
         moved, self._queues_to_read = self._queues_to_read, set()
         return [a for a in accesses if is_due or a.queue.name in moved or a.queue.name not in self._reported]
 
-    def news(self, accesses: Sequence[QueueAccess]) -> list[tuple[str, Unread]]:
+    def read_news(self, accesses: Sequence[QueueAccess]) -> list[tuple[str, Unread]]:
         """Returns queues whose marks have changed, with their unread messages; blocks.
 
         Queues that could not be counted this time are due again.

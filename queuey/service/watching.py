@@ -138,13 +138,13 @@ class Watchers:
         self._called.discard(entry)
         self._trying.discard(entry)
         if shared.waiters:
-            return (partial(self.schedule, self.call, shared, 2),) if wake_others else ()
+            return (partial(self.schedule, self.wake_waiters, shared, 2),) if wake_others else ()
         del self._shared[key]
         # The stops refer back to this trigger; without that cycle it is freed at once.
         stops, shared.stops = shared.stops, ()
         return stops
 
-    def call(self, shared: _Shared, count: int) -> None:
+    def wake_waiters(self, shared: _Shared, count: int) -> None:
         """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. :attr:`schedule` calls it."""
         with self._lock:
             if shared.for_all:

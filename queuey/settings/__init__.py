@@ -10,7 +10,16 @@ from queuey.settings.definitions import AUTO, OwnRates, Rates, Settings, data_di
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rooms import Include, Room
 from queuey.settings.secret_names import SecretName
-from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table, value_of
+from queuey.settings.table import (
+    DEFAULT_SOURCE,
+    Setting,
+    as_text,
+    attribute_of,
+    masked_text,
+    option_of,
+    table,
+    value_of,
+)
 from queuey.settings.users import DEV_ISSUER, UserIssuer, Users, is_loopback, is_safe_url, origins_of
 
 __all__ = [
@@ -35,10 +44,10 @@ __all__ = [
     "is_of_cassandra",
     "is_safe_url",
     "load",
+    "masked_text",
     "option_of",
     "origins_of",
     "part",
-    "shown",
     "table",
     "value_of",
 ]

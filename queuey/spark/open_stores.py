@@ -81,7 +81,7 @@ def _application_text(store: Store) -> str:
     return f"{len(names)}: {', '.join(names)}"
 
 
-def queue(store: Store, options: StoreOptions, name: str) -> Queue:
+def find_queue(store: Store, options: StoreOptions, name: str) -> Queue:
     """Returns the present state of a queue.
 
     Raises:
@@ -90,16 +90,16 @@ def queue(store: Store, options: StoreOptions, name: str) -> Queue:
     return _look_up(store, application(store, options), name)
 
 
-def existing(store: Store, options: StoreOptions, name: str, qid: int | None = None) -> Queue | None:
+def find_existing_queue(store: Store, options: StoreOptions, name: str, qid: int | None = None) -> Queue | None:
     """Returns the present state of a queue, or None if it does not exist or has another ``qid`` than the given one."""
     try:
-        present = queue(store, options, name)
+        present = find_queue(store, options, name)
     except QueueNotFound:
         return None
     return present if qid in {None, present.qid} else None
 
 
-def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SIZE) -> list[Queue]:
+def find_selected_queues(options: StoreOptions, selection: Selection, *, page: int = PAGE_SIZE) -> list[Queue]:
     """Returns the selected queues in their present state, sorted by name. A pattern has to match a whole name.
 
     Args:
@@ -115,7 +115,10 @@ def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SI
     if isinstance(selection, Pattern):
         regex = re.compile(selection.regex)
         queues = [
-            queue for listed in queue_pages(store, owner, page=page) for queue in listed if regex.fullmatch(queue.name)
+            queue
+            for listed in list_queue_pages(store, owner, page=page)
+            for queue in listed
+            if regex.fullmatch(queue.name)
         ]
     else:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
@@ -123,7 +126,7 @@ def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SI
     return sorted(queues, key=lambda queue: queue.name)
 
 
-def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iterator[list[Queue]]:
+def list_queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iterator[list[Queue]]:
     """Yields an application's queues in lists, sorted by name from ``start`` on."""
     more = True
     while more:
@@ -134,7 +137,7 @@ def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iter
         more = len(listed) == page
 
 
-def settings_of(options: StoreOptions) -> table.Settings:
+def read_settings(options: StoreOptions) -> table.Settings:
     """Returns the effective settings in this process.
 
     Raises:
@@ -143,7 +146,7 @@ def settings_of(options: StoreOptions) -> table.Settings:
     config = None if options.config is None else Path(options.config)
     try:
         loaded = table.load(dict(options.settings), os.environ, config=config)
-        opening.check(loaded)
+        opening.check_store_settings(loaded)
     except SettingsError as error:
         # The texts name options of the command line; replace them with options of Spark.
         names = {line.option: line.name for line in table.table()}
@@ -165,7 +168,7 @@ def check_name(name: str) -> None:
 
 def _open_existing(options: StoreOptions) -> Store:
     """Opens a store, which must exist; for Cassandra, waits up to ``deadline`` seconds for an answer."""
-    settings = settings_of(options)
+    settings = read_settings(options)
     remote = opening.is_cassandra(settings)
     if not remote and not opening.store_file_exists(settings):
         raise OptionError(f"There is no store at {settings.data}: set option store or data.")

@@ -15,7 +15,15 @@ import msgspec
 from queuey.messages import MAX_TTL
 from queuey.settings import SecretName, Setting, is_of_cassandra, table
 from queuey.spark.errors import OptionError
-from queuey.spark.start_and_end import EARLIEST, LATEST, Bound, Bounds, bounds, parsed_object, partition_numbers
+from queuey.spark.start_and_end import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    Bounds,
+    parse_object,
+    parse_partition_numbers,
+    read_bounds,
+)
 
 DEFAULT_LEAD = 10.0
 """Default lead of reserved ids over the clock, in seconds."""
@@ -216,8 +224,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         OptionError: An option is missing or not valid.
     """
     canonical = _checked_options(options, _STREAM_READ if streaming else _BATCH_READ)
-    starting = bounds(canonical, "starting", LATEST if streaming else EARLIEST)
-    ending = bounds(canonical, "ending", LATEST)
+    starting = read_bounds(canonical, "starting", LATEST if streaming else EARLIEST)
+    ending = read_bounds(canonical, "ending", LATEST)
     if not streaming:
         _refuse_bound(starting, LATEST, "A batch read cannot start at latest")
         _refuse_bound(ending, EARLIEST, "A read cannot end at earliest")
@@ -283,7 +291,7 @@ def check_read(options: Mapping[str, str]) -> bool:
     return "includeHeaders" in canonical and _parse_switch("includeHeaders", canonical["includeHeaders"])
 
 
-def lasting(options: Mapping[str, str]) -> dict[str, str]:
+def make_lasting_options(options: Mapping[str, str]) -> dict[str, str]:
     """Returns options in a form to store: with canonical names and absolute paths.
 
     Raises:
@@ -397,10 +405,10 @@ def _parse_pattern(text: str) -> Pattern:
 def _parse_assign(text: str) -> Assign:
     shape = '{"queue":[1,2]}'
     assigned = []
-    for queue, partitions in parsed_object("assign", text, shape).items():
+    for queue, partitions in parse_object("assign", text, shape).items():
         if not isinstance(partitions, list) or not partitions:
             raise OptionError(f"Option assign is not of the form {shape}.")
-        numbers = {number for part in partitions for number in partition_numbers("assign", str(part))}
+        numbers = {number for part in partitions for number in parse_partition_numbers("assign", str(part))}
         assigned.append((queue, tuple(sorted(numbers))))
     return Assign(tuple(assigned))
 

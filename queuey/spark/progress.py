@@ -93,7 +93,7 @@ class ProgressMetrics(StreamingQueryListener):
         self._rows_read.labels(name).inc(progress.numInputRows)
         # It is -1 for sinks that do not count.
         self._rows_written.labels(name).inc(max(progress.sink.numOutputRows, 0))
-        lags = [lag for source in progress.sources if (lag := reported_lag(source.latestOffset)) is not None]
+        lags = [lag for source in progress.sources if (lag := read_reported_lag(source.latestOffset)) is not None]
         if lags:
             self._lag_messages.labels(name).set(sum(lag["messages"] for lag in lags))
             self._lag_seconds.labels(name).set(max(lag["seconds"] for lag in lags))
@@ -134,7 +134,7 @@ class ProgressMetrics(StreamingQueryListener):
         return (WriteCounts() if report is None else report.total).moved
 
 
-def reported_lag(latest: str | None) -> dict[str, Any] | None:
+def read_reported_lag(latest: str | None) -> dict[str, Any] | None:
     """Returns the lag in a source's latest offset, or None if the source is not a stream over queues."""
     try:
         offset = json.loads(latest or "")

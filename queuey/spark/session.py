@@ -58,7 +58,7 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkMissing(f"PySpark is not installed. Install it: {install_command('spark')}") from error
-    os.environ["JAVA_HOME"] = str(java.home())
+    os.environ["JAVA_HOME"] = str(java.find_java_home())
     if is_local(master):
         # Also prevents Spark from resolving this machine's name.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)

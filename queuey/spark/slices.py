@@ -38,7 +38,9 @@ class QueueSlice(msgspec.Struct, frozen=True, gc=False):
         return self.queue, self.partition
 
 
-def shared_out(items: Iterable[T], tasks: int, weight: Callable[[T], float] = lambda _: 1) -> list[tuple[T, ...]]:
+def divide_into_groups(
+    items: Iterable[T], tasks: int, weight: Callable[[T], float] = lambda _: 1
+) -> list[tuple[T, ...]]:
     """Divides items into consecutive groups of about equal weight.
 
     Args:

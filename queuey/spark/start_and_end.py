@@ -41,7 +41,7 @@ class Bounds(msgspec.Struct, frozen=True):
     everywhere: Bound | None = None
     each: dict[str, dict[int, Bound]] = {}
 
-    def of(self, queue: str, partition: int) -> Bound:
+    def find_bound(self, queue: str, partition: int) -> Bound:
         """Returns the bound of a partition.
 
         Raises:
@@ -74,7 +74,7 @@ class Bounds(msgspec.Struct, frozen=True):
                 )
 
 
-def bounds(options: Mapping[str, str], which: Literal["starting", "ending"], default: Bound) -> Bounds:
+def read_bounds(options: Mapping[str, str], which: Literal["starting", "ending"], default: Bound) -> Bounds:
     """Parses the options for the start or the end: one timestamp overrides timestamps, and these override offsets.
 
     Args:
@@ -98,7 +98,7 @@ def bounds(options: Mapping[str, str], which: Literal["starting", "ending"], def
     return Bounds(name, each=_parse_each(name, text, lambda value: _parse_offset(name, value)))
 
 
-def partition_numbers(option: str, text: str) -> range:
+def parse_partition_numbers(option: str, text: str) -> range:
     """Parses a partition number or a range of them, such as ``3`` or ``1-4``.
 
     Raises:
@@ -114,7 +114,7 @@ def partition_numbers(option: str, text: str) -> range:
     return numbers
 
 
-def parsed_object(option: str, text: str, shape: str) -> dict[str, Any]:
+def parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
     """Parses a JSON object with at least one member.
 
     Raises:
@@ -132,11 +132,11 @@ def parsed_object(option: str, text: str, shape: str) -> dict[str, Any]:
 def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
     shape = '{"queue":{"1":…,"2":…}}'
     result: dict[str, dict[int, Bound]] = {}
-    for queue, partitions in parsed_object(option, text, shape).items():
+    for queue, partitions in parse_object(option, text, shape).items():
         if not isinstance(partitions, dict):
             raise OptionError(f"Option {option} is not of the form {shape}.")
         result[queue] = {
-            number: bound(value) for key, value in partitions.items() for number in partition_numbers(option, key)
+            number: bound(value) for key, value in partitions.items() for number in parse_partition_numbers(option, key)
         }
     return result
 

@@ -60,7 +60,7 @@ _WRITE_COLUMNS: dict[str, tuple[DataType, str]] = {
 }
 
 
-def declared(options: Mapping[str, str]) -> dict[str, str] | None:
+def find_table_options(options: Mapping[str, str]) -> dict[str, str] | None:
     """Returns the options of a table that is being created, or None if the options are for a read or a write.
 
     For a table Spark passes its properties, including its own (``owner``, ``provider``, …).
@@ -103,11 +103,11 @@ def table_schema(options: Mapping[str, str]) -> StructType:
         fields = [
             _field(field.name, field.dataType, _READ_COMMENTS[field.name], nullable=field.nullable) for field in schema
         ]
-    fields[0].metadata[kind] = table.lasting(options)
+    fields[0].metadata[kind] = table.make_lasting_options(options)
     return StructType(fields)
 
 
-def options_of(schema: StructType, kind: str, options: Mapping[str, str]) -> dict[str, str]:
+def merge_table_options(schema: StructType, kind: str, options: Mapping[str, str]) -> dict[str, str]:
     """Returns the options of a read or a write, merged with the options of its table.
 
     Its own options override the table's. If they name queues, the table's options are ignored.

@@ -42,7 +42,7 @@ def blocks() -> bool:
     return thread.runs > 0
 
 
-def shared(key: object, make: Callable[[], T]) -> T:
+def share_in_run(key: object, make: Callable[[], T]) -> T:
     """Returns the value that the present run with ``as_one`` shares under a key. Makes it if it does not exist.
 
     Outside such a run, makes a value for each call.
@@ -106,7 +106,7 @@ class Deadline(threading.local):
         """
         before = self.call
         call = self.call = Call()
-        call.ends = min(before.ends, shared(self, self.next_end))
+        call.ends = min(before.ends, share_in_run(self, self.next_end))
         call.wrote = before.wrote
         return before
 
@@ -127,11 +127,11 @@ class Deadline(threading.local):
     def next_end(self) -> float:
         return self.clock() + self._seconds
 
-    def left(self, max_seconds: float = threading.TIMEOUT_MAX) -> float:
+    def time_left(self, max_seconds: float = threading.TIMEOUT_MAX) -> float:
         """Returns the remaining time of the call in seconds, at most ``max_seconds``.
 
         Raises:
-            StoreUnavailable: No time is left. The outcome is ``unknown`` if the call has :meth:`sent` a change.
+            StoreUnavailable: No time is left. The outcome is ``unknown`` if the call has :meth:`mark_sent` a change.
         """
         call = self.call
         if call.ends == math.inf:
@@ -142,7 +142,7 @@ class Deadline(threading.local):
             raise StoreUnavailable(message, outcome="unknown" if call.wrote else "none")
         return min(remaining, max_seconds)
 
-    def sent(self) -> None:
+    def mark_sent(self) -> None:
         """Marks that the call is about to send a change: from now on its outcome may be unknown.
 
         Raises:
@@ -171,7 +171,7 @@ class Deadline(threading.local):
         """Runs a block that prepares a write, :meth:`unnoticed`. If the block fails, nothing was written.
 
         Raises:
-            StoreUnavailable: The error of the block, with outcome ``none`` unless the call had :meth:`sent` a change
+            StoreUnavailable: The error of the block, with outcome ``none`` unless the call had :meth:`mark_sent` a change
                 before.
         """
         call = self.call
@@ -190,9 +190,9 @@ class Deadline(threading.local):
             acquire: A method with the argument ``timeout`` that returns whether it succeeded.
 
         Raises:
-            StoreUnavailable: No time is left; see :meth:`left`.
+            StoreUnavailable: No time is left; see :meth:`time_left`.
         """
-        while not acquire(timeout=self.left(_SECOND)):
+        while not acquire(timeout=self.time_left(_SECOND)):
             pass
 
     def result(self, begin: Callable[[Done], object], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
@@ -200,13 +200,13 @@ class Deadline(threading.local):
 
         Args:
             begin: Starts the work; see ``Start``.
-            late: Error message when no time is left; by default the message of :meth:`left`.
+            late: Error message when no time is left; by default the message of :meth:`time_left`.
 
         Raises:
             StoreUnavailable: No time is left. The work was not started, or was given up.
             Exception: The error of the work.
         """
-        self.left()  # Work started too late could be carried out before it is given up.
+        self.time_left()  # Work started too late could be carried out before it is given up.
         answered = threading.Lock()  # Released by the callback; half the cost of an event.
         answered.acquire()
         end: list[Any] = [None, None]
@@ -304,12 +304,12 @@ class Home:
         cls._last = home
         return home
 
-    def settle(self) -> None:
+    def register(self) -> None:
         """Registers this home for its loop. The registry keeps only a weak reference."""
         _homes[self.calls.loop] = ref(self)
         Home._last = self
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Unregisters this home, unless another one was registered for its loop."""
         if _homes.get(self.calls.loop) == ref(self):
             del _homes[self.calls.loop]
@@ -344,7 +344,7 @@ async def ended(
     Args:
         start: Starts the work; see ``Start``.
         deadline: Bounds the wait of a thread. On a loop the work bounds its own time.
-        late: Error message when no time is left; by default the message of :meth:`Deadline.left`.
+        late: Error message when no time is left; by default the message of :meth:`Deadline.time_left`.
         long: The work as a whole has no deadline; each of its steps has.
         tells: If the caller is cancelled, raise :class:`GivenUp` with the outcome instead of ``CancelledError``.
 

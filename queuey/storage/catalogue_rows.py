@@ -21,12 +21,12 @@ _decode_scope = msgspec.json.Decoder(Scope).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def values(queue: Queue, columns: Iterable[str] = CHOSEN) -> list[Any]:
+def encode_values(queue: Queue, columns: Iterable[str] = CHOSEN) -> list[Any]:
     fields = ((name, getattr(queue, name)) for name in columns)
     return [(_encode(value).decode() if value else None) if name in _JSON else value for name, value in fields]
 
 
-def fields(row: Mapping[str, Any]) -> dict[str, Any]:
+def decode_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     """Decodes the values of a row. Null and blank values are left out."""
     return {
         name: _JSON[name](value) if name in _JSON else value
@@ -65,11 +65,11 @@ def _check_shares(fields: Mapping[str, Any]) -> None:
         raise InvalidRequest({"max_claimed": text})
 
 
-def differing(queue: Queue, spec: QueueSpec) -> list[str]:
+def find_differing(queue: Queue, spec: QueueSpec) -> list[str]:
     return [name for name, value in set_fields(spec).items() if getattr(queue, name) != value]
 
 
-def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str, Any]:
+def find_changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str, Any]:
     """Returns the fields that an update sets: the fields of ``changes``, and the defaults of cleared fields.
 
     Raises:

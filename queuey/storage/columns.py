@@ -62,7 +62,7 @@ def batch_from(*columns: Sequence[object]) -> pa.RecordBatch:
 
 
 @lru_cache(maxsize=1024)
-def marked(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
+def mark_meta(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
     """Adds the first byte of the ``meta`` column to encoded metadata."""
     if text:
         return None if meta is None else TEXT + meta
@@ -116,7 +116,7 @@ class MessageColumns(Sequence[Message]):
             return self
         return MessageColumns(self.partitions[kept], self.batch.filter(pa.array(kept)))
 
-    def taken(self, order: Integers) -> MessageColumns:
+    def take(self, order: Integers) -> MessageColumns:
         return MessageColumns(self.partitions[order], self.batch.take(pa.array(order)))
 
     def __len__(self) -> int:
@@ -129,8 +129,8 @@ class MessageColumns(Sequence[Message]):
     def __getitem__(self, place: int | slice) -> Message | MessageColumns:
         numbers = np.arange(len(self))[place]
         if isinstance(place, slice):
-            return self.taken(numbers)
-        return next(iter(self.taken(numbers.reshape(1))))
+            return self.take(numbers)
+        return next(iter(self.take(numbers.reshape(1))))
 
     def __iter__(self) -> Iterator[Message]:
         numbers = (self.partitions, self.ticks, self.low, self.expires)
@@ -155,7 +155,7 @@ def columns_of(messages: Iterable[Message]) -> MessageColumns:
     return MessageColumns(np.array([message.partition for message in messages], np.int64), batch_of(messages))
 
 
-def chunked(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
+def chunk(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
     """Yields messages as columns, in chunks of at most ``most``.
 
     Raises:

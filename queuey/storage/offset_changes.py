@@ -22,7 +22,7 @@ READERS = "~"
 """Prefix of groups that are readers; their offsets are read marks. It sorts after all other names."""
 
 
-def check(queue: Queue, changes: Sequence[OffsetChange], commit: MemberCommit | None = None) -> None:
+def check_changes(queue: Queue, changes: Sequence[OffsetChange], commit: MemberCommit | None = None) -> None:
     """Raises ``InvalidRequest`` if a partition does not exist or a note is too long."""
     for change in changes:
         if not 0 < change.partition <= queue.partitions:
@@ -65,7 +65,7 @@ class Decision(NamedTuple):
     fenced: list[int]
     written: set[int]
 
-    def changed(self) -> list[OwnedOffset]:
+    def changed_rows(self) -> list[OwnedOffset]:
         """Returns the rows that must be written, by partition."""
         return [self.rows[partition] for partition in sorted(self.written)]
 
@@ -93,7 +93,7 @@ def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
     return [Offset(partition, position, updated) for partition, position, updated in recorded if position is not None]
 
 
-def with_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
+def keep_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
     """Returns the rows without notes, except those of the given partitions."""
     rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
     return OwnedOffsets(recorded.version, rows)
@@ -109,7 +109,7 @@ def was_owned(rows: dict[int, OwnedOffset]) -> bool:
     return any(row.epoch for row in rows.values())
 
 
-def disowned(recorded: OwnedOffsets, version: int | None) -> set[int]:
+def find_disowned(recorded: OwnedOffsets, version: int | None) -> set[int]:
     """Returns the partitions that lose their owners by a change that does not come from a member.
 
     Args:

@@ -61,7 +61,7 @@ def open_store(settings: Settings, *, jobs: bool = True) -> Store:
     Raises:
         StoreUnavailable: The SQLite store cannot be used now; the message says why.
         StoreIncompatible: A newer version of this program has written the store.
-        SettingsError: See :func:`check`.
+        SettingsError: See :func:`check_store_settings`.
     """
     if is_cassandra(settings):
         cassandra_target(settings)
@@ -77,7 +77,7 @@ def open_store(settings: Settings, *, jobs: bool = True) -> Store:
         raise StoreUnavailable(f"the data directory {settings.data} cannot be used: {error.strerror}") from error
 
 
-def check(loaded: Loaded) -> None:
+def check_store_settings(loaded: Loaded) -> None:
     """Checks that the chosen store can work with the settings. Reads the secrets and certificates that they name.
 
     Raises:
@@ -160,7 +160,7 @@ def cassandra_options(
     return options if jobs else replace(options, reap_interval=None)
 
 
-def examiner(settings: Settings, *, whole: bool = True) -> Callable[[], list[Finding]]:
+def make_examiner(settings: Settings, *, whole: bool = True) -> Callable[[], list[Finding]]:
     """Returns a blocking function that checks the store that the settings name. Secrets are read before it returns.
 
     Args:
@@ -228,7 +228,7 @@ def _check_files(options: CassandraOptions) -> None:
     try:
         context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
         if options.tls_cert is not None and options.tls_key is not None:
-            context.load_cert_chain(options.tls_cert, options.tls_key, password=no_password)
+            context.load_cert_chain(options.tls_cert, options.tls_key, password=refuse_password)
     except OSError as error:
         raise SettingsError(f"The TLS files for Cassandra cannot be used: {error.strerror or error}.") from error
 
@@ -241,6 +241,6 @@ def _check_body(settings: Settings) -> None:
         raise SettingsError(f"Setting max_body can be at most {MOST_BODY} with Cassandra.")
 
 
-def no_password() -> str:
+def refuse_password() -> str:
     """Refuses a key with a password, because OpenSSL would prompt for it and block the start of the service."""
     raise ssl.SSLError("the key is encrypted with a password, which is not supported")

@@ -27,7 +27,7 @@ async def scan(messages: Messages, queue: Queue, part: Slice) -> AsyncIterator[l
             part = msgspec.structs.replace(part, **bounds)
 
 
-def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
+def divide(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
     """Divides a range into slices that can be scanned in parallel.
 
     Each partition that is not empty gets at least one slice. Slices have about the same number of messages if these are

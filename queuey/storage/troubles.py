@@ -35,7 +35,7 @@ class Trouble:
         self.reason: str | None = None
         """Short name of the present failure, or None."""
 
-    def met(self, reason: str, text: object) -> None:
+    def record_failure(self, reason: str, text: object) -> None:
         """Records a failure. Logs it unless the last one had the same reason and the trouble has not ended since."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
@@ -44,7 +44,7 @@ class Trouble:
         if before != reason:
             self._log.error("%s: %s", self._thing, text)
 
-    def passed(self) -> None:
+    def record_success(self) -> None:
         """Records a success, which ends the trouble if the last failure was long enough ago."""
         with self._lock:
             now = self._clock()

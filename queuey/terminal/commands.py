@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, fail, print_line, wants_json
+from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, print_error, print_line, wants_json
 
 MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
 """Max names that are offered for completion; timeout for them, in seconds."""
@@ -51,7 +51,7 @@ class LazyGroup(TyperGroup):
         try:
             sys.exit(super().main(*args, **options | {"standalone_mode": False}))
         except typer.TyperException as error:
-            fail(error.format_message(), "InvalidArgument", WRONG_USAGE)
+            print_error(error.format_message(), "InvalidArgument", WRONG_USAGE)
             sys.exit(WRONG_USAGE)
         except typer.Abort:
             sys.exit(FAILED)
@@ -151,7 +151,7 @@ def name_and_value(text: str, form: str, option: str, *, empty: bool = False) ->
     return name, value
 
 
-def filled(
+def fill_first_argument(
     command: Callable[..., Any], fill: Callable[[dict[str, Any]], Any], parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:
     """Adds parameters to a command, and makes its first argument of their values.

@@ -14,22 +14,22 @@ from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from queuey.terminal import output, times
 from queuey.terminal.commands import optional, with_parameters
 from queuey.terminal.output import Block, ToStderr
-from queuey.terminal.task_calls import shown_call
+from queuey.terminal.task_calls import find_call
 from queuey.terminal.texts import plural
-from queuey.titles import Column, within
+from queuey.titles import Column, make_inner_columns
 
 Choose = Callable[..., DeadLetterFilter]
-"""Returns the filter of the options. It also takes the arguments of :func:`chosen`, for what has no option."""
+"""Returns the filter of the options. It also takes the arguments of :func:`make_filter`, for what has no option."""
 ORIGIN = ("queue", "pattern", "dead_queue")
 """Options for the queues of dead letters: where they came from, and where they are."""
 FILTERS = ("partition", "since", "until", "error", "limit")
 """Options that choose among the dead letters of these queues."""
 
-_CAUSE = within("cause", Cause, "at", "attempts", "error", "text")
+_CAUSE = make_inner_columns("cause", Cause, "at", "attempts", "error", "text")
 
 
 def _task_text(letter: DeadLetter) -> str:
-    call = shown_call(letter.body) if letter.json else None
+    call = find_call(letter.body) if letter.json else None
     return "" if call is None else str(call)
 
 
@@ -57,7 +57,7 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def choosing(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_filter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds the named options to a command, which receives them as its parameter ``choose``."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,14 +65,14 @@ def choosing(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         first, *others = (parameter for parameter in parameters if parameter.name != "choose")
 
         def run(**values: Any) -> Any:  # noqa: ANN401 - the options of any command
-            return command(choose=partial(chosen, **{name: values.pop(name) for name in names}), **values)
+            return command(choose=partial(make_filter, **{name: values.pop(name) for name in names}), **values)
 
         return with_parameters(run, command, [first, *(optional(name, _OPTIONS[name]) for name in names), *others])
 
     return decorate
 
 
-def chosen(*, shown: int | None = None, **options: Any) -> DeadLetterFilter:  # noqa: ANN401 - values of options
+def make_filter(*, shown: int | None = None, **options: Any) -> DeadLetterFilter:  # noqa: ANN401 - values of options
     """Makes a filter of the options; ``shown`` is the default limit.
 
     Raises:

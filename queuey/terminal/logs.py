@@ -29,7 +29,7 @@ class LineFormatter(logging.Formatter):
         self._json = form == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = time_parsing.iso(record.created)
+        moment = time_parsing.format_instant(record.created)
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if not self._json:
             text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}{_place_text(record)}"

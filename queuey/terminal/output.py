@@ -30,7 +30,7 @@ import typer
 
 from queuey.terminal.signals import end_by
 from queuey.terminal.texts import IN_A_TEXT, escape, escape_json, printable
-from queuey.titles import Column, columns
+from queuey.titles import Column, make_columns
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done without changing anything.")]
@@ -126,7 +126,7 @@ async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Colum
 
 def fields(thing: object, *chosen: Column) -> Fields:
     """Returns the chosen fields of a struct, or all, with their titles and in their units."""
-    return Fields([(title, value(thing)) for title, value in columns(type(thing), chosen)])
+    return Fields([(title, value(thing)) for title, value in make_columns(type(thing), chosen)])
 
 
 def table(kind: type, things: Iterable[Any] | Mapping[Any, Any], *chosen: Column, key: str = "") -> Table:
@@ -138,7 +138,7 @@ def table(kind: type, things: Iterable[Any] | Mapping[Any, Any], *chosen: Column
         chosen: The columns; all fields if none are given.
         key: Title of the column with the mapping's keys.
     """
-    shown = columns(kind, chosen)
+    shown = make_columns(kind, chosen)
     titles, values = [title for title, _ in shown], [value for _, value in shown]
     if isinstance(things, Mapping):
         rows = ([name, *(value(thing) for value in values)] for name, thing in sorted(things.items()))
@@ -157,7 +157,7 @@ def _print_block(block: Block) -> None:
         _print_table(block)
 
 
-def as_json() -> bool:
+def is_json_chosen() -> bool:
     """Returns whether the running command was given ``--json``."""
     return _json.get()
 
@@ -186,7 +186,7 @@ def wants_json() -> bool:
     return "--json" in takewhile("--".__ne__, sys.argv)
 
 
-def fail(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = "queuey: ") -> None:
+def print_error(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = "queuey: ") -> None:
     """Prints an error to standard error; with ``--json`` as a JSON document. The caller ends the command.
 
     Args:
@@ -274,9 +274,9 @@ def run(
         notes = getattr(error, "__notes__", ())
         text = str(error).removesuffix(".") if notes else str(error)
         code = error.exit_code if isinstance(error, Failed) else WRONG_USAGE if is_usage(error) else FAILED
-        fail("; ".join([text, *notes]), getattr(error, "code", "Failed"), code, f"{program}: ")
+        print_error("; ".join([text, *notes]), getattr(error, "code", "Failed"), code, f"{program}: ")
     except OSError as error:
-        fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", begin=f"{program}: ")
+        print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", begin=f"{program}: ")
     try:
         _print("")
     except SystemExit as ended:

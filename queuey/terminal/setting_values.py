@@ -14,7 +14,7 @@ import msgspec
 
 from queuey.errors import SettingsError
 from queuey.terminal.texts import did_you_mean
-from queuey.time_parsing import duration
+from queuey.time_parsing import parse_duration
 
 __all__ = [
     "Given",
@@ -136,7 +136,7 @@ def convert(
             text = msgspec.convert(value, Annotated[str, msgspec.Meta(min_length=1)])
             return (given.base or Path()) / Path(text).expanduser()
         if seconds and isinstance(value, str):
-            value = duration(value)
+            value = parse_duration(value)
         return msgspec.convert(value, Annotated[kind, meta], strict=strict)
     except ValueError as error:
         limits = (meta.ge is None) == (meta.le is None) and meta.gt is None

@@ -29,7 +29,7 @@ def end_at_once() -> None:
 
 
 @contextmanager
-def handled(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
+def handle_signals(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
     """Handles signals with a function, and restores the handlers at the end. An ignored signal stays ignored."""
     before = {number: old for number in numbers if (old := signal.getsignal(number)) is not signal.SIG_IGN}
     with _interrupt_main_thread():

@@ -36,7 +36,7 @@ def option(*names: str, seconds: bool = False, argument: bool = False, panel: st
     return msgspec.Meta(extra=extra, **bounds)
 
 
-def descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
+def read_descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
     """Returns the default in words and the help of each attribute in a struct's docstring."""
     described: dict[str, tuple[str, str]] = {}
     _, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
@@ -68,7 +68,7 @@ def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]
 
 def _make_parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
     """Returns a parameter for each field that is marked by :func:`option`."""
-    described, hints = descriptions(struct), get_type_hints(struct, include_extras=True)
+    described, hints = read_descriptions(struct), get_type_hints(struct, include_extras=True)
     parameters = []
     for field in msgspec.structs.fields(struct):
         for meta in getattr(hints[field.name], "__metadata__", ()):

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from queuey.terminal.texts import printable, shortened
+from queuey.terminal.texts import printable, shorten
 
 MAX_NAME, MAX_ARGUMENTS = 80, 80
 """Max characters of a task's name and of its arguments."""
@@ -41,7 +41,7 @@ class ShownCall(NamedTuple):
         return f"{self.task}({self.arguments})"
 
 
-def shown_call(body: str | bytes) -> ShownCall | None:
+def find_call(body: str | bytes) -> ShownCall | None:
     """Returns the call in the JSON text of a message, or None if the message calls no task.
 
     The call is printable, on one line.
@@ -50,7 +50,7 @@ def shown_call(body: str | bytes) -> ShownCall | None:
         call = _decode(body)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-    return ShownCall(shortened(printable(call.task[: MAX_NAME + 1]), MAX_NAME), _arguments_text(call))
+    return ShownCall(shorten(printable(call.task[: MAX_NAME + 1]), MAX_NAME), _arguments_text(call))
 
 
 def _arguments_text(call: _Call) -> str:
@@ -59,7 +59,7 @@ def _arguments_text(call: _Call) -> str:
         text += f", {argument}" if number else argument
         if len(text) > MAX_ARGUMENTS:
             break
-    return shortened(text, MAX_ARGUMENTS)
+    return shorten(text, MAX_ARGUMENTS)
 
 
 def _argument_texts(call: _Call) -> Iterator[str]:

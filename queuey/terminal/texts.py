@@ -21,7 +21,7 @@ def printable(text: str) -> str:
     return _IN_A_LINE.sub(escape, text)
 
 
-def shortened(text: str, max_length: int) -> str:
+def shorten(text: str, max_length: int) -> str:
     """Cuts a text to at most ``max_length`` characters; a cut text ends with ``…``."""
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 

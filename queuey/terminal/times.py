@@ -66,11 +66,11 @@ def seconds(text: str | float, *, least: float, most: float, whole: bool) -> flo
         typer.BadParameter: The text is not a length of time, is out of bounds, or has a fraction where none is allowed.
     """
     try:
-        length = time_parsing.duration(text) if isinstance(text, str) else text
+        length = time_parsing.parse_duration(text) if isinstance(text, str) else text
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if not least <= length <= most:
-        shortest, longest = time_parsing.length(least), time_parsing.length(most)
+        shortest, longest = time_parsing.format_duration(least), time_parsing.format_duration(most)
         bounds = f"at least {shortest}" if most == math.inf else f"between {shortest} and {longest}"
         raise typer.BadParameter(f"{text!r} is not {bounds}")
     if whole and length != int(length):
@@ -85,7 +85,7 @@ def position_of(text: str) -> str:
         typer.BadParameter: The text is not a position.
     """
     try:
-        return time_parsing.point(text, time.time())
+        return time_parsing.parse_point(text, time.time())
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -101,7 +101,7 @@ def instant_of(text: str, now: float | None = None) -> float:
         typer.BadParameter: The text is not an instant.
     """
     try:
-        return float(time_parsing.point(text, time.time() if now is None else now))
+        return float(time_parsing.parse_point(text, time.time() if now is None else now))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not a time: use seconds since 1970, ISO 8601, or -1h") from error
 
@@ -115,11 +115,11 @@ def due_at(text: str) -> float:
     now = time.time()
     due_time = instant_of(text, now)
     if due_time <= now - 1:
-        ago = f"{text!r} was {time_parsing.length(now - due_time)} ago"
-        raise typer.BadParameter(f"{ago} ({time_parsing.iso(due_time)}). Give a later time")
+        ago = f"{text!r} was {time_parsing.format_duration(now - due_time)} ago"
+        raise typer.BadParameter(f"{ago} ({time_parsing.format_instant(due_time)}). Give a later time")
     if due_time - now > MAX_TTL:
         raise typer.BadParameter(
-            f"{text!r} is {time_parsing.length(due_time - now)} ahead: the longest delay is {MAX_TTL // 86_400} days"
+            f"{text!r} is {time_parsing.format_duration(due_time - now)} ahead: the longest delay is {MAX_TTL // 86_400} days"
         )
     return due_time
 

@@ -62,7 +62,7 @@ class RealProcess:
         self._process.terminate()
         self._process.communicate(timeout=STOP_TIMEOUT)
 
-    def application(self) -> RealService:
+    def make_application(self) -> RealService:
         """Creates an application and its key directly in the store. Returns them with an open client."""
         self._applications += 1
         name, key = f"test-{self._applications}", token_hex(32)

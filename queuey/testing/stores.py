@@ -39,7 +39,7 @@ class TestStores:
         self._applications = 0
         self.clock = Clock()
 
-    def application(self) -> tuple[EmbeddedService, str]:
+    def make_application(self) -> tuple[EmbeddedService, str]:
         """Creates an application and returns its name. Opens a store if none is open."""
         service = self._service or self._open()
         self._applications += 1

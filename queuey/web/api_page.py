@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.web.openapi import indented
+from queuey.web.openapi import indent_json
 
 Part = Mapping[str, Any]
 """A part of an OpenAPI document."""
@@ -65,9 +65,9 @@ LOGO = (
 
 # Files are read at import: installing another version replaces them while the service runs.
 STYLE = Path(__file__).with_name("api_page.css").read_text()
-"""The styles of :func:`contents` and :func:`page`."""
+"""The styles of :func:`render_contents` and :func:`render_page`."""
 SCRIPT = Path(__file__).with_name("api_page.js").read_text()
-"""The script that adds forms to :func:`page`, which send requests."""
+"""The script that adds forms to :func:`render_page`, which send requests."""
 
 
 def _make_source_hash(text: str) -> str:
@@ -75,8 +75,8 @@ def _make_source_hash(text: str) -> str:
 
 
 @cache
-def policy(*, sends: bool) -> str:
-    """Returns the Content-Security-Policy of :func:`page`: it allows the page's own styles and script, by their hashes.
+def make_policy(*, sends: bool) -> str:
+    """Returns the Content-Security-Policy of :func:`render_page`: it allows the page's own styles and script, by their hashes.
 
     ``'self'`` would be wrong for scripts, because it allows every URL of the service, including stored messages.
     """
@@ -87,7 +87,7 @@ def policy(*, sends: bool) -> str:
     )
 
 
-def page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = False) -> str:
+def render_page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = False) -> str:
     """Returns the page.
 
     Args:
@@ -104,11 +104,11 @@ def page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = Fal
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n"
         f'<body class="api-page">\n<header>{LOGO}<h1>{title}</h1> '
         f'<span class="api-quiet">{escape(document["info"]["version"])}</span></header>\n'
-        f"{contents(document, link, address)}{forms}</body>\n</html>\n"
+        f"{render_contents(document, link, address)}{forms}</body>\n</html>\n"
     )
 
 
-def contents(document: Part, link: str, address: str = ADDRESS) -> str:
+def render_contents(document: Part, link: str, address: str = ADDRESS) -> str:
     groups: dict[str, list[tuple[str, str, Part]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -237,7 +237,7 @@ def _render_pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
         for name in LANGUAGES
     )
     example = _find_example(answer)
-    body = "" if example is None else example if isinstance(example, str) else indented(example)
+    body = "" if example is None else example if isinstance(example, str) else indent_json(example)
     media = next((media for media, value in answer.get("content", {}).items() if "example" in value), "")
     return (
         f'<div class="api-pair">\n<div class="api-request"><p class="api-tabs">{tabs}</p>{sources}</div>\n'
@@ -251,10 +251,10 @@ def _render_block(text: str, kind: str = "") -> str:
     attribute = f' class="{kind}"' if kind else ""
     rows = sum(len(line) // NARROW + 1 for line in text.split("\n"))
     scrolls = ' tabindex="0"' if rows > MAX_ROWS else ""
-    return f"<pre{attribute}{scrolls}>{coloured(text)}</pre>"
+    return f"<pre{attribute}{scrolls}>{colour_code(text)}</pre>"
 
 
-def coloured(code: str) -> str:
+def colour_code(code: str) -> str:
     """Returns JSON or a program as HTML, with a span around each key, string, number, literal and comment."""
     html, end = "", 0
     for token in TOKEN.finditer(code):

@@ -150,7 +150,7 @@ class Bridge:
         def start_response(status: str, headers: list[Header], _error: object = None) -> None:
             started[:] = int(status[:3]), headers
 
-        result = self._router(environ_of(request, read_body(request, self._max_body)), start_response)
+        result = self._router(make_environ(request, read_body(request, self._max_body)), start_response)
         try:
             body = body_of(list(result))
         finally:
@@ -162,7 +162,7 @@ class Bridge:
         return Response(status, body, *(h for h in headers if keeps_length or h[0].lower() != "content-length"))
 
 
-def environ_of(request: Request, body: bytes) -> dict[str, Any]:
+def make_environ(request: Request, body: bytes) -> dict[str, Any]:
     environ = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",

@@ -89,18 +89,18 @@ class AsgiExchange:
     def take_whole(self, size: int) -> bytes | None:
         return None  # ASGI does not tell what has arrived.
 
-    def respond(self, response: Response, *, head: bool) -> None:
+    def send_response(self, response: Response, *, head: bool) -> None:
         self._due = response, head
 
     async def send_due(self) -> None:
-        """Sends the response that :meth:`respond` was called with, if it was."""
+        """Sends the response that :meth:`send_response` was called with, if it was."""
         if self._due is not None:
             response, head = self._due
-            size, body = response.at_hand(head=head)
-            await self.begin(response, size)
-            await self.send(body, more=False)
+            size, body = response.length_and_body(head=head)
+            await self.send_head(response, size)
+            await self.send_piece(body, more=False)
 
-    async def begin(self, response: Response, size: int | None) -> None:
+    async def send_head(self, response: Response, size: int | None) -> None:
         length = () if size is None else (("content-length", str(size)),)
         headers = [
             (name.lower().encode("latin-1"), value.encode("latin-1"))
@@ -108,7 +108,7 @@ class AsgiExchange:
         ]
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
 
-    async def send(self, piece: bytes, *, more: bool) -> None:
+    async def send_piece(self, piece: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
 

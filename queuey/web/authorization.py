@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import get_args
 
-from queuey.access import ANYBODY, Caller, allowed, concerns, explain_refusal, matches
+from queuey.access import ANYBODY, Caller, explain_refusal, is_allowed, matches, may_know
 from queuey.api.queues import Action
 from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, NotFound, QueueNotFound, QueueyError
@@ -111,7 +111,7 @@ class Authenticator:
         entry = self._find_entry(header)
         return None if entry is None else entry[0]
 
-    def keys(self, header: str) -> list[bytes]:
+    def list_key_digests(self, header: str) -> list[bytes]:
         """Returns the digests of a header's application keys, in their order.
 
         Raises ``NotAuthenticated`` as reading does.
@@ -235,7 +235,7 @@ class Authorization:
         self._authenticate = authenticate
         self._private = private
 
-    def caller(self, request: Request) -> Caller:
+    def authenticate(self, request: Request) -> Caller:
         """Returns the caller of a request.
 
         Raises:
@@ -246,13 +246,13 @@ class Authorization:
         return self._authenticate(request.headers.get("authorization"))
 
     async def identify(self, request: Request) -> Caller:
-        """Returns the caller of a request, as :meth:`caller` does, without blocking the loop."""
+        """Returns the caller of a request, as :meth:`authenticate` does, without blocking the loop."""
         if request.refused is not None:
             raise request.refused
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
-        return await request.in_pool(lambda: self.caller(request)) if caller is None else caller
+        return await request.in_pool(lambda: self.authenticate(request)) if caller is None else caller
 
-    async def member(self, request: Request) -> Credential:
+    async def find_member_credential(self, request: Request) -> Credential:
         """Returns the member's credential in a consumer group, made of the caller and its application keys.
 
         Raises:
@@ -262,7 +262,7 @@ class Authorization:
         self.require_credential(request, caller)
         return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), caller)
 
-    def former_member(self, request: Request) -> Credential | None:
+    def find_former_credential(self, request: Request) -> Credential | None:
         """Returns a member's credential, without rights, if the caller is still cached; else None."""
         if self.stale_caller(request) is None:
             return None
@@ -279,7 +279,7 @@ class Authorization:
         if (header := request.headers.get("authorization")) is not None:
             self._authenticate.forget(header)
 
-    def tenant(self, request: Request) -> str | None:
+    def find_tenant(self, request: Request) -> str | None:
         """Returns the tenant of a request from the cache.
 
         All callers without a credential have one tenant. Returns None if the credential has not been read, or was read
@@ -302,7 +302,7 @@ class Authorization:
         A :class:`QueueyError` of the credential is kept, and raised by the view.
         """
         try:
-            self.caller(request)
+            self.authenticate(request)
         except QueueyError as error:
             request.refused = error
 
@@ -317,10 +317,10 @@ class Authorization:
         application, name = match["app"], match["queue"]
         if application not in self._private:
             return self._service.find(application, name)
-        caller = self.caller(request)
+        caller = self.authenticate(request)
 
         def check(row: Queue) -> None:
-            if not concerns(row, caller):
+            if not may_know(row, caller):
                 raise _make_refusal(request, caller, explain_refusal(caller, application, "measure", name))
 
         try:
@@ -376,15 +376,15 @@ class Authorization:
         """
         queue = self._service.store.catalogue.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
-        if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
+        if queue is None or caller is None or request.refused is not None or not is_allowed(queue, caller, action):
             return None
         check = partial(self._check, request, action, None)
         return QueueAccess(self._service.core, self._service.store, queue, check)
 
     def _check(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
         """Raises ``NotAllowed`` unless the present row and rights allow the action, and a changed dead-letter queue."""
-        caller = self.caller(request)
-        if not allowed(row, caller, action):
+        caller = self.authenticate(request)
+        if not is_allowed(row, caller, action):
             raise _make_refusal(request, caller, explain_refusal(caller, row.application, action, row.name))
         if dead_letter != row.dead_letter:
             self.require_dead_letter(request, row.application, row.name, dead_letter)
@@ -406,9 +406,9 @@ class Authorization:
         """
         if not dead_letter or (name and dead_letter == queue_for(name)):
             return
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         row = Queue(application=application, name=dead_letter, uid=0, qid=0)
-        if not allowed(row, caller, "send") and not allowed(row, caller, "admin"):
+        if not is_allowed(row, caller, "send") and not is_allowed(row, caller, "admin"):
             text = f"dead_letter names another queue. {explain_refusal(caller, application, 'send', dead_letter)}"
             raise _make_refusal(request, caller, text)
 
@@ -421,17 +421,17 @@ class Authorization:
             NotAllowed: The caller may do this on no queue of the application.
         """
         self._service.queues.require_application(application)
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         if not (patterns := caller.patterns(application, action)):
             raise _make_refusal(request, caller, explain_refusal(caller, application, action))
         return patterns
 
-    def matching(self, request: Request, application: str, action: Action) -> Callable[[str], bool]:
+    def make_name_test(self, request: Request, application: str, action: Action) -> Callable[[str], bool]:
         """Returns a predicate of queue names on which the caller may do something. Raises as :meth:`patterns`."""
         patterns = self.patterns(request, application, action)
         return lambda name: any(matches(pattern, name) for pattern in patterns)
 
-    def creation_check(self, request: Request, application: str) -> Callable[[str], None]:
+    def make_creation_check(self, request: Request, application: str) -> Callable[[str], None]:
         """Returns a check of queue names: creating a queue needs ``admin``. Raises as :meth:`patterns`."""
         patterns = self.patterns(request, application, "admin")
 
@@ -458,21 +458,21 @@ class Authorization:
             NotAllowed: The caller lacks ``read`` or ``claim``.
         """
         self._service.queues.require_application(application)
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         self.require_credential(request, caller)
         for name in names:
             try:
                 for action in CONSUMING:
                     self.enter(request, {"app": application, "queue": name}, action)
             except QueueNotFound:
-                if not consumes(Queue(application=application, name=name, uid=0, qid=0), caller):
+                if not may_consume(Queue(application=application, name=name, uid=0, qid=0), caller):
                     raise
         for action in CONSUMING:
             begins = [pattern.partition("*")[0] for pattern in caller.patterns(application, action)]
             if shapes and not any(_may_match_prefix(shape, begin) for shape in shapes for begin in begins):
                 raise _make_refusal(request, caller, explain_refusal(caller, application, action))
 
-    def readable(self, request: Request, application: str, most: int) -> list[str]:
+    def list_readable_names(self, request: Request, application: str, most: int) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, exact names first.
 
         A name that a grant has in full is returned whether the queue exists or not; a pattern gives existing queues.
@@ -487,7 +487,7 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The request has no credential.
         """
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         self.require_credential(request, caller)
         names = dict.fromkeys(
             grant.queues
@@ -499,20 +499,20 @@ class Authorization:
             names |= dict.fromkeys(queue.name for queue in queues)
         return list(names)[:most]
 
-    def reader(self, request: Request, application: str) -> str:
+    def find_reader_name(self, request: Request, application: str) -> str:
         """Returns the name under which the caller's read marks are stored.
 
         Raises:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller is not a user or an application, or is unknown to this application.
         """
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         if (name := caller.reader_within(application)) is None:
             text = "Read marks are kept for users of the application, and for applications."
             raise _make_refusal(request, caller, text)
         return name
 
-    def rights(self, request: Request, application: str, name: str) -> list[Action]:
+    def list_rights(self, request: Request, application: str, name: str) -> list[Action]:
         """Returns the actions that the caller may do on a queue of this name, whether it exists or not.
 
         The principals and the type of a queue count only for callers that it concerns (:func:`queuey.access.matches`).
@@ -521,22 +521,22 @@ class Authorization:
         Raises:
             NotAuthenticated: A credential is not valid.
         """
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         try:
             row = self._service.find(application, name)
         except QueueNotFound:
             row = Queue(application=application, name=name, uid=0, qid=0)
-        return [action for action in get_args(Action) if allowed(row, caller, action)]
+        return [action for action in get_args(Action) if is_allowed(row, caller, action)]
 
     def require_operator(self, request: Request) -> None:
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         if not any(grant.application is None for grant in caller.grants):
             raise _make_refusal(request, caller, "Only operators' keys list applications.")
 
 
-def consumes(queue: Queue, caller: Caller) -> bool:
+def may_consume(queue: Queue, caller: Caller) -> bool:
     """Returns whether a caller may consume a queue as a member of a group: it needs ``read`` and ``claim``."""
-    return all(allowed(queue, caller, action) for action in CONSUMING)
+    return all(is_allowed(queue, caller, action) for action in CONSUMING)
 
 
 def _may_match_prefix(shape: str, begin: str) -> bool:

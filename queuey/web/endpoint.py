@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from queuey.metrics import Metrics
 from queuey.storage.calls import GivenUp
-from queuey.web.admission.long_polls import client_left
+from queuey.web.admission.long_polls import make_client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_unauthenticated, error_response
 from queuey.web.requests import (
     MAX_NAME,
@@ -67,7 +67,7 @@ class View:
         answer: Returns the response, or raises an error.
         asks: The view reads the query. Otherwise every query field is unknown.
         page: The response may have a page of messages, for which memory is reserved first.
-        reads: The view returns messages, and may wait for them. It reserves memory for them, and is given up when the
+        may_wait: The view returns messages, and may wait for them. It reserves memory for them, and is given up when the
             client has left.
         headers: The names of the headers that the view knows; if None, it warns of no other headers.
 
@@ -75,7 +75,7 @@ class View:
         blocks: The view has to run in a thread.
     """
 
-    __slots__ = ("answer", "asks", "blocks", "headers", "page", "reads")
+    __slots__ = ("answer", "asks", "blocks", "headers", "may_wait", "page")
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class View:
         self.asks = asks
         self.blocks = not iscoroutinefunction(answer)
         self.page = page
-        self.reads = reads or self.blocks
+        self.may_wait = reads or self.blocks
         self.headers = headers
 
 
@@ -163,16 +163,16 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             if not self._original:
                 error = as_unauthenticated(error)
-            if isinstance(error, GivenUp) and request.is_left:
-                error = client_left()
+            if isinstance(error, GivenUp) and request.client_has_left:
+                error = make_client_left()
             response = error_response(error, request)
         if request.ignored:
-            response.headers = with_warning(response.headers, request.ignored)
-        self._metrics.observe(self.name, response.status, perf_counter() - start)
+            response.headers = add_warnings(response.headers, request.ignored)
+        self._metrics.count_request(self.name, response.status, perf_counter() - start)
         return response
 
     def count(self, response: Response, seconds: float) -> None:
-        self._metrics.observe(self.name, response.status, seconds)
+        self._metrics.count_request(self.name, response.status, seconds)
 
     async def _options(self, request: Request, match: Match) -> Response:
         return self._add_allow(text_response(self._allow))
@@ -238,7 +238,7 @@ class Resources:
         return ResourceMatch(path, self._nowhere, {})
 
 
-def with_warning(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> tuple[Header, ...]:
+def add_warnings(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> tuple[Header, ...]:
     """Returns headers with warnings of ignored names: a few names of each kind, percent-encoded.
 
     They are appended to a Warning header that is there already: many clients keep one header of each name.

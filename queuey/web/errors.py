@@ -182,7 +182,7 @@ def _crash_response(text: str, request: Request) -> Response:
     return json_response({"status": "error", "error_msg": texts}, 500)
 
 
-def refusal(status: int, why: str) -> Response:
+def refusal_response(status: int, why: str) -> Response:
     """Makes the JSON response to a request that could not be read, or for which there are too many connections."""
     response = json_response({"status": "error", "error_msg": {"request": why}}, status)
     if status == 503:  # noqa: PLR2004 - there are too many connections

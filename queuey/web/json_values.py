@@ -88,7 +88,7 @@ def _outside_strings(raw: bytes, block: int) -> Iterator[bytes]:
 
 
 @cache
-def list_decoder(max_values: int) -> Callable[[bytes | msgspec.Raw], list[msgspec.Raw]]:
+def make_list_decoder(max_values: int) -> Callable[[bytes | msgspec.Raw], list[msgspec.Raw]]:
     """Returns a decoder for a JSON list of at most ``max_values`` values, which stops at the first one beyond.
 
     It raises ``msgspec.ValidationError`` for a longer list. With a ``max_length``, msgspec would build the whole list

@@ -137,7 +137,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     examples: Sequence[Example]
 
 
-def document(api: Api, limits: msgspec.Struct) -> Schema:
+def make_document(api: Api, limits: msgspec.Struct) -> Schema:
     """Returns the OpenAPI document, with these limits as upper bounds and for their names in texts."""
     requests = [kind for operation in api.operations for kind in _find_types([operation.body])]
     answers = [spec.content for operation in api.operations for spec in operation.success.values()]
@@ -195,12 +195,12 @@ def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema
         _add_example(entry, example)
         entry["x-codeSamples"] = [
             {"lang": "Shell" if label == "curl" else label, "label": label, "source": source}
-            for label, source in samples(operation, example).items()
+            for label, source in make_samples(operation, example).items()
         ]
     return entry
 
 
-def samples(operation: Operation, example: Example) -> dict[str, str]:
+def make_samples(operation: Operation, example: Example) -> dict[str, str]:
     """Returns an example's request by language: curl, Python if there is one, and JavaScript."""
     sources = {
         "curl": _make_curl(operation, example),
@@ -232,14 +232,14 @@ def _make_url(operation: Operation, example: Example, api: str, url: str) -> str
     return f"{address}?{urlencode(example.query, safe='*')}" if example.query else address
 
 
-def indented(value: object, depth: int = 0) -> str:
+def indent_json(value: object, depth: int = 0) -> str:
     """Returns JSON text; an object or list that does not fit in a line has an item on each."""
     line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     if not isinstance(value, list | dict) or len(line) + 2 * depth <= MAX_LINE:
         return line
     begin, end = line[0], line[-1]
     named = value.items() if isinstance(value, dict) else (("", item) for item in value)
-    items = [(f"{indented(name)}: " if begin == "{" else "") + indented(item, depth + 1) for name, item in named]
+    items = [(f"{indent_json(name)}: " if begin == "{" else "") + indent_json(item, depth + 1) for name, item in named]
     margin = "\n" + "  " * depth
     return begin + ",".join(f"{margin}  {item}" for item in items) + margin + end
 
@@ -255,7 +255,7 @@ def _make_curl(operation: Operation, example: Example) -> str:
     if isinstance(example.body, str):
         words += [f"-d '{example.body}'"]
     elif sends:
-        words += [f"--json '{indented(example.body)}'"]
+        words += [f"--json '{indent_json(example.body)}'"]
     command = words[0]
     for word in words[1:]:
         start = word.partition("\n")[0]
@@ -274,7 +274,7 @@ def _make_fetch(operation: Operation, example: Example) -> str:
     if isinstance(example.body, str):
         fields.append(f'body: "{example.body}"')
     elif example.body is not None:
-        fields.append("body: JSON.stringify({})".replace("{}", indented(example.body, 1)))
+        fields.append("body: JSON.stringify({})".replace("{}", indent_json(example.body, 1)))
     joined = ",\n  ".join(fields)
     options = f", {{\n  {joined},\n}}" if len(fields) > 1 else ", { " + joined + " }" if fields else ""
     address = _make_url(operation, example, "${api}", "${url}")

@@ -56,9 +56,9 @@ class OpsViews:
         lags: Callable[[], Iterable[GroupLag]] = tuple,
     ) -> None:
         self._service = service
-        counts = WorkerCounts(lambda: metrics.snapshot(service.metrics, service.statistics()), service.workers)
+        counts = WorkerCounts(lambda: metrics.make_snapshot(service.metrics, service.statistics()), service.workers)
         self._counts = Collection(
-            lambda: metrics.exposition(counts.all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
+            lambda: metrics.make_exposition(counts.all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
         )
         self._clock = clock
         self._ping_lock = threading.Lock()
@@ -138,7 +138,7 @@ class Collection(Generic[T]):
         self._latest: Future[T] | None = None
         self._until = 0.0
 
-    def ask(self) -> Future[T]:
+    def begin_or_reuse(self) -> Future[T]:
         """Returns the running collection, or a recent one; starts one otherwise. Does not block."""
         with self._lock:
             if self._latest is None or self._clock() >= self._until:
@@ -176,7 +176,7 @@ class WorkerCounts:
         self._collection = Collection(own)
         workers.handle(COUNTS, self._answer_counts)
 
-    def all(self) -> metrics.Workers:
+    def collect_all(self) -> metrics.Workers:
         """Returns the counts of all workers, by number; None for one that does not answer in time.
 
         The number of an only worker is blank.
@@ -208,7 +208,7 @@ class ShownQueues:
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
-    def queues(self) -> Iterator[Queue]:
+    def find_queues(self) -> Iterator[Queue]:
         """Yields the matching queues, each once, up to a maximum. Logs which are left out."""
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:

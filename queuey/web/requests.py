@@ -67,7 +67,7 @@ class Server(typing.Protocol):
     def reserve_at_once(self, request: Request, size: int) -> bool:
         """Reserves this many bytes of memory for the response, or returns False if they are not free."""
 
-    def waiting(self, request: Request, seconds: float) -> LongPoll:
+    def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
         """Returns a long poll for the request, whose view must be declared with ``reads``."""
 
 
@@ -104,22 +104,22 @@ class Request:
         body: The whole body, or None if it has not been received.
         has_own_headers: Some headers are stored with a message.
         tenant: The tenant that the request counts for.
-        present: The request is counted as waiting or running.
-        held: Bytes of memory held for its body.
-        reserved: Bytes of memory held for its response.
+        is_present: The request is counted as waiting or running.
+        held_body_bytes: Bytes of memory held for its body.
+        reserved_bytes: Bytes of memory held for its response.
         turn: Its turn of the event loop, while it has one.
-        blocked: A thread works for the request, and would not end sooner if the request were given up.
+        has_thread: A thread works for the request, and would not end sooner if the request were given up.
         turn_began: Start of the part that runs now, by the monotonic clock.
         call: The call of that part, or None until it has to wait.
         is_paused: The request waits for messages, and holds nothing that others could use.
         client: The client that waits for the answer, or None if nobody watches it.
-        counted: Response headers about the caller's rate limit.
+        rate_headers: Response headers about the caller's rate limit.
         facade: The protocol of the request, or None for version 1.
         verify: Checks the signature that authenticates the caller, or None if that is done or not needed.
-        refused: Why the caller's credential was not accepted. It is not checked again.
+        credential_error: Why the caller's credential was not accepted. It is not checked again.
         batch: Number of messages that the request stores, once that is known.
         in_doubt: Part of the request may have been done before it failed, so the error has the outcome ``unknown``.
-        known: What the facade has read from the request.
+        facade_state: What the facade has read from the request.
         address: The client's address without the port; blank if unknown.
         ignored: Names in the request that have no meaning, by kind.
     """
@@ -128,11 +128,11 @@ class Request:
     body: bytes | None = None
     has_own_headers = False
     tenant = ANONYMOUS
-    present = False
+    is_present = False
     held = 0
-    reserved = 0
+    reserved_bytes = 0
     turn: Turn | None = None
-    blocked = False
+    has_thread = False
     turn_began = 0.0
     call: Call | None = None
     is_paused = False
@@ -158,13 +158,13 @@ class Request:
         self.headers = headers
 
     @property
-    def is_left(self) -> bool:
+    def client_has_left(self) -> bool:
         return self.client is not None and self.client.has_left
 
     @property
     def can_be_given_up(self) -> bool:
         """False while the request waits for messages or a thread works for it: these have their own limits."""
-        return not self.blocked and not self.is_paused
+        return not self.has_thread and not self.is_paused
 
     @property
     def origin(self) -> str:
@@ -198,7 +198,7 @@ class Request:
     def reserve_at_once(self, size: int) -> bool:
         return self.server.reserve_at_once(self, size)
 
-    def waiting(self, seconds: float) -> LongPoll:
+    def make_long_poll(self, seconds: float) -> LongPoll:
         return self.server.waiting(self, seconds)
 
     async def until_found(
@@ -217,7 +217,7 @@ class Request:
         """
         if not seconds:
             return await attempt(None)
-        async with self.waiting(seconds) as turn:
+        async with self.make_long_poll(seconds) as turn:
             while True:
                 try:
                     if (result := await attempt(turn)) or not await turn.next():
@@ -237,7 +237,7 @@ class Request:
         Raises:
             QueueyError: The source failed before its first events, or there is no place for a stream.
         """
-        pieces = stream_events(self.waiting(0.0), source, caller, self.server.beat)
+        pieces = stream_events(self.make_long_poll(0.0), source, caller, self.server.beat)
         first = await anext(pieces)
         if self.method == "HEAD":
             await pieces.aclose()
@@ -440,7 +440,7 @@ class BodyReader:
             raise self._memory.refusal(request.tenant, weight - held)
         request.held = weight
 
-    def give_up_late(self) -> None:
+    def cancel_late(self) -> None:
         """Ends the arrival of bodies whose time is over. Called every second."""
         self._seconds += 1
         for task, deadline in list(self._arriving.items()):

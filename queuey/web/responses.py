@@ -61,7 +61,7 @@ class Response:
         self.size = sum(map(len, body)) if isinstance(body, list) else len(body)
         self.headers = headers
 
-    def at_hand(self, *, head: bool) -> tuple[int | None, bytes]:
+    def length_and_body(self, *, head: bool) -> tuple[int | None, bytes]:
         """Returns the Content-Length, or None, and the bytes to send of a response of one piece.
 
         Args:
@@ -91,7 +91,7 @@ class Exchange(Protocol):
     def take_whole(self, size: int) -> bytes | None:
         """Returns the body if all its bytes, whose number the head announces, have arrived."""
 
-    def respond(self, response: Response, *, head: bool) -> None:
+    def send_response(self, response: Response, *, head: bool) -> None:
         """Sends a response of one piece.
 
         Args:
@@ -99,7 +99,7 @@ class Exchange(Protocol):
             head: Send only its head.
         """
 
-    async def begin(self, response: Response, size: int | None) -> None:
+    async def send_head(self, response: Response, size: int | None) -> None:
         """Sends the head of a response whose body follows in pieces.
 
         Args:
@@ -107,7 +107,7 @@ class Exchange(Protocol):
             size: Bytes of its body, or None for a stream.
         """
 
-    async def send(self, piece: bytes, *, more: bool) -> None:
+    async def send_piece(self, piece: bytes, *, more: bool) -> None:
         """Sends a piece, and waits until there is room for the next."""
 
 
@@ -123,7 +123,7 @@ def json_response(content: object, status: int = 200) -> Response:
     return Response(status, encode(content), JSON)
 
 
-def event(name: str = "", data: object = None, identity: str = "") -> bytes:
+def make_event(name: str = "", data: object = None, identity: str = "") -> bytes:
     r"""Returns a server-sent event (WHATWG HTML, 9.2).
 
     Args:

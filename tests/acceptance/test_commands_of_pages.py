@@ -13,7 +13,7 @@ import pytest
 
 import qdo.__main__
 import queuey.__main__
-from tests.commands import Ended, runner
+from tests.commands import Ended, make_runner
 from tests.pages import Block, Reader, to_run
 from tests.servers.served import Served, free_port
 
@@ -151,7 +151,7 @@ def typist(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
         for name, value in {**places, **variables}.items():
             monkeypatch.setenv(name, value)
         programs = {"queuey": queuey.__main__.main, "qdo": qdo.__main__.main}
-        run = {name: runner(name, main, monkeypatch) for name, main in programs.items()}
+        run = {name: make_runner(name, main, monkeypatch) for name, main in programs.items()}
         yield Typist(Reader(served, desk, {"client": client}, **variables), run)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench.call_counts import record
-from bench.call_counts.code_lines import code_lines
+from bench.call_counts.code_lines import count_code_lines
 from bench.call_counts.operations import count_all
-from bench.call_counts.profiler import Count, Profiler, count_of
+from bench.call_counts.profiler import Count, Profiler, make_count
 from bench.harness import Void
 from bench.started.processes import ROOT
 from queuey import ids
@@ -90,14 +90,14 @@ def test_no_operation_crosses_more_files_or_calls_than_recorded(tmp_path: Path) 
         directory = tmp_path / attempt
         directory.mkdir()
         calls = count_all(directory)
-        measured = {name: count_of(found) for name, found in calls.items()}
-        problems = record.exceeded(measured, record.read()) + strays(calls)
+        measured = {name: make_count(found) for name, found in calls.items()}
+        problems = record.find_exceeded(measured, record.read_record()) + strays(calls)
         if not problems:
             break
     assert not problems, "\n".join(
         [*problems, "Which files: make measure, or python -m bench.call_counts --by-file OPERATION"]
     )
-    if record.lowered(measured, record.read()) != record.read():
+    if record.lower_counts(measured, record.read_record()) != record.read_record():
         sys.stdout.write(record.HOW_TO_LOWER)
 
 
@@ -113,7 +113,7 @@ def test_no_operation_crosses_more_files_or_calls_than_recorded(tmp_path: Path) 
 )
 def test_more_files_or_calls_are_reported(measured: dict[str, Count], problems: list[str]) -> None:
     """An operation that exceeds either figure is reported, and so is one without a record."""
-    assert record.exceeded(RECORDED | measured, RECORDED) == problems
+    assert record.find_exceeded(RECORDED | measured, RECORDED) == problems
 
 
 def test_the_record_is_only_lowered(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_the_record_is_only_lowered(tmp_path: Path) -> None:
     path.write_text(
         f'{{"python": "{record.PYTHON}", "operations": {{"a": {{"files": 2, "calls": 10}}}}}}', encoding="utf-8"
     )
-    record.lower({"a": Count(1, 11)}, path)
-    assert record.read(path) == {"a": Count(1, 10)}
+    record.lower_record({"a": Count(1, 11)}, path)
+    assert record.read_record(path) == {"a": Count(1, 10)}
 
 
 def test_another_python_does_not_lower_the_record(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_another_python_does_not_lower_the_record(tmp_path: Path) -> None:
     text = '{"python": "2.7", "operations": {"a": {"files": 2, "calls": 10}}}'
     path.write_text(text, encoding="utf-8")
     with pytest.raises(Void, match=r"Python 2\.7"):
-        record.lower({"a": Count(1, 1)}, path)
+        record.lower_record({"a": Count(1, 1)}, path)
     assert path.read_text(encoding="utf-8") == text
 
 
@@ -178,4 +178,4 @@ def test_each_resumption_of_a_generator_counts(profiler: Profiler) -> None:
 
 def test_code_lines_leave_out_docstrings_comments_and_blank_lines() -> None:
     """A string that is not a docstring counts with each of its lines."""
-    assert code_lines(SOURCE) == 8
+    assert count_code_lines(SOURCE) == 8

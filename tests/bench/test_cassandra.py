@@ -22,12 +22,12 @@ def test_the_rows_of_the_driver_are_written_and_read(address: cassandra_table.Ad
     """Batches write as many rows as they count, in the order of ids; slices read what is there, from anywhere."""
     slices.fill(address, 300)
     for work in slices.WORK.values():
-        rows, cpu = slices.repeat(work, 2, 0.1)
+        rows, cpu = slices.run_callers(work, 2, 0.1)
         assert rows > 0 < cpu
     session = cassandra_table.connect(address)
     written = session.execute("SELECT id FROM messages WHERE queue = 1 AND partition = 1").all()
     read = slices.Read(session, 0)
-    assert slices.rows_there(session) == 300
+    assert slices.count_rows(session) == 300
     assert {read() for _ in range(3)} == {slices.ROWS}
     session.cluster.shutdown()
     times = [row[0].time for row in written]

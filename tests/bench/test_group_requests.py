@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.measures.qdo.group_requests import LINEAR, counted_steps, growth, run_skipping, take_steps
+from bench.measures.qdo.group_requests import LINEAR, count_steps, growth, run_skipping, take_steps
 from qdo.consumer.rebalance.group_member import GroupSession
 from qdo.coordination import Session
 from tests.replacing import replace
@@ -29,5 +29,5 @@ def test_members_that_all_read_the_group_would_be_noticed() -> None:
         return await check(session)
 
     with replace(GroupSession._check_once, reading_all):
-        small, large = (run_skipping(counted_steps(count, QUEUES)) for count in (MEMBERS, 2 * MEMBERS))
+        small, large = (run_skipping(count_steps(count, QUEUES)) for count in (MEMBERS, 2 * MEMBERS))
     assert growth(small["the leader leaves"], large["the leader leaves"])["requests"] > LINEAR

@@ -11,7 +11,7 @@ import pytest
 
 from bench import __main__
 from bench.baselines import rows, table
-from bench.harness import Bench, Measure, Skip, Void, file_system, run_measure, workspace
+from bench.harness import Bench, Measure, Skip, Void, file_system_type, run_measure, temporary_workspace
 from bench.load import traffic, wrk
 from bench.results import Report, Verdict
 from bench.started import processes
@@ -23,7 +23,7 @@ JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    with processes.granian("bench.baselines.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
+    with processes.serve_wsgi("bench.baselines.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
         yield server
 
 
@@ -44,7 +44,7 @@ def test_a_wrong_status_voids_the_run(bare: Process) -> None:
 
 def test_a_server_that_does_not_start_voids_the_measure(tmp_path: Path) -> None:
     """The error has the output of the process."""
-    with pytest.raises(Void, match="no_such_module"), processes.granian("no_such_module:app", tmp_path, threads=1):
+    with pytest.raises(Void, match="no_such_module"), processes.serve_wsgi("no_such_module:app", tmp_path, threads=1):
         pass
 
 
@@ -92,23 +92,23 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
 
     report = run_measure(Measure("peer", "title", run), quick=True, seed=1, parent=tmp_path)
     assert "SKIPPED: no Java" in report.as_text()
-    assert "SKIPPED peer: no Java" in __main__.summary([report], {"other": "broke"})
-    assert "VOID other" in __main__.summary([report], {"other": "broke"})
+    assert "SKIPPED peer: no Java" in __main__.make_summary([report], {"other": "broke"})
+    assert "VOID other" in __main__.make_summary([report], {"other": "broke"})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_temporary_data_is_on_a_real_disk() -> None:
     """An fsync must cost what it costs on a disk."""
-    with workspace() as directory:
-        assert file_system(directory) not in {"", "tmpfs", "ramfs"}
+    with temporary_workspace() as directory:
+        assert file_system_type(directory) not in {"", "tmpfs", "ramfs"}
     assert not directory.exists()
 
 
 def test_the_baselines_do_the_work_they_stand_for(tmp_path: Path) -> None:
     """Every variant of the baseline without a service stores whole batches and reads the very same slices."""
     for variant in rows.INSERTS:
-        assert rows.insert_for(tmp_path / variant, variant, 0.02) > 0
-        assert rows.read_for(tmp_path / variant, "sql", 0.01) > 0
+        assert rows.insert_for_seconds(tmp_path / variant, variant, 0.02) > 0
+        assert rows.read_for_seconds(tmp_path / variant, "sql", 0.01) > 0
     connection = table.connect(tmp_path / "executemany")
     start = (ids.now_ticks() - 10**9, 0)
     shown = [read(connection, table.QP, start) for read in rows.READS.values()]
@@ -134,7 +134,7 @@ Transfer/sec:      4.80MB
 
 def test_what_wrk_says_is_read() -> None:
     """Rates, quantiles and the server's CPU come out of wrk's own words."""
-    sample = wrk.read(WRK, 1.9360, "", JOB)
+    sample = wrk.parse_output(WRK, 1.9360, "", JOB)
     assert (sample.rate, sample.p50, sample.p99, sample.longest, sample.cpu) == (19360.0, 3.01, 900.0, 18.71, 50.0)
 
 
@@ -142,7 +142,7 @@ def test_what_wrk_says_is_read() -> None:
 def test_errors_that_wrk_tells_of_void_a_run(more: str) -> None:
     """A run of wrk with one bad answer or connection is not a measurement."""
     with pytest.raises(Void, match="complaint"):
-        wrk.read(WRK + more, 1.0, "complaint", JOB)
+        wrk.parse_output(WRK + more, 1.0, "complaint", JOB)
 
 
 CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"
@@ -150,7 +150,7 @@ CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"
 
 def test_cycles_of_wrk_are_read() -> None:
     """A message counts when its claim ended, except for those that may not have been answered."""
-    sample = wrk.read_cycles(WRK + CYCLES, 1.9308, "", 32)
+    sample = wrk.parse_cycles(WRK + CYCLES, 1.9308, "", 32)
     assert (sample.rate, sample.cpu) == (9654.0, 100.0)
 
 
@@ -160,4 +160,4 @@ def test_cycles_of_wrk_are_read() -> None:
 def test_cycles_that_found_nothing_void_a_run(told: str, found: str) -> None:
     """A queue that ran dry, or claims that were lost, void the measurement."""
     with pytest.raises(Void, match="complaint"):
-        wrk.read_cycles(WRK + CYCLES.replace(told, found), 1.0, "complaint", 32)
+        wrk.parse_cycles(WRK + CYCLES.replace(told, found), 1.0, "complaint", 32)

@@ -47,7 +47,7 @@ def test_our_round_runs_to_its_end(tmp_path: Path, name: str, monkeypatch: pytes
     monkeypatch.setattr(jobs, "backlog", lambda bench, *, fast: 300)
     bench = Bench(tmp_path, quick=True)
     with contextlib.ExitStack() as stack:
-        ours = jobs.ours_embedded(bench) if name == "embedded" else jobs.ours(bench, stack, 1, name)
+        ours = jobs.prepare_ours_embedded(bench) if name == "embedded" else jobs.serve_ours(bench, stack, 1, name)
         result = jobs.run_round(bench, ours)
     assert result.many is not None
     assert min(result.one, result.many, result.done) > 0
@@ -58,9 +58,9 @@ def test_our_round_runs_to_its_end(tmp_path: Path, name: str, monkeypatch: pytes
 def test_an_interpreter_without_a_system_skips_it() -> None:
     """The message names the packages and the variable."""
     with pytest.raises(Skip, match=r"no-such-queue.*BENCH_JOBS_PYTHON"):
-        other_python.versions(Path(sys.executable), ["no-such-queue"])
+        other_python.read_versions(Path(sys.executable), ["no-such-queue"])
     with pytest.raises(Skip, match="BENCH_JOBS_PYTHON"):
-        other_python.versions(Path("/nowhere/python"), ["rq"])
+        other_python.read_versions(Path("/nowhere/python"), ["rq"])
 
 
 def test_a_machine_without_go_skips_river(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

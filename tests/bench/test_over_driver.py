@@ -16,10 +16,10 @@ def test_the_driver_reads_and_writes_all_rows(cassandra: Cassandra) -> None:
     cassandra_table.prepare(address)
     slices.fill(address, 300)
     session = cassandra_table.connect(address)
-    assert arrow_rows.writer(session, 250, 100)() == 250
+    assert arrow_rows.make_writer(session, 250, 100)() == 250
     count = session.execute("SELECT count(*) FROM messages").one()[0]
     assert count == 300 + 250
-    assert arrow_rows.reader(session, 110)() == 300
+    assert arrow_rows.make_reader(session, 110)() == 300
     session.cluster.shutdown()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from bench import charts, pages
 from bench.results import Report, Row
-from bench.started.processes import contents
+from bench.started.processes import hash_product
 
 PAGE = (charts.DOCS / charts.PAGE).read_text()
 
@@ -21,7 +21,7 @@ PAGE = (charts.DOCS / charts.PAGE).read_text()
 @pytest.mark.parametrize("name", charts.CHARTS)
 def test_charts_show_the_figures(name: str) -> None:
     """Each chart is the one that ``python -m bench.charts`` draws now, and the page shows it."""
-    assert (charts.DOCS / name).read_text() == charts.drawn()[name]
+    assert (charts.DOCS / name).read_text() == charts.draw_all()[name]
     assert f"]({name})" in PAGE
 
 
@@ -38,7 +38,7 @@ def test_charts_fit(name: str) -> None:
 
 def test_charts_have_one_run_each() -> None:
     """A chart leaves out lines that were measured at another time than the first."""
-    lines = charts.lines(PAGE, "SQLite")
+    lines = charts.read_lines(PAGE, "SQLite")
     assert {line.run for line in lines} == {lines[0].run}
     assert len(lines) < len(re.findall(r"`(?!cassandra|spark)[\w-]+`", PAGE))
 
@@ -84,15 +84,15 @@ def test_contents_are_those_of_the_product(tmp_path: Path) -> None:
     for name in ("queuey/a.py", "qdo/b.py", "cql/c.cql", "constraints.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('__version__ = "1"\ntext\n')
-    before = contents(tmp_path)
+    before = hash_product(tmp_path)
     (tmp_path / "queuey" / "a.py").write_text('__version__ = "2"\ntext\n')
     (tmp_path / "queuey" / "__pycache__").mkdir()
     (tmp_path / "queuey" / "__pycache__" / "a.pyc").write_text("compiled")
     (tmp_path / "README.md").write_text("another")
-    assert contents(tmp_path) == before
+    assert hash_product(tmp_path) == before
     for name in ("queuey/a.py", "qdo/b.py", "cql/c.cql", "constraints.txt"):
         (tmp_path / name).write_text("other\n")
-        assert contents(tmp_path) != before
+        assert hash_product(tmp_path) != before
         (tmp_path / name).write_text("text\n")
     (tmp_path / "qdo" / "b.py").rename(tmp_path / "qdo" / "d.py")
-    assert contents(tmp_path) != before
+    assert hash_product(tmp_path) != before

@@ -41,12 +41,12 @@ def wait_until_handled(one: Process, count: int) -> None:
         assert one.child.poll() is None, one.log_tail()
         assert time.monotonic() < deadline, f"{handled} messages handled of {count}"
         with contextlib.suppress(Void):
-            handled = workers.counts([one])[0]
+            handled = workers.read_counts([one])[0]
 
 
 def test_a_worker_is_started_behind_its_gate(served: Process, tmp_path: Path) -> None:
     """It serves its metrics before the gate is open, and joins and handles everything afterwards."""
-    with workers.worker(served, tmp_path, handler="plain") as process:
+    with workers.run_worker(served, tmp_path, handler="plain") as process:
         wait_until_handled(process, 0)
         (tmp_path / workers.OPEN).touch()
         wait_until_handled(process, COUNT + 3)

@@ -77,7 +77,7 @@ class PairedClusters:
 
     def ask(self, request: Request | Encoded) -> Rows:
         """Sends a request to both, and returns their answer. For a frequent write that is the time of receipt."""
-        expected, actual = self.of_real(request), self.of_simulated(request)
+        expected, actual = self.ask_real(request), self.ask_simulated(request)
         if not request.statement.reads and (isinstance(request, Encoded) or request.statement.frequent):
             assert len(expected) == len(actual) == 1
             return expected
@@ -93,17 +93,17 @@ class PairedClusters:
 
     def ask_roughly(self, request: Request) -> Rows:
         """Sends a request to both. Lifetimes in the answers are not compared exactly."""
-        expected, actual = ([_rough(row) for row in ask(request)] for ask in (self.of_real, self.of_simulated))
+        expected, actual = ([_rough(row) for row in ask(request)] for ask in (self.ask_real, self.ask_simulated))
         assert actual == expected, f"{actual} is not the answer of Cassandra, {expected}: {request}"
         return expected
 
-    def of_real(self, request: Request | Encoded) -> Rows:
+    def ask_real(self, request: Request | Encoded) -> Rows:
         """Returns the answer of the real node, or raises the error of its driver."""
         answers: queue.SimpleQueue[tuple[Rows | None, StoreUnavailable | None]] = queue.SimpleQueue()
         self.real.send(request, lambda rows, error: answers.put((rows, error)))
         return _rows(*answers.get(timeout=TIMEOUT))
 
-    def of_simulated(self, request: Request | Encoded) -> Rows:
+    def ask_simulated(self, request: Request | Encoded) -> Rows:
         """Returns the answer of the simulated cluster, or raises the error of its driver."""
         world = self.world
         world.run(max(world.now, time.time()))
@@ -203,7 +203,7 @@ class Values:
         return self.rng.choice((*pool, None, UNSET) if statement.verb == "INSERT" else (*pool, None))
 
 
-def encoded(statement: Statement, rows: Sequence[Sequence[Any]]) -> Encoded:
+def encode_request(statement: Statement, rows: Sequence[Sequence[Any]]) -> Encoded:
     """Returns an encoded request, which gives its answer as bytes, without the flags at the front."""
     kinds = [kind for _, kind in command(statement.cql).markers]
     packed = [b"".join(map(_sized, kinds, row)) for row in rows]

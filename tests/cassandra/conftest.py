@@ -12,7 +12,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level, open_store
 from tests.backends import PATIENCE, PATIENT, ROW_AGE
 from tests.cassandra.interposed import Wire
-from tests.cassandra.scene import Scene, playing
+from tests.cassandra.scene import Scene, open_scene
 from tests.servers.keyspaces import LastingDriver
 from tests.servers.plugin import unique_name
 
@@ -67,4 +67,4 @@ def store(open_with: OpenStore) -> CassandraStore:
 @pytest.fixture
 def scene(contract_keyspace: str, application: str) -> Iterator[Scene]:
     """Processes whose time and requests the test controls."""
-    yield from playing(contract_keyspace, application)
+    yield from open_scene(contract_keyspace, application)

@@ -237,7 +237,7 @@ def end_of(attempt: Attempt) -> str:
     return error.code
 
 
-def playing(url: str, application: str) -> Iterator[Scene]:
+def open_scene(url: str, application: str) -> Iterator[Scene]:
     """Makes a scene and closes it again. Nodes may take any time to report their clock."""
     scene = Scene(url, application)
     with replace_in(ClockWatch, ClockWatch.timeout, WAIT_TIMEOUT):

@@ -24,7 +24,7 @@ from tests.cassandra.both import (
     PairedClusters,
     TableStatements,
     Values,
-    encoded,
+    encode_request,
     product_statements,
 )
 from tests.servers import keyspaces
@@ -89,7 +89,7 @@ class Play:
         if not parsed.conditional:
             rows = [self._values.of(parsed, partition) for _ in range(self._rng.choice((1, 1, 3)))]
             as_bytes = self._rng.random() < 0.5 and " IN (" not in statement.cql
-            self._both.ask(encoded(statement, rows) if as_bytes else Request(statement, rows[0]))
+            self._both.ask(encode_request(statement, rows) if as_bytes else Request(statement, rows[0]))
             self.answers[statement] |= {True}
             return
         further = self._rng.sample(self.statements.further, self._rng.randrange(len(self.statements.further) + 1))
@@ -110,7 +110,7 @@ class Play:
         rows = self._both.ask(Request(statement, values, level))
         self.answers[statement].add(any(value is not None and value != 0 for row in rows for value in row))
         if not parsed.scans:
-            self._both.ask(encoded(statement, [values]))
+            self._both.ask(encode_request(statement, [values]))
 
 
 @pytest.mark.parametrize("table", sorted({command(one.cql).table.name for one in product_statements()}))
@@ -297,13 +297,13 @@ def test_doubt(both: PairedClusters) -> None:
         assert both.ask(Request(change, before, serial="SERIAL")) == [(True,)]
         request = Request(change, (9000, b"after", 2, *where, 1), serial="SERIAL")
         both.weather.stuck = 1.0
-        for ask in (both.of_real, both.of_simulated):
+        for ask in (both.ask_real, both.ask_simulated):
             try:
                 assert ask(request._replace(timeout=1e-4)) == [(True,)]
             except InDoubt:
                 doubts += 1
         both.weather.stuck = 0.0
-        for ask in (both.of_real, both.of_simulated):
+        for ask in (both.ask_real, both.ask_simulated):
             assert ask(Request(find, where, "SERIAL")) in ([(1, b"before")], [(2, b"after")])
             assert ask(request) in ([(True,)], [(False, 2)])
         assert both.ask(Request(find, where, "SERIAL")) == [(2, b"after")]
@@ -314,7 +314,7 @@ def test_doubt(both: PairedClusters) -> None:
 def test_clocks(both: PairedClusters) -> None:
     """A node that is asked by name returns its time, as a value and as bytes."""
     both.real.await_pools(60)
-    for driver, ask in ((both.real, both.of_real), (both.simulated, both.of_simulated)):
+    for driver, ask in ((both.real, both.ask_real), (both.simulated, both.ask_simulated)):
         [first, *_] = driver.hosts()
         as_bytes = Encoded(clock_watch.NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=first.address)
         earliest = time.time()

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.cli import main
 from queuey.client import Client
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.servers.served import Served
 
 
@@ -32,7 +32,7 @@ def run(served: Served, monkeypatch: pytest.MonkeyPatch) -> Run:
     for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
-    return runner("queuey", main, monkeypatch)
+    return make_runner("queuey", main, monkeypatch)
 
 
 @pytest.fixture

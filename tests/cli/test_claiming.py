@@ -13,7 +13,7 @@ import pytest
 
 from queuey.cli.claiming import SAME_SIGNAL_SECONDS, STOP_SIGNALS, JobProgram
 from queuey.client import Backoff, Client
-from queuey.client.calls.claim_calls import this_process
+from queuey.client.calls.claim_calls import name_this_process
 from queuey.client.claims import claiming
 from queuey.client.claims.claiming import MAX_WAIT
 from tests.commands import Run
@@ -132,7 +132,7 @@ def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
     assert ended.text.startswith("2 waiting (1 failed before), 0 delayed, 1 claimed, ")
     table = ended.text.splitlines()[1:]
     assert any(again.message.id in line and "waiting" in line for line in table)
-    assert any(claimed.message.id in line and this_process() in line for line in table)
+    assert any(claimed.message.id in line and name_this_process() in line for line in table)
     assert "state" not in table[0]
     client.job_queue(jobs).set_states([(claimed, {"done": 3, "text": "x" * 99})])
     table = run("jobs", jobs).text.splitlines()[1:]
@@ -308,8 +308,8 @@ def test_stopped_before_the_program_is_started(client: Client, queue: str) -> No
     client.send(queue, "a")
     program = JobProgram(["true"])
     with closing(client.job_queue(queue).claim(ttl=600)) as claimed:
-        job = next(program.until_stopped(claimed))
-        program.signalled(signal.SIGTERM, None)
+        job = next(program.yield_until_stopped(claimed))
+        program.handle_signal(signal.SIGTERM, None)
         with pytest.raises(SystemExit, match="143"):
             program.run(job)
     assert [again.deliveries for again in client.job_queue(queue).receive()] == [2]
@@ -320,18 +320,18 @@ def test_stopped_after_the_program_has_ended(client: Client, queue: str) -> None
     client.send_many(queue, ["a", "b"], after=None)
     program = JobProgram(["true"])
     with closing(client.job_queue(queue).claim(ttl=600)) as claimed:
-        jobs = program.until_stopped(claimed)
+        jobs = program.yield_until_stopped(claimed)
         job = next(jobs)
         assert program.run(job) == ("", b"")
         for _ in range(2):  # as when one signal goes to the command and one to its group
-            program.signalled(signal.SIGTERM, None)
+            program.handle_signal(signal.SIGTERM, None)
         job.ack()
         with pytest.raises(SystemExit, match="143"):
             next(jobs)
     assert client.job_queue(queue).size().size == 1
     time.sleep(2 * SAME_SIGNAL_SECONDS)
     with pytest.raises(SystemExit, match="143"):
-        program.signalled(signal.SIGINT, None)
+        program.handle_signal(signal.SIGINT, None)
 
 
 def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from queuey.cli import main
 from queuey.client import Client, Timing
 from queuey.client._sync.sender import Sender
 from tests.client.scripted import Script
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.replacing import replace, replace_in
 from tests.servers.served import Served
 
@@ -171,7 +171,7 @@ def test_a_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def scripted(sender: Sender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
         begin(sender, *given, transport=httpx2.MockTransport(script), **options)
 
-    run = runner("queuey", main, monkeypatch)
+    run = make_runner("queuey", main, monkeypatch)
     with replace(Sender.__init__, scripted), replace_in(client, Timing, partial(Timing, sleep=slept.append)):
         ended = run("send", "--url", "http://127.0.0.1:9", "--key", "key", "q", "x")
     waits = ended.err.splitlines()[:-1]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.cli.feed import BadLine, Route, batches, numbered
+from queuey.cli.feed import BadLine, Route, number_lines, sort_into_batches
 
 QUEUES = st.sampled_from(["a", "b", "c"])
 
@@ -24,7 +24,7 @@ def test_every_line_once_and_in_order(names: list[str], size: int, room: int) ->
     """Whatever the sizes, each queue gets exactly its lines in their order, in batches of the size asked for."""
     lines = [(number, msgspec.json.encode({"q": name, "n": number})) for number, name in enumerate(names, 1)]
     got: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for batch in batches(lines, Route("{}", queue_field="q"), max_messages=size, max_bytes=room):
+    for batch in sort_into_batches(lines, Route("{}", queue_field="q"), max_messages=size, max_bytes=room):
         assert 1 <= len(batch.messages) <= size
         got[batch.queue] += [value(message)["n"] for message in batch.messages]
     assert got == {name: [n for n, q in enumerate(names, 1) if q == name] for name in got}
@@ -40,7 +40,7 @@ def test_a_feed_is_never_held_as_a_whole() -> None:
             read += 1
             yield read, b"%d" % read
 
-    parts = batches(endless(), Route("q"), max_messages=10)
+    parts = sort_into_batches(endless(), Route("q"), max_messages=10)
     for count in range(1, 100):
         assert len(next(parts).messages) == 10
         assert read == 10 * count
@@ -49,7 +49,7 @@ def test_a_feed_is_never_held_as_a_whole() -> None:
 def test_held_bytes_are_bounded() -> None:
     """Lines for many queues are handed out when they fill the room, not when some queue's batch is full."""
     lines = ((number, b'{"q":%d,"pad":"%s"}' % (number, b"x" * 100)) for number in range(1000))
-    first = next(batches(lines, Route("{}", queue_field="q"), max_messages=1000, max_bytes=1000))
+    first = next(sort_into_batches(lines, Route("{}", queue_field="q"), max_messages=1000, max_bytes=1000))
     assert (first.queue, next(lines)[0]) == ("0", 9)
 
 
@@ -78,7 +78,7 @@ def test_missing_fields_are_errors(line: bytes) -> None:
 @pytest.mark.parametrize("line", [b"{", b"plain", b'"\xff"', b"NaN", b"[" * 100_000])
 def test_bad_json_names_its_line(line: bytes) -> None:
     """A line that is not JSON stops the feed; all lines before it have been yielded."""
-    parts = batches([(1, b"1"), (2, b"2"), (3, line)], Route("q"))
+    parts = sort_into_batches([(1, b"1"), (2, b"2"), (3, line)], Route("q"))
     assert [value(message) for message in next(parts).messages] == [1, 2]
     with pytest.raises(BadLine, match=r"^line 3: it is not JSON"):
         next(parts)
@@ -92,7 +92,7 @@ def test_raw_lines_are_texts_or_bytes() -> None:
 
 def test_lines_are_numbered_as_in_the_file() -> None:
     """Skipped lines keep their numbers, so that an error can be found with an editor."""
-    assert list(numbered([b"a\n", b"\n", b"b\r\n", b"c"], skip=1)) == [(2, b""), (3, b"b"), (4, b"c")]
+    assert list(number_lines([b"a\n", b"\n", b"b\r\n", b"c"], skip=1)) == [(2, b""), (3, b"b"), (4, b"c")]
 
 
 def test_lines_that_are_no_messages() -> None:

@@ -15,7 +15,7 @@ from queuey import settings
 from queuey.cli import main
 from queuey.cli.operations.store_options import ConfiguredStore
 from queuey.cli.pipeline import COMMANDS, load, running
-from queuey.cli.pipeline.pipe import stopped_by_signals
+from queuey.cli.pipeline.pipe import stop_by_signals
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.deadletters import Redriven, UnsentDeadLetter
 from queuey.extras import install_command
@@ -28,7 +28,7 @@ from queuey.pipeline.pipe import Piped, Preview
 from queuey.spark.session import session
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.replacing import replace, replace_in
 
 Job = Callable[..., list[Any]]
@@ -70,7 +70,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv("QUEUEY_APP", raising=False)
     monkeypatch.setenv("QUEUEY_DATA", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
-    return runner("queuey", main, monkeypatch)
+    return make_runner("queuey", main, monkeypatch)
 
 
 def make_queues(place: Path, *names: str) -> None:
@@ -218,7 +218,7 @@ def test_whose_queues(run: Run, job: Job, tmp_path: Path, monkeypatch: pytest.Mo
     """Named by --app, else by the environment, else by the profile; else it is the only one of the store."""
     with closing(open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("zoo"))
-    arguments = job(deadletter_job.classes, DeadLetterClasses(0, ()))
+    arguments = job(deadletter_job.classify_dead_letters, DeadLetterClasses(0, ()))
     write_profile(Profile(url="http://127.0.0.1:5000", application="zoo", key="k"), tmp_path / "profile.toml")
     assert run(*COMMAND).code == 0
     monkeypatch.setenv("QUEUEY_APP", "acme")
@@ -253,7 +253,7 @@ def test_without_spark(run: Run) -> None:
 def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
     """Tasks get every setting, from any source, by name: no secret, no relative path, nothing else."""
     (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\ndeadline = 20.5\n")
-    arguments = job(deadletter_job.classes, DeadLetterClasses(0, ()))
+    arguments = job(deadletter_job.classify_dead_letters, DeadLetterClasses(0, ()))
     options = ["--config", str(tmp_path / "queuey.toml"), "--app", "acme"]
     assert run("pipeline", "deadletter", "classes", "--queue", "a", *options).code == 0
     store = arguments[0]
@@ -286,7 +286,7 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    with replace(session, lambda **_: Session()), replace(deadletter_job.classes, fail):
+    with replace(session, lambda **_: Session()), replace(deadletter_job.classify_dead_letters, fail):
         ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--json")
     assert (ended.code, ended.out, ended.err) == (
         code,
@@ -297,7 +297,7 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
 
 def test_classes(run: Run, job: Job) -> None:
     """A table and the samples below it, unable to steer a terminal; with --json the report as one document."""
-    passed = job(deadletter_job.classes, DeadLetterClasses(2, (CLASS,)))
+    passed = job(deadletter_job.classify_dead_letters, DeadLetterClasses(2, (CLASS,)))
     arguments = ["pipeline", "deadletter", "classes", "--queue", "orders", "--partition", "2", "--error", "Late"]
     ended = run(*arguments)
     assert ended.code == 0
@@ -354,7 +354,7 @@ def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
 def test_a_pipe_is_told_to_stop_by_signals() -> None:
     """The first signal asks for an end, a second one interrupts, and afterwards signals are as they were before."""
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with stopped_by_signals() as stop:
+    with stop_by_signals() as stop:
         assert not stop.is_set()
         signal.raise_signal(signal.SIGTERM)
         assert stop.is_set()

@@ -169,7 +169,7 @@ def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
     backlog = client.job_queue(queue).backlog()
     assert backlog.delayed == 3
     assert backlog.due == pytest.approx(due_time.timestamp(), abs=5)
-    due = time_parsing.iso(backlog.due or 0)
+    due = time_parsing.format_instant(backlog.due or 0)
     for command in (("jobs", queue), ("queue", "info", queue)):
         assert f"3 delayed (the next is due at {due})" in run(*command).text
 

@@ -84,7 +84,7 @@ def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -
     return ok(messages=messages, acknowledged=acknowledged)
 
 
-def settled(*superseded: int) -> httpx2.Response:
+def settlement(*superseded: int) -> httpx2.Response:
     """Returns the answer to an acknowledgement, a renewal or a release: a 409 with the refused receipts, else a 200."""
     results = [{"receipt": f"r{n}", "status": "superseded"} for n in superseded]
     if not results:

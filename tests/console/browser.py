@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlencode
 
 from queuey.web.parts import App
-from tests.web.gateway_calls import Reply, Request, served
+from tests.web.gateway_calls import Reply, Request, serve
 
 HOST = "localhost:5000"
 _FIELD = re.compile(r'name="form_token" value="([^"]*)"')
@@ -57,7 +57,7 @@ class Browser:
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         sent = {"host": self.host, **({"cookie": cookie} if cookie else {}), **headers}
         request.headers = [*sent.items(), *request.headers[1:]]
-        reply = served(self.app).reply_to(request)
+        reply = serve(self.app).reply_to(request)
         for name, value in reply.all_headers:
             if name.lower() == "set-cookie":
                 self._keep_cookie(value)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from queuey.access import parse_scope
-from queuey.console.resources import console
+from queuey.console.resources import make_console
 from queuey.messages import OPERATORS, Finding
 from queuey.service import Limits
 from queuey.storage import Store, bridge
@@ -37,7 +37,7 @@ def app(store: Store, between: InterposedStore, limits: Limits, stopping: thread
     bridge.run(store.applications.add_key(OPERATORS, digest_of(OPERATOR_KEY)))
     bridge.run(store.applications.add_key("queuey", digest_of(LIMITED_KEY), scope=parse_scope(["read"], ["orders-*"])))
     bridge.run(store.applications.add_key("queuey", digest_of(MEASURE_KEY), scope=parse_scope(["measure"])))
-    return make_app(between.store, limits=limits, stopping=stopping, includes=[console(examine)])
+    return make_app(between.store, limits=limits, stopping=stopping, includes=[make_console(examine)])
 
 
 def logged_in(app: App, key: str) -> Browser:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from queuey.console import charts, cookies, queue
-from queuey.console.charts import sample
+from queuey.console.charts import sample_depths
 from queuey.errors import StoreClosed
 from queuey.messages import NewMessage, QueueSpec
 from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History
@@ -19,7 +19,7 @@ from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import MEASURE_KEY, logged_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import running
+from tests.web.gateway_calls import make_runner
 from tests.web.reads.test_streams import Reader, reading
 
 LIVE = "/console/a/queuey/q/live"
@@ -69,15 +69,15 @@ def test_the_span_has_what_is_known() -> None:
         old = CELLS - 31  # the last cell that five minutes do not show
         return Cells(CELLS, [0] * old + [sent] + [1] * 30, [0] * CELLS, [UNKNOWN] * old + [depth] + [7] * 30)
 
-    assert [charts.span("", each) for each in (cells(), cells(sent=1), cells(depth=0))] == ["5m", "1h", "1h"]
-    assert [charts.span(name, cells()) for name in ("1h", "5m", "2h")] == ["1h", "5m", "5m"]
+    assert [charts.choose_span("", each) for each in (cells(), cells(sent=1), cells(depth=0))] == ["5m", "1h", "1h"]
+    assert [charts.choose_span(name, cells()) for name in ("1h", "5m", "2h")] == ["1h", "5m", "5m"]
 
 
 def test_the_table_has_what_charts_show() -> None:
     """Its rows follow each other, the newest first, and together have every message of the span."""
     cells = Cells(CELLS, range(CELLS), [1] * CELLS, [UNKNOWN] * (CELLS - 1) + [9])
     for seconds in charts.SPANS.values():
-        rows = charts.table(cells, seconds)
+        rows = charts.make_table(cells, seconds)
         assert len(rows) == charts.TABLE_ROWS
         assert sum(row.sent for row in rows) == sum(range(CELLS - seconds // STEP, CELLS))
         assert sum(row.taken for row in rows) == seconds // STEP
@@ -89,8 +89,8 @@ def test_the_table_has_what_charts_show() -> None:
 def test_rates_are_means_of_the_last_minute() -> None:
     """The unfinished cell and those before the last minute do not count."""
     sent = [600, 1, 2, 3, 4, 5, 9, 1000]
-    assert charts.rates(Cells(8, sent, [0] * 8, [UNKNOWN] * 8)) == (24 / 60, 0)
-    assert charts.rates(Cells(0, [], [], [])) == (0, 0)
+    assert charts.mean_rates(Cells(8, sent, [0] * 8, [UNKNOWN] * 8)) == (24 / 60, 0)
+    assert charts.mean_rates(Cells(0, [], [], [])) == (0, 0)
 
 
 def test_to_look_is_not_to_read(browser: Browser, owner: Caller) -> None:
@@ -136,7 +136,7 @@ def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, 
         async with reading(gateway, live(again)) as later:
             assert later.status == 200
 
-    running(app, waiters=50)(work)
+    make_runner(app, waiters=50)(work)
 
 
 def test_errors_of_a_stream_are_plain_text(browser: Browser, owner: Caller) -> None:
@@ -158,7 +158,7 @@ def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
     for queue_row in (queue, deleted):
         history.record(queue_row, 1, 0)
     rounds = iter([False, False, True])
-    sample(service, history, lambda _seconds: next(rounds))
+    sample_depths(service, history, lambda _seconds: next(rounds))
     assert history.of(queue).depth[-1] == 1
     assert set(history.of(deleted).depth) == {UNKNOWN}
 
@@ -176,4 +176,4 @@ def test_counting_ends_with_the_store(app: App) -> None:
     queue, _ = bridge.run(app.service.store.catalogue.create_queue("queuey", "q", QueueSpec()))
     history.record(queue, 1, 0)
     closed: Any = Closed()
-    sample(closed, history, lambda _seconds: False)
+    sample_depths(closed, history, lambda _seconds: False)

@@ -57,5 +57,5 @@ def test_buttons_badges_and_borders(scheme: str) -> None:
     assert {name for name, _, _ in mixes} == words.keys()
     for name, percent, base in mixes:
         for word in words[name]:
-            behind = colours[word if name == "state" else name].mixed(float(percent), colours[base])
+            behind = colours[word if name == "state" else name].mix(float(percent), colours[base])
             assert ratio(colours[word], behind) >= TEXT, (name, percent, word)

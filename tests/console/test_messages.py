@@ -274,7 +274,7 @@ def message(body: str | bytes, **meta: Any) -> Message:  # noqa: ANN401 - fields
 )
 def test_how_bodies_are_shown(body: str | bytes, kind: str, cut: bool) -> None:  # noqa: FBT001
     """JSON has indents unless that could make a page of it, the rest is shown as it is, up to a bound."""
-    shown = pages.shown_body(body)
+    shown = pages.make_shown_body(body)
     assert (shown.kind, shown.is_cut) == (kind, cut)
     assert shown.size == len(body)
 
@@ -283,11 +283,11 @@ def test_how_bodies_are_shown(body: str | bytes, kind: str, cut: bool) -> None: 
 def test_indents_change_no_value(value: object) -> None:
     """JSON with indents is the same JSON, and a page of it is bounded."""
     text = json.dumps(value)
-    shown = pages.shown_body(text)
+    shown = pages.make_shown_body(text)
     assert len(shown.text) <= pages.MAX_SHOWN
     if not shown.is_cut:
         assert json.loads(shown.text) == value
-    assert len(pages.preview(message(text))) <= pages.MAX_PREVIEW
+    assert len(pages.make_preview(message(text))) <= pages.MAX_PREVIEW
 
 
 @pytest.mark.parametrize(

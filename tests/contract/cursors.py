@@ -46,7 +46,7 @@ class Writer:
         self._rng = random.Random(number)
         self._low = number
 
-    def run(self) -> None:
+    def post_until(self) -> None:
         try:
             while len(self.acknowledged) < self._messages:
                 with suppress(StoreUnavailable):  # A message in doubt was not acknowledged, as for other callers.
@@ -114,7 +114,7 @@ class Reader:
         self._queue = queue
         self._descending = descending
 
-    def run(self, ended: threading.Event) -> None:
+    def read_until(self, ended: threading.Event) -> None:
         """Reads until ``ended`` is set, and then until its cursors are above everything stored."""
         try:
             while not ended.is_set():

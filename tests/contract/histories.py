@@ -228,7 +228,7 @@ class Histories(RuleBasedStateMachine):
     @rule(seconds=STEPS)
     def move_time(self, seconds: float) -> None:
         self._clock.advance(seconds)
-        self._model.time_moved()
+        self._model.expire_messages()
 
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES, limit=LIMITS, size=BYTES)

@@ -94,7 +94,7 @@ class Model:
         span = kept * ids.TICKS_PER_SECOND
         return ends[0] + span, ends[1] + span if self.one_order else math.inf
 
-    def appended(
+    def record_append(
         self,
         queue: ModelQueue,
         partition: int,
@@ -124,7 +124,7 @@ class Model:
         rows = self._rows(ends, rest)
         messages[place] = Stored(body, meta or Meta(), ends, rows, minted=True, gone=self._gone(ttl + rest))
 
-    def time_moved(self) -> None:
+    def expire_messages(self) -> None:
         """Marks expired messages: they may be gone for good, even if the clock is set back."""
         now = self.clock.ticks
         self.latest = max(self.latest, now)
@@ -145,7 +145,7 @@ class Model:
             body, meta or Meta(), (end, end), rows, minted=False, gone=self._gone(ttl)
         )
 
-    def deleted(self, queue: ModelQueue, partition: int, place: Position) -> bool:
+    def remove(self, queue: ModelQueue, partition: int, place: Position) -> bool:
         """Removes a message; returns whether it was alive."""
         removed = queue.part(partition).messages.pop(place, None)
         return removed is not None and removed.alive(self.clock.ticks)

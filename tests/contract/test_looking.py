@@ -161,7 +161,7 @@ def test_neighbours(store: Store) -> None:
     access = service.enter(queue, lambda _queue: None)
 
     def neighbours(index: int) -> tuple[str | None, str | None]:
-        return service.browsing.neighbours(access, 2, ids.parse_position(sent[index]))
+        return service.browsing.find_neighbours(access, 2, ids.parse_position(sent[index]))
 
     assert eventually(lambda: neighbours(1) == (sent[0], sent[2]))
     assert neighbours(0) == (None, sent[1])

@@ -296,7 +296,7 @@ def is_let_in(address: str, port: int, context: ssl.SSLContext) -> bool:
 @pytest.mark.slow
 def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path) -> None:
     """Three nodes with the samples form a cluster over TLS, which admits only peers with a certificate."""
-    block = claim(deploy.local.cassandra.ports(3))
+    block = claim(deploy.local.cassandra.list_ports(3))
     own = f"{LINES.read_text()}\n{credentials(tmp_path, *(block.address(index) for index in range(3)))}"
     setup = CassandraOptions(tls=Tls(tmp_path / "node.pem"), nodetool=True, rewrite=behind(own))
     with start_cassandra(3, setup, block=block) as cluster:

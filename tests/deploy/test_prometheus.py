@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from qdo.cli.status import GroupStatus, metrics_of
-from queuey.metrics import Metrics, exposition, snapshot
+from qdo.cli.status import GroupStatus, make_metrics
+from queuey.metrics import Metrics, make_exposition, make_snapshot
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
@@ -46,7 +46,7 @@ def cassandra_families() -> set[str]:
     """Metrics of the service on Cassandra, which exist even while Cassandra is down."""
     store = CassandraStore(NOBODY, CassandraOptions(reap_interval=None, heartbeat=60.0), Clock())
     try:
-        return families(exposition({"1": snapshot(Metrics(), bridge.run(store.statistics()))}))
+        return families(make_exposition({"1": make_snapshot(Metrics(), bridge.run(store.statistics()))}))
     finally:
         store.close()
 
@@ -55,10 +55,10 @@ def cassandra_families() -> set[str]:
 def common_families(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The metrics of the service on SQLite, after a request."""
     metrics = Metrics()
-    metrics.observe("v1.queue", 200, 0.001)
+    metrics.count_request("v1.queue", 200, 0.001)
     store = open_sqlite(tmp_path_factory.mktemp("store"))
     try:
-        return families(exposition({"1": snapshot(metrics, bridge.run(store.statistics()))}))
+        return families(make_exposition({"1": make_snapshot(metrics, bridge.run(store.statistics()))}))
     finally:
         store.close()
 
@@ -98,7 +98,7 @@ def test_metrics_exist(
     jobs = {job["job_name"] for job in yaml.safe_load(CONFIG.read_text())["scrape_configs"]}
     plain = {name.removesuffix("_bucket") for name in named - {"up", "probe_success"} - {"queuey"}}
     status = GroupStatus(group="archive", known=True, members=[], partitions=[])
-    assert plain - common_families - cassandra_families - families(metrics_of(status)) == set()
+    assert plain - common_families - cassandra_families - families(make_metrics(status)) == set()
     assert {job for rule in alerts.values() for job in re.findall(r'job="([^"]+)"', rule["expr"])} == jobs
 
 

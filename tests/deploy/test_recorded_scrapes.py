@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queuey.metrics import Metrics, Snapshot, exposition, snapshot
+from queuey.metrics import Metrics, Snapshot, make_exposition, make_snapshot
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
 from tests.deploy.recording import series
@@ -30,9 +30,9 @@ class Recorder:
 
     def scrape(self, asked: int | None) -> None:
         """Records a scrape: of all workers, or as if the one that is scraped did not know of the other."""
-        snapshots = [snapshot(metrics, bridge.run(self.store.statistics())) for metrics in self.workers]
+        snapshots = [make_snapshot(metrics, bridge.run(self.store.statistics())) for metrics in self.workers]
         workers: dict[str, Snapshot | None] = dict(zip("12", snapshots, strict=True))
-        self.scrapes.append(exposition(workers if asked is None else {"": snapshots[asked]}))
+        self.scrapes.append(make_exposition(workers if asked is None else {"": snapshots[asked]}))
 
     def series(self) -> list[dict[str, str]]:
         return series(self.scrapes, job="queuey", instance="web-1:5000")
@@ -75,9 +75,9 @@ def work(recorder: Recorder, number: int) -> None:
     """Lets both workers answer, the second one far more. At first the store is busy, mostly for the second."""
     for metrics, times, refused in zip(recorder.workers, (20, 400), (1, 2000), strict=True):
         for _ in range(times):
-            metrics.observe(ROUTE, 200, 0.002)
+            metrics.count_request(ROUTE, 200, 0.002)
         for _ in range(refused if number == 0 else 0):
-            metrics.observe(ROUTE, 503, 0.002)
+            metrics.count_request(ROUTE, 503, 0.002)
 
 
 def lose_a_worker(recorder: Recorder, number: int) -> None:
@@ -105,7 +105,7 @@ def fail(recorder: Recorder, number: int) -> None:
     """Lets both workers answer, and the second one fail to reach its store for one request in seventeen."""
     work(recorder, number)
     for _ in range(25):
-        recorder.workers[1].observe(ROUTE, 503, 0.002)
+        recorder.workers[1].count_request(ROUTE, 503, 0.002)
 
 
 @with_promtool

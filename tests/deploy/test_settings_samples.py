@@ -45,7 +45,7 @@ def options(installed: Path, name: str) -> CassandraOptions:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_accepted(installed: Path, name: str) -> None:
     """Everything that a start checks before it connects is in order."""
-    opening.check(loaded(installed, name))
+    opening.check_store_settings(loaded(installed, name))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -63,7 +63,7 @@ def test_missing_password_is_named(installed: Path, name: str) -> None:
     """Without the password's file the sample refuses to start, and says which file is missing."""
     (installed / "cassandra.password").unlink()
     with pytest.raises(SettingsError, match=r"cassandra\.password"):
-        opening.check(loaded(installed, name))
+        opening.check_store_settings(loaded(installed, name))
 
 
 @pytest.mark.parametrize(("name", "copies"), [(ONE, {"dc1": 3}), (SEVERAL, {"paris": 3, "rome": 3, "oslo": 3})])

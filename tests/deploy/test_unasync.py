@@ -47,10 +47,10 @@ SHOWN = '''
 )
 def test_what_becomes_of_async_code(source: str, result: str) -> None:
     """Code loses its awaits, and an example its main function."""
-    assert unasync.sync_text(source) == result
+    assert unasync.make_sync_text(source) == result
 
 
 def test_parts_for_async_code_alone() -> None:
     """What lies between two comments has no twin."""
     source = "class A:\n    # async only: why\n\n    async def f(self) -> None: ...\n\n    # both again\n\n    x = 1\n"
-    assert unasync.sync_text(source) == "class A:\n    x = 1\n"
+    assert unasync.make_sync_text(source) == "class A:\n    x = 1\n"

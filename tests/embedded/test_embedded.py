@@ -39,7 +39,7 @@ from queuey.settings import load
 from queuey.storage import bridge, opening, sqlite
 from queuey.web.responses import Response
 from tests.replacing import replace_in
-from tests.web.gateway_calls import TEST_TIMEOUT, held
+from tests.web.gateway_calls import TEST_TIMEOUT, held_quotas
 
 QUICK = {"sync": "normal"}
 
@@ -164,7 +164,7 @@ async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
             events = client.stream("mails", since=0)
             assert len((await anext(events)).message.body) == 100_000
             await events.aclose()  # type: ignore[attr-defined] # it is a generator
-            while held(service._gateway):  # noqa: ASYNC110 - the condition is over everything that runs there
+            while held_quotas(service._gateway):  # noqa: ASYNC110 - the condition is over everything that runs there
                 await asyncio.sleep(0.01)
         await client.send("mails", "the service goes on")
 

@@ -25,7 +25,7 @@ from tests.facades.serving import facade_app
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, running
+from tests.web.gateway_calls import Request, make_runner
 
 KEYS = {
     "all": None,
@@ -174,7 +174,7 @@ def test_a_bad_name_is_an_error_of_callers_with_a_key(emodb: Emodb, call: str) -
             replies.append(await request.to(gateway))
         return [(reply.status, "Queue name must be" in reply.text) for reply in replies]
 
-    assert running(emodb.app)(ask) == [(403, False), (403, False), (400, True)]
+    assert make_runner(emodb.app)(ask) == [(403, False), (403, False), (400, True)]
 
 
 def test_polls_of_a_full_queue(emodb: Emodb) -> None:
@@ -208,7 +208,7 @@ def test_a_store_that_fails(emodb: Emodb, between: InterposedStore) -> None:
     between.instead(Messages.append, failing(ValueError("defect")))
     crashed = emodb("all", "POST", "/queue/1/q/send", 1)
     assert (crashed.status, crashed.json.keys(), "defect" in crashed.text) == (500, {"message"}, False)
-    between.passing(Messages.append)
+    between.restore(Messages.append)
     assert emodb.get("/queue/1/q/size") == 1
 
 

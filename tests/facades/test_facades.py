@@ -19,7 +19,7 @@ from tests.facades.serving import facade_app
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
-from tests.web.gateway_calls import Request, running
+from tests.web.gateway_calls import Request, make_runner
 from tests.web.published import PATHS_IN_ORDER
 
 Call = Callable[[str, str, bytes], Reply]
@@ -49,7 +49,7 @@ def test_mq_not_stored(mq: Call, between: InterposedStore, error: Exception) -> 
     reply = mq("POST", "/mq/q/messages", b"x")
     assert (reply.status, reply.headers["Retry-After"]) == (503, "10")
     assert ("defect" in reply.text, "crash id" in reply.text) == (False, isinstance(error, ValueError))
-    between.passing(Messages.append)
+    between.restore(Messages.append)
     assert mq("POST", "/mq/q/messages", b"x").status == 201
 
 
@@ -87,7 +87,7 @@ def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "m
     """Every path of version 1 is the facade's own or 404, with a key and without, whatever the method."""
     bridge.run(store.applications.create_application("a"))
     bridge.run(store.applications.add_key("a", digest_of(KEY)))
-    run = running(facade_app(store, Facades(only=only, app="a"), secret=b"x" * 32))
+    run = make_runner(facade_app(store, Facades(only=only, app="a"), secret=b"x" * 32))
 
     async def ask_all(gateway: Gateway) -> list[Reply]:
         methods = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
@@ -162,7 +162,7 @@ def test_rqms_has_no_icon(store: Store) -> None:
     async def fetch(gateway: Gateway) -> list[Reply]:
         return [await Request("GET", path).to(gateway) for path in ("/favicon.ico", "/other.ico")]
 
-    assert [reply.status for reply in (ask(Caller(app), "GET", "/favicon.ico"), *running(app)(fetch))] == [
+    assert [reply.status for reply in (ask(Caller(app), "GET", "/favicon.ico"), *make_runner(app)(fetch))] == [
         404,
         404,
         200,

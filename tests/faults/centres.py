@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from deploy.local import CassandraCluster, CassandraOptions, Site, StartFailed, start_cassandra
 from deploy.local.addresses import claim
-from deploy.local.cassandra import STORAGE_PORT, ports
+from deploy.local.cassandra import STORAGE_PORT, list_ports
 from tests.harness.proxy import Proxy
 from tests.servers import keyspaces
 
@@ -65,7 +65,7 @@ def start_centres(each: int) -> Iterator[Centres]:
 def _start_nodes_and_link(each: int) -> Iterator[Centres]:
     nodes = 2 * each
     behind = [(nodes + index, STORAGE_PORT) for index in range(nodes)]
-    block = claim([*ports(nodes), *behind])
+    block = claim([*list_ports(nodes), *behind])
     port = block.port(STORAGE_PORT)
     sites = [Site(NAMES[index // each], block.address(nodes + index)) for index in range(nodes)]
     ways = {(site.known_as, port): (block.address(index), port) for index, site in enumerate(sites)}
@@ -74,7 +74,7 @@ def _start_nodes_and_link(each: int) -> Iterator[Centres]:
         yield Centres(cluster, link, each)
 
 
-def keyspace_on(centres: Centres) -> str:
+def make_keyspace_on(centres: Centres) -> str:
     """Creates a keyspace with a copy of everything on each node, and returns its URL."""
     replication = ",".join(f"{name}={centres.each}" for name in NAMES)
     return keyspaces.make(centres.cluster, replication, local_dc=NAMES[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from deploy.local import CassandraCluster, CassandraOptions, start_cassandra
 from deploy.local.addresses import claim
-from deploy.local.cassandra import NATIVE_PORT, ports
+from deploy.local.cassandra import NATIVE_PORT, list_ports
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
@@ -44,7 +44,7 @@ class ProxiedNodes:
 @contextmanager
 def start_proxied(nodes: int) -> Iterator[ProxiedNodes]:
     """Starts nodes behind proxies. The nodes announce only the addresses of the proxies to clients."""
-    block = claim([*ports(nodes), *((nodes + index, NATIVE_PORT) for index in range(nodes))])
+    block = claim([*list_ports(nodes), *((nodes + index, NATIVE_PORT) for index in range(nodes))])
     port = block.port(NATIVE_PORT)
     behind = {block.address(index): block.address(nodes + index) for index in range(nodes)}
 
@@ -62,7 +62,7 @@ def start_proxied(nodes: int) -> Iterator[ProxiedNodes]:
         yield ProxiedNodes(opened.enter_context(start_cassandra(nodes, options, block=block)), proxies)
 
 
-def store_on(
+def prepare_store_on(
     cluster: CassandraCluster,
     url: str,
     span: Span,
@@ -83,7 +83,7 @@ def store_on(
     """
     keyspaces.empty(url)
     keyspaces.close()  # no other client is connected while nodes are killed
-    keyspaces.go_by(url, span.timing(difference, row_age))
+    keyspaces.set_timing(url, span.timing(difference, row_age))
     nodes: dict[str, Victim | Proxy] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
     return Store(
         span,
@@ -96,7 +96,7 @@ def store_on(
     )
 
 
-def store_between(centres: Centres, url: str, span: Span, *, difference: float, row_age: float) -> Store:
+def prepare_store_between(centres: Centres, url: str, span: Span, *, difference: float, row_age: float) -> Store:
     """Returns the store of a run with a web process in each data centre. Their link is a victim.
 
     Args:
@@ -106,7 +106,7 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
         difference: S in seconds.
         row_age: C in seconds.
     """
-    keyspaces.go_by(url, span.timing(difference, row_age), CENTRES[0])
+    keyspaces.set_timing(url, span.timing(difference, row_age), CENTRES[0])
     options = (
         *("--store", url),
         # As in deploy/settings/several-data-centres.toml.

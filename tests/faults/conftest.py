@@ -44,9 +44,9 @@ def package_centres(servers: contextlib.ExitStack) -> Iterator[Centres]:
 @pytest.fixture(scope="package")
 def centres_keyspace(package_centres: Centres) -> str:
     """The URL of a keyspace with a copy of everything in each data centre."""
-    from tests.faults.centres import keyspace_on  # noqa: PLC0415 - most tests here do not need the driver
+    from tests.faults.centres import make_keyspace_on  # noqa: PLC0415 - most tests here do not need the driver
 
-    return keyspace_on(package_centres)
+    return make_keyspace_on(package_centres)
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def centres(package_centres: Centres) -> Iterator[Centres]:
 @pytest.fixture
 def three_nodes(cassandra_nodes: CassandraCluster, nodes_keyspace: str) -> MakeStore:
     """Returns a function that empties the keyspace and makes the store of a run on three nodes."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - most tests here do not need the driver
+    from tests.faults.cluster import prepare_store_on  # noqa: PLC0415 - most tests here do not need the driver
 
-    return partial(store_on, cassandra_nodes, nodes_keyspace)
+    return partial(prepare_store_on, cassandra_nodes, nodes_keyspace)
 
 
 @pytest.fixture(scope="package")
@@ -95,9 +95,9 @@ def proxied_nodes(package_proxied_nodes: ProxiedNodes) -> Iterator[ProxiedNodes]
 @pytest.fixture
 def three_proxied_nodes(proxied_nodes: ProxiedNodes, proxied_keyspace: str) -> MakeStore:
     """Returns a function that empties the keyspace and makes the store of a run on three nodes behind proxies."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - most tests here do not need the driver
+    from tests.faults.cluster import prepare_store_on  # noqa: PLC0415 - most tests here do not need the driver
 
-    return partial(store_on, proxied_nodes.cluster, proxied_keyspace, proxies=proxied_nodes.proxies)
+    return partial(prepare_store_on, proxied_nodes.cluster, proxied_keyspace, proxies=proxied_nodes.proxies)
 
 
 @pytest.fixture(scope="package")

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.faults.webs import Store, Webs
-from tests.faults.wire import Web, make_queue, metric
+from tests.faults.wire import Web, make_queue, read_metric
 from tests.faults.workload import (
     BATCHES,
     CHAIN,
@@ -23,11 +23,11 @@ from tests.faults.workload import (
     Style,
     Writer,
 )
-from tests.harness.checking.counts import count
+from tests.harness.checking.counts import count_messages
 from tests.harness.checking.history import History
 from tests.harness.checking.messages import MESSAGES, available
 from tests.harness.checking.records import Record
-from tests.harness.checking.rules import Limits, check, checked
+from tests.harness.checking.rules import Limits, check, count_checked
 from tests.harness.history import Journal, Records, record_stalls, running
 from tests.harness.nemesis import Wave, perform_waves
 from tests.harness.plans import Plan
@@ -77,7 +77,7 @@ class MessageRun:
             rest: Seconds between waves of faults.
         """
         self._seed = plan.seed
-        waves = self._processes.waves(plan, self._written, rest)
+        waves = self._processes.make_waves(plan, self._written, rest)
         with self._processes.serving():
             for queue, style in self._styles_by_queue().items():
                 fields = {"queue_name": queue, "partitions": len(style.partitions)}
@@ -85,7 +85,7 @@ class MessageRun:
             with self._run_traffic() as readers:
                 threading.Event().wait(limits.calm + 1)
                 self._await_success(limits)
-                perform_waves(waves, self._processes.hit, self._journal.add, rest=rest)
+                perform_waves(waves, self._processes.inflict, self._journal.add, rest=rest)
                 self._store.settled()
                 self._await_calm(limits)
             # Writers have stopped. After this wait, delayed messages are due before the marks.
@@ -98,8 +98,8 @@ class MessageRun:
             self._read_all(marks)
         history = self._read_history()
         limits = limits._replace(apart=bool(self._store.centres), deadline=self._store.span.deadline)
-        counts = count(history, limits) | self._processes.request_counts
-        violations, applied = check(history, MESSAGES, limits), checked(counts, MESSAGES)
+        counts = count_messages(history, limits) | self._processes.request_counts
+        violations, applied = check(history, MESSAGES, limits), count_checked(counts, MESSAGES)
         return Result(violations, counts, applied, history.faults, self._processes.output[-6000:], history)
 
     def _read_history(self) -> History:
@@ -153,7 +153,7 @@ class MessageRun:
     def _await_undo_writes(self) -> None:
         """Waits until no web process has an undo write pending. From then on nothing vanishes any more."""
         webs, name = self._processes.addresses, "queuey_store_undo_writes_pending"
-        until(lambda: not any(metric(web, name) > 0 for web in webs), UNDO_SECONDS, every=0.2)
+        until(lambda: not any(read_metric(web, name) > 0 for web in webs), UNDO_SECONDS, every=0.2)
 
     @contextmanager
     def _run_traffic(self) -> Iterator[list[Reader]]:

@@ -10,7 +10,7 @@ from tests.faults.webs import Store, Webs
 from tests.faults.workload import Style, Writer
 from tests.harness.checking.history import History
 from tests.harness.checking.records import Record
-from tests.harness.checking.rules import Rules, check, checked
+from tests.harness.checking.rules import Rules, check, count_checked
 from tests.harness.history import Journal, Records, running
 from tests.harness.nemesis import Wave, perform_waves
 from tests.harness.plans import Plan
@@ -49,10 +49,10 @@ class PostedRun:
             Writer(f"poster-{number}", webs, account, queues, style, self._journal, plan.seed)
             for number in range(posters)
         ]
-        waves = self._processes.waves(plan, self._written, rest)
+        waves = self._processes.make_waves(plan, self._written, rest)
         with running([writer.run for writer in writers]):
             threading.Event().wait(calm_seconds)
-            perform_waves(waves, self._processes.hit, self._journal.add, rest=rest)
+            perform_waves(waves, self._processes.inflict, self._journal.add, rest=rest)
             self._store.settled()
             threading.Event().wait(calm_seconds)
 
@@ -63,4 +63,4 @@ class PostedRun:
         """Checks the history against the rules; returns the result, with the counts of the nodes' requests."""
         counts = {**counts, **self._processes.request_counts}
         faults, output = self._posted().faults, self._processes.output[-6000:]
-        return Result(check(history, rules), counts, checked(counts, rules), faults, output, history)
+        return Result(check(history, rules), counts, count_checked(counts, rules), faults, output, history)

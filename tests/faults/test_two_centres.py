@@ -21,8 +21,8 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
-from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
-from tests.faults.cluster import store_between
+from tests.faults.centres import NAMES, Centres, make_keyspace_on, start_centres
+from tests.faults.cluster import prepare_store_between
 from tests.faults.message_run import MessageRun
 from tests.faults.webs import Span
 from tests.harness.checking.rules import Limits
@@ -129,7 +129,7 @@ def post(store: CassandraStore, queue: Queue) -> Position:
             return position
 
 
-def shown(store: CassandraStore, queue: Queue) -> list[Position]:
+def read_shown(store: CassandraStore, queue: Queue) -> list[Position]:
     """Returns the ids of a queue's messages, read from its beginning."""
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return [message.position for message in page.messages]
@@ -145,17 +145,17 @@ class Party:
     queue: Queue
     position: Position = ids.FIRST
 
-    def looks_too_early(self) -> None:
+    def look_too_early(self) -> None:
         """Waits until the near data centre could show the message, which only the far one has, and reads nothing."""
         until(lambda: self.near._clock.now() > self.position[0] + (D + 0.5) * TICKS_PER_SECOND)
-        assert shown(self.near, self.queue) == []
+        assert read_shown(self.near, self.queue) == []
 
     def has_come_over(self) -> bool:
         """Returns whether the message has reached the near data centre. A fetch by id finds it in any case."""
         return bool(bridge.run(self.near.messages.fetch(self.queue, [(1, self.position)])))
 
 
-def play(centres: Centres, centre_stores: CentreStores) -> dict[type[CassandraStore], list[bool]]:
+def replay(centres: Centres, centre_stores: CentreStores) -> dict[type[CassandraStore], list[bool]]:
     """Replays how messages vanished: one data centre acknowledges, the other reads, and they agree only afterwards.
 
     Returns:
@@ -170,19 +170,19 @@ def play(centres: Centres, centre_stores: CentreStores) -> dict[type[CassandraSt
     for party in parties:
         party.position = post(party.far, party.queue)
     for party in parties:
-        party.looks_too_early()
+        party.look_too_early()
     centres.link.heal()
     until(lambda: all(party.has_come_over() for party in parties))
     shown_by_kind = {}
     for party in parties:
         readers = party.near, centre_stores.open(party.kind, EAST), party.far
-        shown_by_kind[party.kind] = [party.position in shown(reader, party.queue) for reader in readers]
+        shown_by_kind[party.kind] = [party.position in read_shown(reader, party.queue) for reader in readers]
     return shown_by_kind
 
 
 def test_what_came_late_is_shown(centres: Centres, centre_stores: CentreStores) -> None:
     """A reader that found nothing does not hide what another data centre acknowledged; without the rule it does."""
-    shown_by_kind = play(centres, centre_stores)
+    shown_by_kind = replay(centres, centre_stores)
     assert shown_by_kind[CassandraStore] == [True, True, True]
     assert shown_by_kind[Hasty][:2] == [False, False]
 
@@ -195,7 +195,7 @@ CUT_TWICE = Plan(1, "two-cuts", least={"acknowledged": 400, "shown": 1000, "duri
 
 def cut(plan: Plan, directory: Path, centres: Centres, url: str, record: Record) -> None:
     """Runs web processes in both data centres, cuts the link, and checks the records."""
-    store = store_between(centres, url, SPAN, difference=1.0, row_age=1.0)
+    store = prepare_store_between(centres, url, SPAN, difference=1.0, row_age=1.0)
     run = MessageRun(directory, store, slowness=4.0, written={"two-cuts": CUTS})
     verify(plan, lambda: run.run(plan, limits=Limits(bound=20.0, grace=2.0, calm=1.5), rest=0.5), record)
 
@@ -212,9 +212,9 @@ def test_writers_and_readers_on_both_sides(
 def test_two_nodes_each(tmp_path: Path, record_property: Record, servers: contextlib.ExitStack, plan: Plan) -> None:
     """The guarantees also hold if each data centre has two nodes and two copies."""
     with start_centres(2) as centres:
-        url = keyspace_on(centres)
+        url = make_keyspace_on(centres)
         with stores_on(url) as centre_stores:
-            shown_by_kind = play(centres, centre_stores)
+            shown_by_kind = replay(centres, centre_stores)
         assert shown_by_kind[CassandraStore] == [True, True, True]
         assert shown_by_kind[Hasty][:2] == [False, False]
         cut(plan, tmp_path, centres, url, record_property)

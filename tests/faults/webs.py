@@ -36,13 +36,13 @@ class Span(NamedTuple):
     deadline: float
     delay: float
 
-    def timing(self, difference: float, row_age: float) -> Timing:
+    def make_timing(self, difference: float, row_age: float) -> Timing:
         """Returns the timing of a keyspace with S and C in seconds. What remains of D, if any, is for undo writes."""
         level = LevelTiming(self.deadline, max(0.0, self.delay - self.deadline - difference), self.delay)
         return Timing(difference, row_age, {"strong": level, "very_strong": level})
 
 
-def span_of(timing: Timing) -> Span:
+def make_span(timing: Timing) -> Span:
     """Returns W and D of ``strong``."""
     level = timing.levels["strong"]
     return Span(level.deadline, level.delay)
@@ -263,7 +263,7 @@ class Webs:
         variables = {**program.variables, **clock}
         return Served(self._directory, options, port=port, variables=variables, program=program.words)
 
-    def hit(self, step: Step) -> str:
+    def inflict(self, step: Step) -> str:
         """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it.
 
         Returns the target.
@@ -279,7 +279,7 @@ class Webs:
                 self._faulty_nodes.remove(node)
         return step.target
 
-    def waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:
+    def make_waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:
         """Returns the written schedule that the plan names, or else drawn waves."""
         if plan.faults in written:
             return written[plan.faults]
@@ -287,10 +287,12 @@ class Webs:
         links = [name for name, node in self._store.nodes.items() if isinstance(node, Proxy)]
         nodes = [name for name in self._store.nodes if name not in links]
         kinds = plan.kinds({"kill", "pause", "cut"} if links else {"kill", "pause"})
-        return draw(plan, kinds, workers if self._workers > 1 else self._names, nodes, links, self._store.span, rest)
+        return draw_waves(
+            plan, kinds, workers if self._workers > 1 else self._names, nodes, links, self._store.span, rest
+        )
 
 
-def draw(
+def draw_waves(
     plan: Plan,
     kinds: Sequence[str],
     webs: Sequence[str],

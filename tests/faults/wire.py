@@ -112,7 +112,7 @@ def make_queue(web: Web, account: Account, **fields: object) -> None:
     line.close()
 
 
-def metric(web: Web, name: str) -> float:
+def read_metric(web: Web, name: str) -> float:
     """Returns a metric of a web process, summed over its labels; 0 if it has no such metric.
 
     Raises:

@@ -79,7 +79,7 @@ class Writer:
         self._number = 0
         self._unused = list(reversed(self.style.partitions))
 
-    def run(self, stop: threading.Event) -> None:
+    def post_until(self, stop: threading.Event) -> None:
         """Posts at random times until stopped, or until a partition to write to once is not left.
 
         Chained posts follow the last id.
@@ -95,7 +95,7 @@ class Writer:
                 self._last = max(post.ids, key=ids.parse_position)
         self._close()
 
-    def mark(self) -> dict[str, dict[int, str]]:
+    def post_marks(self) -> dict[str, dict[int, str]]:
         """Posts to every partition of every queue until each has accepted one message. Returns their ids.
 
         Fails if a partition accepts none for :data:`CATCH_UP_SECONDS`.
@@ -239,7 +239,7 @@ class Reader:
         self._staying = 0
         self._pages = 0
 
-    def run(self, stop: threading.Event) -> None:
+    def read_until(self, stop: threading.Event) -> None:
         """Reads page after page until stopped; rests if there is nothing more."""
         while not stop.is_set():
             if not self._read_page(self.habit.wait):

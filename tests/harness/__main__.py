@@ -17,7 +17,7 @@ STALL_SECONDS = "7200"
 """A run is ended after this many seconds without progress. As for `make slow`: a single run may take minutes."""
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.harness", description="Repeats a fault run.")
     parser.add_argument("run", choices=[*RUNS, "report"], help="report: write all reports into docs/testing.md")
     parser.add_argument("--seed", type=int, default=1)
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Repeats the run with its test, or writes and prints the table of all reports; returns the exit code."""
-    options = parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if options.run == "report":
         reports.PAGE.write_text(reports.rewrite(reports.PAGE.read_text(), reports.read()))
         print(reports.table(reports.read()))

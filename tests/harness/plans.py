@@ -112,7 +112,7 @@ def verify(plan: Plan, run: Callable[[], Result], record: Record) -> Result:
     report = reports.Report(plan.run, plan.seed, plan.line)
     try:
         result = run()
-        report = reports.report_of(report, result)
+        report = reports.complete_report(report, result)
         record(
             SUMMARY_PROPERTY,
             f"{plan.line}: {render_counts(result.counts)}; faults: {render_counts(result.fault_kinds)}",

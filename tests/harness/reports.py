@@ -47,7 +47,7 @@ def directory() -> Path:
     return Path(os.environ.get("FAULT_REPORTS", ROOT / "build" / "faults"))
 
 
-def report_of(begun: Report, result: Result) -> Report:
+def complete_report(begun: Report, result: Result) -> Report:
     return msgspec.structs.replace(
         begun,
         faults=result.fault_kinds,

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.faults.webs import Span, draw
+from tests.faults.webs import Span, draw_waves
 from tests.harness import __main__ as command
 from tests.harness import plans, reports
 from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
@@ -31,7 +31,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def schedule(seed: int, *kinds: str) -> list[tuple[Step, ...]]:
     plan = Plan(seed, ",".join(kinds), 60.0)
-    return draw(plan, kinds, ["web-1", "web-2"], ["node-1", "node-2", "node-3"], ["link"], Span(1.0, 2.5), 0.5)
+    return draw_waves(plan, kinds, ["web-1", "web-2"], ["node-1", "node-2", "node-3"], ["link"], Span(1.0, 2.5), 0.5)
 
 
 @pytest.mark.parametrize("kinds", [("kill",), ("pause",), ("cut",), ("cut", "kill", "pause")])

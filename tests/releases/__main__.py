@@ -26,7 +26,7 @@ from tests.backends import APP, CassandraLocation, Clock
 from tests.releases import recording
 from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump, files
 from tests.releases.recording import COMMITS, HERE, Released, folders
-from tests.servers.keyspaces import close, go_by, make
+from tests.servers.keyspaces import close, make, set_timing
 
 AGE = 86_400
 """Age of the recorded time in seconds, so that the archive's buckets are closed."""
@@ -82,7 +82,7 @@ def keyspace(program: ModuleType) -> ReleasedKeyspace:
     with start_cassandra(1) as cluster:
         url = make(cluster)
         try:
-            go_by(url, SHORT)
+            set_timing(url, SHORT)
             with closing(open_cassandra(url)) as store:
                 assert store.ready(60)
                 fill(store, program)

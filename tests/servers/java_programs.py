@@ -25,12 +25,12 @@ def build(source: Path, libraries: jars.Bundle, directory: Path, options: Sequen
         directory: The directory for its classes.
         options: Options of the JVM that runs it.
     """
-    lib = jars.fetch(libraries)
+    lib = jars.fetch_jars(libraries)
     path = os.pathsep.join([str(directory), f"{lib}/*"])
-    compiler = next(jars.fetch(COMPILER).glob("*.jar"))
+    compiler = next(jars.fetch_jars(COMPILER).glob("*.jar"))
     classpath = os.pathsep.join(map(str, lib.glob("*.jar")))
     command: list[str | Path] = [
-        java.find(),
+        java.find_java(),
         *QUICK,
         "-jar",
         compiler,
@@ -43,7 +43,7 @@ def build(source: Path, libraries: jars.Bundle, directory: Path, options: Sequen
         source,
     ]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=300)
-    return [str(java.find()), *options, "-cp", path, source.stem]
+    return [str(java.find_java()), *options, "-cp", path, source.stem]
 
 
 class JavaProgram:
@@ -57,7 +57,7 @@ class JavaProgram:
     def __init__(self, command: list[str], says: Callable[[str], bool] = lambda line: line.startswith("{")) -> None:
         self._says = says
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        while self.next() != "ready\n":
+        while self.read_answer() != "ready\n":
             pass
 
     def tell(self, line: str) -> None:
@@ -65,7 +65,7 @@ class JavaProgram:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def next(self) -> str:
+    def read_answer(self) -> str:
         """Returns the next answer, or ``ready``; skips other lines. Fails if the program has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:

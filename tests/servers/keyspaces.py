@@ -111,7 +111,7 @@ def empty(url: str) -> None:
         driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
 
 
-def go_by(url: str, timing: Timing, local_dc: str | None = None) -> None:
+def set_timing(url: str, timing: Timing, local_dc: str | None = None) -> None:
     """Sets the timing of a keyspace at once. The keyspace must not be in use."""
     options = replace(OPTIONS, local_dc=local_dc)
     with connected(parse_url(url), options, 60) as driver:

@@ -24,7 +24,7 @@ so that it is skipped if servers are not wanted::
 Processes of pytest-xdist share the single servers (:mod:`tests.servers.shared`). Groups of three are there to be
 broken, and belong to the process whose tests break them.
 
-The source of the shared servers (:func:`choose`): ``QUEUEY_TEST_CASSANDRA=host1,host2[:port]`` and
+The source of the shared servers (:func:`choose_source`): ``QUEUEY_TEST_CASSANDRA=host1,host2[:port]`` and
 ``QUEUEY_TEST_ZOOKEEPER=host:port,...`` name running ones; otherwise a Docker engine runs single ones, if it answers;
 otherwise they are processes of this machine. Servers that tests break are always processes of this machine, or the test
 is skipped because only addresses were given. A server that cannot start fails its tests. ``--without-servers`` skips
@@ -60,19 +60,19 @@ from deploy.local import (
 from deploy.local.cassandra import NATIVE_PORT
 from deploy.local.server import Server
 from tests.servers import containers
-from tests.servers.shared import SharedServer, SharedServers, ask
+from tests.servers.shared import SharedServer, SharedServers, request_server
 
 __all__ = [
     "Cassandra",
     "CassandraCluster",
     "CassandraOptions",
     "ServersError",
+    "Source",
     "Tls",
-    "Way",
     "ZooKeeper",
     "ZooKeeperEnsemble",
     "ZooKeeperOptions",
-    "choose",
+    "choose_source",
     "start_cassandra",
     "start_zookeeper",
     "unique_name",
@@ -145,7 +145,7 @@ class ZooKeeperAddresses:
     connect_string: str
 
 
-class Way(enum.Enum):
+class Source(enum.Enum):
     """The source of servers."""
 
     GIVEN = "given"
@@ -153,7 +153,7 @@ class Way(enum.Enum):
     JVM = "jvm"
 
 
-def choose(variable: str, environment: Mapping[str, str], nodes: int, docker: Callable[[], bool]) -> Way:
+def choose_source(variable: str, environment: Mapping[str, str], nodes: int, docker: Callable[[], bool]) -> Source:
     """Returns the source of servers: running ones if the variable names any, else Docker for one, else processes.
 
     Args:
@@ -163,8 +163,8 @@ def choose(variable: str, environment: Mapping[str, str], nodes: int, docker: Ca
         docker: Returns whether Docker can start one. Called only if that matters.
     """
     if environment.get(variable):
-        return Way.GIVEN
-    return Way.DOCKER if nodes == 1 and docker() else Way.JVM
+        return Source.GIVEN
+    return Source.DOCKER if nodes == 1 and docker() else Source.JVM
 
 
 def unique_name(prefix: str = "t") -> str:
@@ -172,7 +172,7 @@ def unique_name(prefix: str = "t") -> str:
     return f"{prefix}_{uuid.uuid4().hex[:16]}"
 
 
-def needed(fixtures: Collection[str]) -> set[jars.Bundle]:
+def find_needed_jars(fixtures: Collection[str]) -> set[jars.Bundle]:
     """Returns the jars that tests with these fixtures may need; both kinds if a test starts its own servers."""
     kinds = {"cassandra": jars.CASSANDRA, "zookeeper": jars.ZOOKEEPER}
     named = {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds}
@@ -187,7 +187,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def names_of(item: pytest.Item) -> set[str]:
+def fixture_names(item: pytest.Item) -> set[str]:
     """Returns the names of a test's fixtures, and of parameters that may lead to fixtures, such as a store's name."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
@@ -201,9 +201,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.getoption("--without-servers") or config.getoption("--collect-only"):
         return
-    for bundle in {bundle for item in session.items for bundle in needed(names_of(item))}:
+    for bundle in {bundle for item in session.items for bundle in find_needed_jars(fixture_names(item))}:
         with contextlib.suppress(ServersError):  # the fixture that needs it reports the error
-            jars.fetch(bundle)
+            jars.fetch_jars(bundle)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -225,7 +225,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
     """Starts one node in a container if Docker offers it, else as a process; ``opened`` ends it."""
-    if choose(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE)) is Way.DOCKER:
+    if choose_source(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE)) is Source.DOCKER:
         host, port = opened.enter_context(containers.cassandra(CASSANDRA_IMAGE))
         return SharedServer(f"{host}:{port}")
     options = CassandraOptions(restarts=False, settings=PATIENT_NODE)
@@ -235,7 +235,7 @@ def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
 
 def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
     """Starts one server in a container if Docker offers it, else as a process; ``opened`` ends it."""
-    if choose(ZOOKEEPER_VARIABLE, os.environ, 1, lambda: containers.offers(ZOOKEEPER_IMAGE)) is Way.DOCKER:
+    if choose_source(ZOOKEEPER_VARIABLE, os.environ, 1, lambda: containers.offers(ZOOKEEPER_IMAGE)) is Source.DOCKER:
         host, port = opened.enter_context(containers.zookeeper(ZOOKEEPER_IMAGE))
         return SharedServer(f"{host}:{port}")
     ensemble = opened.enter_context(start_zookeeper(1, LASTING))
@@ -247,11 +247,11 @@ def _get_shared(config: pytest.Config, name: str) -> SharedServer:
     servers = config.stash[FOUND]
     if name not in servers:
         worker = getattr(config, "workerinput", None)
-        servers[name] = ask(worker["servers"], name) if worker else config.stash[SHARED].start(name)
+        servers[name] = request_server(worker["servers"], name) if worker else config.stash[SHARED].start(name)
     return servers[name]
 
 
-def logs(config: pytest.Config) -> dict[str, Server | SharedServer]:
+def servers_with_logs(config: pytest.Config) -> dict[str, Server | SharedServer]:
     """Returns everything with a log, by name: servers of this process, and the shared ones that its tests use."""
     own = {node.name: node for cluster in running() for node in cluster.nodes}
     return config.stash[FOUND] | own
@@ -260,7 +260,7 @@ def logs(config: pytest.Config) -> dict[str, Server | SharedServer]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Records the sizes of the servers' logs before the test."""
-    item.stash[LOG_SIZES] = {name: server.log_size() for name, server in logs(item.config).items()}
+    item.stash[LOG_SIZES] = {name: server.log_size() for name, server in servers_with_logs(item.config).items()}
     return (yield)
 
 
@@ -270,7 +270,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         before = item.stash.get(LOG_SIZES, {})
-        for name, server in logs(item.config).items():
+        for name, server in servers_with_logs(item.config).items():
             if text := server.log_tail(since=before.get(name, 0)):
                 report.sections.append((f"Log of {name}", text))
     return report
@@ -295,7 +295,7 @@ def cassandra(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> Cas
 @pytest.fixture(scope="session")
 def cassandra_cluster(servers: contextlib.ExitStack) -> Cassandra:
     """Three nodes, or the cluster named by the environment."""
-    if choose(CASSANDRA_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
+    if choose_source(CASSANDRA_VARIABLE, os.environ, 3, lambda: False) is Source.GIVEN:
         return CassandraAddresses.parse(os.environ[CASSANDRA_VARIABLE])
     # Tests kill these nodes. With ``periodic`` a killed node loses about the last 200 ms.
     return servers.enter_context(start_cassandra(3, CassandraOptions(commitlog_sync="group")))
@@ -320,7 +320,7 @@ def zookeeper(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> Zoo
 @pytest.fixture(scope="session")
 def zookeeper_ensemble(servers: contextlib.ExitStack) -> ZooKeeper:
     """Three servers, or the ensemble named by the environment."""
-    if choose(ZOOKEEPER_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
+    if choose_source(ZOOKEEPER_VARIABLE, os.environ, 3, lambda: False) is Source.GIVEN:
         return ZooKeeperAddresses(os.environ[ZOOKEEPER_VARIABLE])
     return servers.enter_context(start_zookeeper(3, LASTING))
 

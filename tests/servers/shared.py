@@ -63,7 +63,7 @@ class SharedServers:
         return _raise_or_return(self._start_once(name))
 
     def listen(self) -> str:
-        """Returns the path of the socket for :func:`ask`, which it serves from the first call on."""
+        """Returns the path of the socket for :func:`request_server`, which it serves from the first call on."""
         if self._listener is None:
             directory = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="queuey-shared-"))
             self._listener = Listener(str(Path(directory) / "servers.sock"), "AF_UNIX")
@@ -101,7 +101,7 @@ class SharedServers:
             return self._answers[name]
 
 
-def ask(socket: str, name: str) -> SharedServer:
+def request_server(socket: str, name: str) -> SharedServer:
     """Returns a server of the controlling process, started if necessary.
 
     Raises:

@@ -44,14 +44,16 @@ class Terminal:
             )
         os.close(slave)
 
-    def lines(self, count: int) -> list[str]:
+    def wait_for_lines(self, count: int) -> list[str]:
         """Waits until it has printed ``count`` lines, and returns them."""
         text = b""
         while text.count(b"\n") < count:
             text += os.read(self._master, 4096)
         return text.decode().splitlines()
 
-    def status(self, path: str, data: dict[str, str] | None = None, headers: dict[str, str] | None = None) -> int:
+    def request_status(
+        self, path: str, data: dict[str, str] | None = None, headers: dict[str, str] | None = None
+    ) -> int:
         """Requests a page, or sends a form. Returns the status."""
         body = None if data is None else urlencode(data).encode()
         request = urllib.request.Request(self.url + path, body, headers or {})
@@ -61,9 +63,9 @@ class Terminal:
         except urllib.error.HTTPError as error:
             return error.code
 
-    def spend(self, token: str) -> int:
+    def submit_login(self, token: str) -> int:
         """Submits the form of a login link. Returns the status."""
-        return self.status("/console/login/once", {"token": token}, SAME)
+        return self.request_status("/console/login/once", {"token": token}, SAME)
 
 
 class Stay(urllib.request.HTTPRedirectHandler):

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local import jars
 from tests.servers import containers
-from tests.servers.plugin import CassandraAddresses, Way, choose, needed, unique_name
+from tests.servers.plugin import CassandraAddresses, Source, choose_source, find_needed_jars, unique_name
 
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 300
@@ -38,17 +38,17 @@ def test_never_runs(zookeeper):
 @pytest.mark.parametrize(
     ("address", "nodes", "docker", "way"),
     [
-        ("db1,db2", 1, True, Way.GIVEN),
-        ("db1,db2", 3, False, Way.GIVEN),
-        ("", 1, True, Way.DOCKER),
-        ("", 1, False, Way.JVM),
-        ("", 3, True, Way.JVM),
-        ("", 3, False, Way.JVM),
+        ("db1,db2", 1, True, Source.GIVEN),
+        ("db1,db2", 3, False, Source.GIVEN),
+        ("", 1, True, Source.DOCKER),
+        ("", 1, False, Source.JVM),
+        ("", 3, True, Source.JVM),
+        ("", 3, False, Source.JVM),
     ],
 )
-def test_way(address: str, nodes: int, docker: bool, way: Way) -> None:  # noqa: FBT001 - a column of the table
+def test_way(address: str, nodes: int, docker: bool, way: Source) -> None:  # noqa: FBT001 - a column of the table
     """Named servers are used; otherwise Docker runs single ones; otherwise, and if tests break them, they run here."""
-    assert choose("SERVERS", {"SERVERS": address}, nodes, lambda: docker) is way
+    assert choose_source("SERVERS", {"SERVERS": address}, nodes, lambda: docker) is way
 
 
 def test_docker_is_not_asked_in_vain() -> None:
@@ -57,7 +57,7 @@ def test_docker_is_not_asked_in_vain() -> None:
     def never() -> bool:
         raise AssertionError
 
-    assert choose("SERVERS", {"SERVERS": "db1"}, 1, never) is Way.GIVEN
+    assert choose_source("SERVERS", {"SERVERS": "db1"}, 1, never) is Source.GIVEN
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_engine_that_listens(tmp_path: Path) -> None:
 )
 def test_needed(fixtures: list[str], bundles: set[jars.Bundle]) -> None:
     """Only the jars that some test may need are fetched."""
-    assert needed(fixtures) == bundles
+    assert find_needed_jars(fixtures) == bundles
 
 
 def test_unique_names() -> None:

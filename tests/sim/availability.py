@@ -87,7 +87,7 @@ class Stored:
                 since = at
         yield (since, math.inf), state
 
-    def free(self, partition: int, offset: float) -> list[Span]:
+    def free_spans(self, partition: int, offset: float) -> list[Span]:
         """Returns the times at which a process could claim any message, sorted.
 
         Args:
@@ -161,10 +161,10 @@ class Stored:
         before = bisect_left(shown, (seen,))
         return not before or shown[before - 1][1] < position
 
-    def false_empties(self, answers: list[EmptyAnswer]) -> list[str]:
+    def find_false_empties(self, answers: list[EmptyAnswer]) -> list[str]:
         """Returns the empty answers during which a partition had a free message at every moment."""
         spans = {
-            (partition, offset): self.free(partition, offset)
+            (partition, offset): self.free_spans(partition, offset)
             for offset in {answer.offset for answer in answers}
             for partition in range(1, self.partitions + 1)
         }
@@ -175,7 +175,7 @@ class Stored:
             if _covers(spans[partition, answer.offset], answer)
         ]
 
-    def over_delivered(self) -> list[str]:
+    def find_over_delivered(self) -> list[str]:
         """Returns the messages that were delivered more often than the queue allows."""
         if not self.max_deliveries:
             return []
@@ -187,7 +187,7 @@ class Stored:
             if claim.number == state.number and claim.deliveries > self.max_deliveries
         ]
 
-    def out_of_order(self) -> list[str]:
+    def find_out_of_order(self) -> list[str]:
         """Returns the messages of an ordered queue delivered before an earlier one of their key.
 
         An earlier one must be done, gone, or given to the same caller by the same entry.

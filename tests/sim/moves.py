@@ -97,14 +97,14 @@ class SimulatedMove(PartitionMove):
         await _answer_to(Delete(places))
 
     async def whole(self) -> None:
-        while not self.over:
+        while not self.is_over:
             await self.advance()
 
 
 class DeletingFirst(SimulatedMove):
     """A move that deletes before it posts."""
 
-    async def carry(self, turn: MoveTurn) -> Position:
+    async def move_chunk(self, turn: MoveTurn) -> Position:
         messages = await self.fetch(turn.places)
         await self.delete(turn.places)
         return await self.publish(turn.chunk, messages, turn.last)

@@ -38,7 +38,7 @@ from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE, SIMULATED, Claim
 from tests.harness.checking.rules import check
 from tests.replacing import replace, replace_in
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
-from tests.sim.storm import Storm, violations
+from tests.sim.storm import Storm, find_violations
 from tests.sim.web import Setup
 from tests.sim.world import Process
 
@@ -73,20 +73,20 @@ def test_guarantees(histories: list[ClaimHistory]) -> None:
     None is lost, and none is free while a claim gets an empty answer.
     """
     assert [check(history, SIMULATED) for history in histories] == [[]] * SEEN
-    assert violations([seed for seed in seeds() if seed >= SEEN]) == []
+    assert find_violations([seed for seed in seeds() if seed >= SEEN]) == []
 
 
 @pytest.mark.parametrize("limits", [{"PAGE": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"])
 def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
     """The guarantees hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
-        assert violations(range(SHORT)) == []
+        assert find_violations(range(SHORT)) == []
 
 
 def test_guarantees_of_what_is_forgotten() -> None:
     """The guarantees hold if a process drops each log as soon as it uses another one, so no scan continues another."""
     with short_scans(MAX_ABOVE=2):
-        assert violations(range(SHORT), Setup(limits=Limits(claims_memory=1))) == []
+        assert find_violations(range(SHORT), Setup(limits=Limits(claims_memory=1))) == []
 
 
 def test_guarantees_of_what_fails() -> None:
@@ -98,8 +98,8 @@ def test_guarantees_of_what_fails() -> None:
 
 def test_guarantees_of_ordered_queues() -> None:
     """Messages of a key in an ordered queue are given in order, to one caller at a time, with all other guarantees."""
-    assert violations(seeds(ordered=True), ORDERED) == []
-    assert violations(range(HISTORIES // 4), dataclasses.replace(ORDERED, failing=0.6)) == []
+    assert find_violations(seeds(ordered=True), ORDERED) == []
+    assert find_violations(range(HISTORIES // 4), dataclasses.replace(ORDERED, failing=0.6)) == []
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ def test_guarantees_of_ordered_queues() -> None:
 def test_guarantees_of_short_scans_of_ordered_queues(limits: dict[str, int]) -> None:
     """The guarantees of ordered queues hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
-        assert violations(range(SHORT), ORDERED) == []
-        assert violations(range(SHORT), dataclasses.replace(ORDERED, limits=Limits(claims_memory=1))) == []
+        assert find_violations(range(SHORT), ORDERED) == []
+        assert find_violations(range(SHORT), dataclasses.replace(ORDERED, limits=Limits(claims_memory=1))) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_guarantees_in_many_histories() -> None:
     """The guarantees hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
-    assert violations(range(FIRST, FIRST + MANY), enough=10) == []
-    assert violations(range(FIRST, FIRST + MANY // 4), ORDERED, enough=10) == []
+    assert find_violations(range(FIRST, FIRST + MANY), enough=10) == []
+    assert find_violations(range(FIRST, FIRST + MANY // 4), ORDERED, enough=10) == []
 
 
 def test_histories_are_what_they_should_be(histories: list[ClaimHistory]) -> None:
@@ -157,7 +157,7 @@ class NoMargin(ClaimTiming):
 class NoDeadline(ClaimTiming):
     """A claim is answered however late."""
 
-    def answer_within(self, ttl: float) -> float:
+    def seconds_to_answer(self, ttl: float) -> float:
         return math.inf
 
 
@@ -368,7 +368,7 @@ async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollR
 
 def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
     """Answers a poll that has waited too long as if there were no messages."""
-    if end.chosen - request.asked < REQUEST_TIMEOUT or request.gets(log.state, log.key[1], end.number):
+    if end.chosen - request.asked < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True
@@ -376,7 +376,7 @@ def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, e
 
 def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
     """Answers a poll with nothing if others have ended its claims while their entry was in doubt."""
-    if not request.poll.given or request.gets(log.state, log.key[1], end.number):
+    if not request.poll.given or request.list_claimed(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True
@@ -587,5 +587,5 @@ def test_each_mechanism_is_needed(name: str) -> None:
     mutation = MUTATIONS[name]
     with mutation.instead():
         seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
-        broken = violations(seeds, mutation.setup, breaking=mutation.breaks)
+        broken = find_violations(seeds, mutation.setup, breaking=mutation.breaks)
     assert broken

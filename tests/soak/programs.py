@@ -57,7 +57,7 @@ class Program(ABC):
         self._process.terminate()
         return self._process.wait(END_SECONDS)
 
-    def problem(self) -> str | None:
+    def find_problem(self) -> str | None:
         """Returns a text if its present life has ended by itself, or None."""
         code = self._process.poll() if self._running else None
         # `_running` is checked again, as it may have been killed in between.

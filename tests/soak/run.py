@@ -12,7 +12,7 @@ from typing import Any
 from tests.soak.faults import Faults
 from tests.soak.landscape import Landscape
 from tests.soak.ledger import Lag
-from tests.soak.usage import MEGABYTE, Sample, Trend, growth, trend, usage
+from tests.soak.usage import MEGABYTE, Sample, Trend, find_growth, make_trend, read_usage
 
 STATUS_SECONDS = 30.0
 SAMPLE_SECONDS = 2.0
@@ -74,7 +74,7 @@ class Run:
     def _take_sample(self, passed: float) -> None:
         """Records the usage of each process, the longest lag of each consumer, problems of programs, and the load."""
         for process in self._landscape.watched:
-            if process.pid is not None and (sample := usage(process.pid)):
+            if process.pid is not None and (sample := read_usage(process.pid)):
                 self._series[process.name].append(Sample(passed, sample))
         for name, lag in self._iterate_lags():
             self._longest[name] = max(lag, self._longest.get(name, lag), key=lambda each: each.seconds)
@@ -125,7 +125,7 @@ class Run:
     def trends(self) -> dict[str, Trend]:
         """Returns the trend of each process with enough samples, after the warm-up."""
         warm = min(WARM_SHARE * self._seconds, WARM_SECONDS)
-        trends_ = {name: trend(series, warm) for name, series in self._series.items()}
+        trends_ = {name: make_trend(series, warm) for name, series in self._series.items()}
         return {name: each for name, each in trends_.items() if each is not None}
 
     def violations(self) -> list[str]:
@@ -137,7 +137,7 @@ class Run:
         trends = self.trends()
         for process, allowances in self._landscape.watched.items():
             if process.name in trends:
-                problems += growth(process.name, trends[process.name], allowances)
+                problems += find_growth(process.name, trends[process.name], allowances)
             else:
                 problems.append(f"{process.name} did not run long enough to be watched")
         return problems

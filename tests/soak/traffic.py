@@ -76,7 +76,7 @@ class Traffic:
         for thread in self._consumers:
             thread.join(END_SECONDS)
 
-    def left(self) -> dict[str, int]:
+    def count_remaining(self) -> dict[str, int]:
         """Returns the numbers of messages to be acknowledged and to be committed, as the service reports them."""
         with self.client() as client:
             size, lag = client.job_queue(QUEUE).size().size, client.offsets(QUEUE, GROUP).lag

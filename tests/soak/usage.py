@@ -46,7 +46,7 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
-def usage(pid: int) -> Usage | None:
+def read_usage(pid: int) -> Usage | None:
     """Returns the present usage of a process and its descendants, or None if it has ended."""
     usages = [each for each in map(_usage_of_process, descendants(pid)) if each is not None]
     return Usage(*map(sum, zip(*usages, strict=True))) if usages else None
@@ -77,7 +77,7 @@ class Trend(NamedTuple):
     most: Usage
 
 
-def trend(samples: Sequence[Sample], warm: float) -> Trend | None:
+def make_trend(samples: Sequence[Sample], warm: float) -> Trend | None:
     """Returns the trend of the samples after ``warm`` seconds, or None if these are fewer than three."""
     steady = [sample for sample in samples if sample.at >= warm]
     if len(steady) < 3:
@@ -95,7 +95,7 @@ def _combine(usages: Iterable[Usage], function: Callable[[Sequence[int]], float]
     return Usage(*(int(function(values)) for values in zip(*usages, strict=True)))
 
 
-def growth(name: str, usage_trend: Trend, allowances: Allowances) -> list[str]:
+def find_growth(name: str, usage_trend: Trend, allowances: Allowances) -> list[str]:
     """Returns a text for each usage that grew by more than allowed."""
     violations = []
     for what, allowance in allowances.items():

@@ -51,7 +51,7 @@ def have_short_delays(url: str) -> None:
     from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
 
     levels = {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)}
-    keyspaces.go_by(url, Timing(0.6, 0.1, levels))
+    keyspaces.set_timing(url, Timing(0.6, 0.1, levels))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

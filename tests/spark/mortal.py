@@ -44,7 +44,7 @@ class Deaths(msgspec.Struct, frozen=True):
     driver: bool = False
     chunk: int = 0
 
-    def extent(self, point: str, batch: str, task: int) -> None:
+    def die_at(self, point: str, batch: str, task: int) -> None:
         """Kills the process if this is a point of death that has not happened yet."""
         target = self.point or IN_TASKS[task % len(IN_TASKS)]
         if point != target or self.batch not in {None, batch}:

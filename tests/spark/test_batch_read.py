@@ -34,7 +34,7 @@ def expected(queue: str, message: Message) -> tuple[object, ...]:
     body = message.body.encode() if isinstance(message.body, str) else message.body
     kind = "json" if meta is not None and meta.json else "text" if text else "bytes"
     content_type, headers = (None, ()) if meta is None else (meta.content_type, meta.headers)
-    place = columns.text_of(message.position)
+    place = columns.position_text(message.position)
     return queue, message.partition, message.id, body, kind, content_type, headers, place
 
 

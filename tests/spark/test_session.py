@@ -101,6 +101,6 @@ def test_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
         raise SparkMissing("no Java")
 
     monkeypatch.setenv("JAVA_HOME", "/somewhere")
-    with replace(java.home, missing), pytest.raises(SparkMissing, match="no Java"):
+    with replace(java.find_java_home, missing), pytest.raises(SparkMissing, match="no Java"):
         session()
     assert os.environ["JAVA_HOME"] == "/somewhere"

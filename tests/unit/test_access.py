@@ -14,9 +14,9 @@ from queuey.access import (
     VERBS,
     Caller,
     Grant,
-    allowed,
     explain_refusal,
     format_principal,
+    is_allowed,
     matches,
     name_within,
     parse_principal,
@@ -113,7 +113,7 @@ def test_only_the_owner_writes_and_manages(queue: Queue, caller: Caller) -> None
     """Only the owning application may write and manage, whatever the principals and the type."""
     actions: list[Action] = ["send", "overwrite", "admin"]
     for action in actions:
-        assert allowed(queue, caller, action) == ("app:own" in caller.names)
+        assert is_allowed(queue, caller, action) == ("app:own" in caller.names)
 
 
 @given(queue=queues, caller=callers)
@@ -125,17 +125,17 @@ def test_reading_and_deleting(queue: Queue, caller: Caller) -> None:
             return "app:own" in caller.names
         return any(p.name in caller.names and getattr(p, right) for p in queue.principals)
 
-    assert allowed(queue, caller, "delete") == granted("delete")
-    assert allowed(queue, caller, "claim") == granted("read")
+    assert is_allowed(queue, caller, "delete") == granted("delete")
+    assert is_allowed(queue, caller, "claim") == granted("read")
     for action in READING:
-        assert allowed(queue, caller, action) == (queue.type == "public" or granted("read"))
+        assert is_allowed(queue, caller, action) == (queue.type == "public" or granted("read"))
 
 
 @given(queue=queues)
 def test_the_anonymous_only_ever_read(queue: Queue) -> None:
     """A caller without a credential can change nothing."""
     actions: list[Action] = ["send", "overwrite", "admin", "delete", "claim"]
-    assert not any(allowed(queue, Caller(), action) for action in actions)
+    assert not any(is_allowed(queue, Caller(), action) for action in actions)
 
 
 ACTIONS: list[Action] = ["send", "overwrite", "read", "delete", "claim", "admin", "measure"]
@@ -166,11 +166,11 @@ def test_a_grant_never_opens_more_than_its_owner_has(
     owner, grant = Caller(frozenset({"app:own"})), Grant(application, allow, tuple(patterns))
     whole = Caller(grants=(Grant("own", frozenset(VERBS)),))
     for action in ACTIONS:
-        assert allowed(queue, whole, action) == allowed(queue, owner, action)
-        if allowed(queue, Caller(grants=(grant,)), action) and not allowed(queue, Caller(), action):
+        assert is_allowed(queue, whole, action) == is_allowed(queue, owner, action)
+        if is_allowed(queue, Caller(grants=(grant,)), action) and not is_allowed(queue, Caller(), action):
             assert grant.permits("own", action)
             assert any(matches(pattern, "q") for pattern in patterns)
-            assert application is None or (application == "own" and allowed(queue, owner, action))
+            assert application is None or (application == "own" and is_allowed(queue, owner, action))
 
 
 @given(queue=queues)
@@ -180,18 +180,18 @@ def test_a_user_is_not_the_owner_whom_principals_name(queue: Queue) -> None:
     named = msgspec.structs.replace(queue, principals=(*queue.principals, Principal("app:own")))
     for action in ACTIONS:
         owners = action in {"send", "overwrite", "admin"}
-        assert allowed(named, user, action) == (owners or allowed(named, ANYBODY, action))
-        assert allowed(named, limited, action)
+        assert is_allowed(named, user, action) == (owners or is_allowed(named, ANYBODY, action))
+        assert is_allowed(named, limited, action)
     open_ = msgspec.structs.replace(queue, principals=())
-    assert all(allowed(open_, user, action) for action in ACTIONS)
+    assert all(is_allowed(open_, user, action) for action in ACTIONS)
 
 
 def test_overwriting_needs_two_verbs() -> None:
     """Overwriting needs two verbs in one grant, as it removes a message; two grants do not add up."""
     queue = Queue(application="own", name="q", uid=1, qid=1)
     apart = tuple(Grant("own", frozenset({verb})) for verb in VERBS)
-    assert not allowed(queue, Caller(grants=apart), "overwrite")
-    assert allowed(queue, Caller(grants=(Grant("own", frozenset({"send", "delete"})),)), "overwrite")
+    assert not is_allowed(queue, Caller(grants=apart), "overwrite")
+    assert is_allowed(queue, Caller(grants=(Grant("own", frozenset({"send", "delete"})),)), "overwrite")
 
 
 def test_patterns_of_a_caller() -> None:
@@ -254,5 +254,5 @@ def test_users_of_an_application_have_no_name_elsewhere(queue: Queue, known: Cal
     users = {app: Caller(names=frozenset(name_within(app, name) for name in names)) for app in ("own", "x")}
     actions: list[Action] = ["read", "delete", "claim", "measure"]
     for action in actions:
-        assert allowed(queue, users["own"], action) == allowed(queue, Caller(names=names), action)
-        assert allowed(queue, users["x"], action) == allowed(queue, ANYBODY, action)
+        assert is_allowed(queue, users["own"], action) == is_allowed(queue, Caller(names=names), action)
+        assert is_allowed(queue, users["x"], action) == is_allowed(queue, ANYBODY, action)

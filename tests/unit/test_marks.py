@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from queuey.ids import FIRST, LAST, LOW_MIN, following, parse_instant, to_hex
 from queuey.messages import Slice
-from queuey.service.ranges import Mark, Range, parse_bound, parse_mark, slices
+from queuey.service.ranges import Mark, Range, make_slices, parse_bound, parse_mark
 from tests.strategies import positions
 
 
 def asked(wanted: Range, *partitions: int) -> list[Slice]:
-    return slices(wanted, partitions, limit=10, max_bytes=100)
+    return make_slices(wanted, partitions, limit=10, max_bytes=100)
 
 
 @given(position=positions())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.metrics import BUCKETS, Metrics, Snapshot, exposition, snapshot
+from queuey.metrics import BUCKETS, Metrics, Snapshot, make_exposition, make_snapshot
 
 
 @given(times=st.lists(st.floats(0, 100), max_size=20))
@@ -18,7 +18,7 @@ def test_each_time_falls_into_one_bucket(times: list[float]) -> None:
     """A bucket holds the times up to and including its bound; longer times are in the last one."""
     metrics = Metrics()
     for seconds in times:
-        metrics.observe("r", 200, seconds)
+        metrics.count_request("r", 200, seconds)
     requests, _, _ = metrics.total()
     cells = requests.get(("r", 200), [0.0] * (len(BUCKETS) + 2))
     expected = [0.0] * (len(BUCKETS) + 1)
@@ -34,7 +34,7 @@ def test_threads_are_added_up_and_outlived() -> None:
 
     def work() -> None:
         for _ in range(100):
-            metrics.observe("r", 200, 0.1)
+            metrics.count_request("r", 200, 0.1)
             metrics.received(2)
             metrics.delivered(3)
 
@@ -51,8 +51,8 @@ def test_threads_are_added_up_and_outlived() -> None:
 
 def test_statistics_are_counters_or_gauges_by_their_names() -> None:
     """A store's number is a counter if its name ends in _total, else a gauge, under the service's prefix."""
-    families = snapshot(Metrics(), {"store_commits_total": 3.0, "store_bytes": 7.0})
-    text = exposition({"": families}).decode()
+    families = make_snapshot(Metrics(), {"store_commits_total": 3.0, "store_bytes": 7.0})
+    text = make_exposition({"": families}).decode()
     assert "# TYPE queuey_store_commits_total counter\nqueuey_store_commits_total 3.0\n" in text
     assert "# TYPE queuey_store_bytes gauge\nqueuey_store_bytes 7.0\n" in text
 
@@ -63,11 +63,11 @@ def test_workers_side_by_side() -> None:
     for number, name in enumerate(("1", "3"), 1):
         metrics = Metrics()
         for _ in range(number):
-            metrics.observe("r", 200, 0.3)
-        metrics.observe("r", 503, 0.3)
+            metrics.count_request("r", 200, 0.3)
+        metrics.count_request("r", 503, 0.3)
         metrics.received(number)
-        workers[name] = snapshot(metrics, {"store_bytes": 7.0} if number == 1 else {})
-    families = list(text_string_to_metric_families(exposition(workers).decode()))
+        workers[name] = make_snapshot(metrics, {"store_bytes": 7.0} if number == 1 else {})
+    families = list(text_string_to_metric_families(make_exposition(workers).decode()))
     assert len({family.name for family in families}) == len(families)
     values = {(s.name, *sorted(s.labels.values())): s.value for family in families for s in family.samples}
     assert values["queuey_requests_total", "1", "200", "r"] == 1

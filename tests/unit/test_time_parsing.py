@@ -25,7 +25,7 @@ ID = "39d94ce9e4a711f1ae954333c99db4f5"
 )
 def test_api_forms_pass_unchanged(text: str) -> None:
     """Forms that the API understands are passed on unchanged."""
-    assert time_parsing.point(text, NOW) == text
+    assert time_parsing.parse_point(text, NOW) == text
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_api_forms_pass_unchanged(text: str) -> None:
 )
 def test_human_forms(text: str, expected: str) -> None:
     """Relative and ISO 8601 positions become seconds since 1970."""
-    assert time_parsing.point(text, NOW) == expected
+    assert time_parsing.parse_point(text, NOW) == expected
 
 
 def test_local_time_is_meant_without_a_zone() -> None:
     """A date and time without a zone is in the machine's zone."""
     local = datetime(2024, 5, 6, 7, 8, 9).astimezone()
-    assert time_parsing.point("2024-05-06T07:08:09", NOW) == f"{int(local.timestamp())}.000000"
+    assert time_parsing.parse_point("2024-05-06T07:08:09", NOW) == f"{int(local.timestamp())}.000000"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_when_clocks_are_changed(monkeypatch: pytest.MonkeyPatch, zone: str, tex
         with monkeypatch.context() as patched:
             patched.setenv("TZ", zone)
             time.tzset()
-            assert time_parsing.point(text, NOW) == f"{int(datetime.fromisoformat(expected).timestamp())}.000000"
+            assert time_parsing.parse_point(text, NOW) == f"{int(datetime.fromisoformat(expected).timestamp())}.000000"
     finally:
         time.tzset()
 
@@ -78,7 +78,7 @@ def test_when_clocks_are_changed(monkeypatch: pytest.MonkeyPatch, zone: str, tex
 @given(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_iso_keeps_microseconds(moment: datetime) -> None:
     """An ISO instant is not rounded."""
-    seconds, _, micros = time_parsing.point(moment.isoformat(), NOW).partition(".")
+    seconds, _, micros = time_parsing.parse_point(moment.isoformat(), NOW).partition(".")
     assert datetime.fromtimestamp(int(seconds), UTC) + timedelta(microseconds=int(micros)) == moment
 
 
@@ -92,7 +92,7 @@ def test_iso_keeps_microseconds(moment: datetime) -> None:
 def test_anything_else_is_refused(text: str) -> None:
     """An invalid position gets an error with the valid forms, or with what is wrong."""
     with pytest.raises(ValueError, match=r"Accepted|1970"):
-        time_parsing.point(text, NOW)
+        time_parsing.parse_point(text, NOW)
 
 
 def test_the_present_moment_to_be_due() -> None:
@@ -113,14 +113,14 @@ def test_the_present_moment_to_be_due() -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     """A duration is a number of seconds, or parts with units."""
-    assert time_parsing.duration(text) == seconds
+    assert time_parsing.parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "1 h", "-1h", "1h30", "inf"])
 def test_bad_durations_are_refused(text: str) -> None:
     """An invalid duration is refused, not guessed."""
     with pytest.raises(ValueError, match="length of time"):
-        time_parsing.duration(text)
+        time_parsing.parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_bad_durations_are_refused(text: str) -> None:
 )
 def test_lengths_for_people(seconds: float, text: str) -> None:
     """A duration is written in the unit in which it is a small number."""
-    assert time_parsing.length(seconds) == text
+    assert time_parsing.format_duration(seconds) == text

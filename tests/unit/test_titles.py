@@ -8,11 +8,22 @@ from typing import Annotated
 import msgspec
 
 from queuey.api.progress import Move
-from queuey.titles import age_of_lag, columns, duration, estimated, formatted, id_time, instant, limit, titled, within
+from queuey.titles import (
+    age_of_lag,
+    duration,
+    format_as,
+    format_estimate,
+    id_time,
+    instant,
+    limit,
+    make_columns,
+    make_inner_columns,
+    titled,
+)
 
 
 class Inner(msgspec.Struct):
-    count: Annotated[int, titled("messages", estimated("exact", ","))]
+    count: Annotated[int, titled("messages", format_estimate("exact", ","))]
     exact: bool = True
 
 
@@ -26,7 +37,7 @@ class Outer(msgspec.Struct, kw_only=True):
 
 
 def shown(thing: object, *chosen: str) -> dict[str, object]:
-    return {title: value(thing) for title, value in columns(type(thing), chosen)}
+    return {title: value(thing) for title, value in make_columns(type(thing), chosen)}
 
 
 def test_fields_have_titles_and_units() -> None:
@@ -39,7 +50,7 @@ def test_fields_have_titles_and_units() -> None:
 
 def test_fields_of_an_inner_struct() -> None:
     """Fields of an inner struct are columns; if the inner struct is missing, their values are missing."""
-    [(title, value)] = within("inner", Inner, "count")
+    [(title, value)] = make_inner_columns("inner", Inner, "count")
     assert (title, value(Outer(name="q", inner=Inner(1200)))) == ("messages", "1,200")
     assert value(Outer(name="q", inner=Inner(1200, exact=False))) == "about 1,200"
     assert value(Outer(name="q")) is None
@@ -48,7 +59,7 @@ def test_fields_of_an_inner_struct() -> None:
 def test_a_column_of_several_fields() -> None:
     """A column of several fields is a title with a function of the struct, anywhere among the names of fields."""
     both = ("both", lambda thing: f"{thing.name} {thing.ttl}")
-    chosen = columns(Outer, (both, "name"))
+    chosen = make_columns(Outer, (both, "name"))
     assert [(title, value(Outer(name="q", ttl=5))) for title, value in chosen] == [("both", "q 5"), ("queue name", "q")]
 
 
@@ -56,12 +67,12 @@ def test_units() -> None:
     """Each unit shows a value as people read it."""
     assert limit(0, None) == "no limit"
     assert limit(3, None) == 3
-    assert formatted(".2f")(0.5, None) == "0.50"
+    assert format_as(".2f")(0.5, None) == "0.50"
     assert id_time("39d94ce9e4a711f1ae954333c99db4f5").startswith("20")
     assert [age_of_lag(90.0, SimpleNamespace(lag=lag)) for lag in (0, 3)] == ["", "90 s"]
 
 
 def test_schemas_know_nothing_of_them() -> None:
     """The API's schema of a type has no titles and units."""
-    assert "of about" in {title for title, _ in columns(Move, ("total",))}
+    assert "of about" in {title for title, _ in make_columns(Move, ("total",))}
     assert "of about" not in str(msgspec.json.schema(Move))

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from queuey.web.parts import App
 from tests.web import published
-from tests.web.gateway_calls import Reply, Request, served
+from tests.web.gateway_calls import Reply, Request, serve
 
 __all__ = ["Caller", "Reply"]
 
@@ -36,7 +36,7 @@ class Caller:
         request = Request(method, path, body, headers=named, query=query, **how)
         credentials = [] if self.authorization is None else [("authorization", self.authorization)]
         request.headers = [*credentials, *request.headers[1:]]
-        return served(self.app).reply_to(request)
+        return serve(self.app).reply_to(request)
 
     def __call__(
         self,

@@ -197,7 +197,7 @@ async def not_short(*_: object) -> None:
     """Replaces ``Reader.read_short``: the read is not short, so that a thread does it."""
 
 
-def held(gateway: Gateway) -> dict[str, object]:
+def held_quotas(gateway: Gateway) -> dict[str, object]:
     """Returns held quotas and running requests by kind; empty without requests."""
     polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
     gates: list[FairGate[Any]] = [polls.attempts, threads, scheduler, scheduler._pieces]
@@ -225,7 +225,7 @@ def held(gateway: Gateway) -> dict[str, object]:
     return {name: each for name, each in quotas_held.items() if each}
 
 
-def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a stub of one
+def make_runner(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a stub of one
     """Returns a runner of coroutines with a gateway of its own, in an event loop of its own.
 
     Unless a test says otherwise the gateway refuses no request for its waiting time: a busy machine is slow.
@@ -299,7 +299,7 @@ class Served:
 _served: dict[int, tuple[Any, Served]] = {}
 
 
-def served(app: App) -> Served:
+def serve(app: App) -> Served:
     """Returns the server of an application; it runs until :func:`stop_all`."""
     if id(app) not in _served:
         _served[id(app)] = app, Served(app)
@@ -351,7 +351,7 @@ class Stub:
 
 
 @contextmanager
-def threads_for(count: int) -> Iterator[None]:
+def limit_thread_work(count: int) -> Iterator[None]:
     """Makes the gateway refuse work in threads after this much of it, as for an application over its quota."""
     in_pool, remaining = Gateway.in_pool, [count]
 

@@ -122,7 +122,7 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
 def test_errors_that_a_later_request_may_not_meet(error: Exception, outcome: str) -> None:
     """A stale row means that nothing was stored; with an unknown format the outcome is unknown."""
     response = error_response(error, blank_request())
-    _, body = response.at_hand(head=False)
+    _, body = response.length_and_body(head=False)
     assert (response.status, json.loads(body)["outcome"]) == (503, outcome)
     assert str(error) in body.decode()
     assert ("Retry-After", "1") in response.headers

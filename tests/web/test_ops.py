@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
 from queuey.errors import StoreFull, StoreUnavailable
-from queuey.metrics import Metrics, exposition
+from queuey.metrics import Metrics, make_exposition
 from queuey.service import Service
 from queuey.service.workers import Workers
 from queuey.storage import Ledger, Store
@@ -25,7 +25,7 @@ from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -145,7 +145,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: App, path: str) -
     monitors = views_of(app, "ops.heartbeat")
     monitors._clock = lambda: 0.0
 
-    assert running(app)(work) == [200] * 3
+    assert make_runner(app)(work) == [200] * 3
     requests, _, _ = app.service.metrics.total()
     assert sum(requests["ops." + path.strip("/_"), 200][1:]) == 4
 
@@ -176,7 +176,7 @@ def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) 
         now[0] += HEARTBEAT_INTERVAL
         return [*statuses, (await Request("HEAD", "/metrics").to(gateway)).status]
 
-    assert running(app)(work) == [200] * 206
+    assert make_runner(app)(work) == [200] * 206
     assert len(checks) == 2
 
 
@@ -257,7 +257,7 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "retrying": 0, "failed": 0, "dead": 0}
     assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "retrying": 0, "failed": 0, "dead": 0}
     assert 0 < shown["jobs-a"].age < 600
-    text = exposition({}, backlogs.measure()).decode()
+    text = make_exposition({}, backlogs.measure()).decode()
     expected = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'
     assert expected in text
     owner.post("jobs-a", "y")
@@ -298,7 +298,7 @@ def test_lags(owner: Caller, store: Store) -> None:
         "readers": ("mail", 1, len(beat["take"]["mail"])),
     }
     assert all(0 <= one.age < 600 for one in shown.values())
-    text = exposition({}, (), lags.measure()).decode()
+    text = make_exposition({}, (), lags.measure()).decode()
     labels = 'application="queuey",group="mirrored",queue="mail"'
     assert f"queuey_group_lag_messages{{{labels}}} 2.0" in text
     assert f"queuey_group_owned_partitions{{{labels}}}" not in text

@@ -11,8 +11,8 @@ from bench.baselines import elasticmq
 from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
-from bench.load.waiting import metric
-from bench.measures.claims import CLIENTS, Supply, cycle, one_over_two, run, ways
+from bench.load.waiting import read_metric
+from bench.measures.claims import CLIENTS, Supply, compare_ways, make_claim_runs, run, run_cycles
 from bench.results import Report, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from queuey.messages import NewMessage, Queue, QueueSpec
@@ -40,16 +40,16 @@ def claim1(bench: Bench) -> Report:
         supply = Supply(partial(fill, store, queue))
         calls: dict[str, Callable[[], Sample]] = {
             f"queuey{way}": partial(supply.claimed_by, cycles, count)
-            for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
+            for way, (count, cycles) in make_claim_runs(bench, server, QUEUE, cassandra).items()
         }
         bench.interleave(calls, bench.count(WARM, 1))
-        before = [metric(server, name) for name in SHARED]
+        before = [read_metric(server, name) for name in SHARED]
         samples = bench.interleave(calls, bench.count(5, 1))
-        requests, transactions = (metric(server, name) - old for name, old in zip(SHARED, before, strict=True))
+        requests, transactions = (read_metric(server, name) - old for name, old in zip(SHARED, before, strict=True))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     note = f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {PARTITIONS} partitions; messages a second."
     sharing = Verdict("requests that share a transaction", [requests / transactions], unit="", goal=SHARING)
-    return Report("cassandra-claim1", "", rows, [one_over_two(samples), sharing], [note])
+    return Report("cassandra-claim1", "", rows, [compare_ways(samples), sharing], [note])
 
 
 @measure(
@@ -76,22 +76,22 @@ def claim100(bench: Bench) -> Report:
 
         def receives() -> Sample:
             elasticmq.fill(other, texts)
-            return cycle(other, elasticmq.receives(), count, 4)
+            return run_cycles(other, elasticmq.make_receive_dialect(), count, 4)
 
         def backlog() -> Sample:
             on_cassandra.let_appear(store, queue)
             return cycles()
 
         calls: dict[str, Callable[[], Sample]] = {
-            "queuey, limit 100": partial(filled, store, queue, cycles, count),
-            "queuey, limit 100, a backlog": partial(filled, store, queue, backlog, count),
+            "queuey, limit 100": partial(fill_and_run, store, queue, cycles, count),
+            "queuey, limit 100, a backlog": partial(fill_and_run, store, queue, backlog, count),
             "elasticmq, json, 10": receives,
         }
         bench.interleave(calls, bench.count(WARM, 1))
         samples = bench.interleave(calls, bench.count(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {PARTITIONS} partitions; messages a second."]
-    return Report("cassandra-claim100", "", rows, against_last(samples, goal=1, aim=2), notes)
+    return Report("cassandra-claim100", "", rows, compare_with_last(samples, goal=1, aim=2), notes)
 
 
 @measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
@@ -107,7 +107,7 @@ def hot(bench: Bench) -> Report:
             name = f"hot-{workers}"
             queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))
             cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=name)
-            calls[f"{workers} process(es)"] = partial(filled, store, queue, cycles, count)
+            calls[f"{workers} process(es)"] = partial(fill_and_run, store, queue, cycles, count)
         bench.interleave(calls, 1)
         samples = bench.interleave(calls, bench.count(5, 1))
     one_process, four_processes = (traffic.rates(samples[name]) for name in calls)
@@ -145,7 +145,7 @@ def dedup100(bench: Bench) -> Report:
     return Report("cassandra-dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
 
 
-def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
+def fill_and_run(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
     """Adds ``count`` messages to all partitions of a queue, then calls ``more``."""
     fill(store, queue, count)
     return more()
@@ -159,7 +159,7 @@ def fill(store: Store, queue: Queue, count: int) -> None:
         bridge.run(store.messages.append(queue, messages))
 
 
-def against_last(
+def compare_with_last(
     samples: Mapping[str, list[Sample]], goal: float | None = None, aim: float | None = None
 ) -> list[Verdict]:
     """Compares the rate of each side with that of the last one."""

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Job, Sample
-from bench.load.waiting import metric
+from bench.load.waiting import read_metric
 from bench.measures import claims
 from bench.measures.cassandra.claims import PARTITIONS, QUEUE
 from bench.measures.claims import CLIENTS
-from bench.measures.streams import IDLE, ROOM, listening
+from bench.measures.streams import IDLE, ROOM, follow_streams
 from bench.results import Report, Row
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
@@ -66,18 +66,18 @@ def costs(bench: Bench) -> Report:
         calls: dict[str, Callable[[], Sample]] = {
             POST: partial(run, posts(drawn)),
             READ: partial(run, traffic.gets([f"{service.BASE}/{name}?limit=100" for name in drawn])),
-            CLAIM: partial(claimed, bench, server, cassandra),
+            CLAIM: partial(fill_and_claim, bench, server, cassandra),
         }
         bench.interleave(calls, bench.count(3, 1))  # Warms up the JVMs.
         samples = bench.interleave(calls, rounds)
-        rest = usage(bench, server, cassandra)
-        with listening(server, [f"{service.BASE}/{name}?since=now" for name in followed]):
-            idle = usage(bench, server, cassandra)
+        rest = measure_idle_usage(bench, server, cassandra)
+        with follow_streams(server, [f"{service.BASE}/{name}?since=now" for name in followed]):
+            idle = measure_idle_usage(bench, server, cassandra)
             samples |= bench.interleave({POST_TO_STREAM: partial(run, posts(followed))}, rounds)
-        stored = metric(server, RECEIVED)
+        stored = read_metric(server, RECEIVED)
         for node in cassandra.servers:
             node.stop()
-        file_bytes = size_of_messages(cassandra)
+        file_bytes = count_message_bytes(cassandra)
     rows = [Row("creating a queue", [creation_rate], "queues/s")]
     rows += [traffic.row(name, runs, "requests/s") for name, runs in samples.items()]
     rows += [
@@ -116,7 +116,7 @@ def posts(names: Sequence[str]) -> Job:
     )
 
 
-def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
+def fill_and_claim(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
     """Fills the queue for claims, then claims its messages one by one; each claim acknowledges the previous one."""
     count, texts = bench.count(4_000, 200), traffic.bodies(1000)
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
@@ -124,7 +124,7 @@ def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
     return claims.run(server, count=count, limit=1, connections=CLIENTS, queue=QUEUE, backend=cassandra, joined=True)
 
 
-def usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
+def measure_idle_usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
     """Waits for background work to end; returns the usage of the idle service and nodes."""
     time.sleep(bench.duration(IDLE, 1))  # Waits for the end of background work.
     began, service_before, nodes_before = time.monotonic(), server.cpu_seconds(), cassandra.cpu_seconds()
@@ -137,7 +137,7 @@ def usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
     )
 
 
-def size_of_messages(cassandra: Nodes) -> int:
+def count_message_bytes(cassandra: Nodes) -> int:
     """Returns the total size in bytes of the nodes' files of messages and of the index of their buckets."""
     tables = [
         table

@@ -10,11 +10,11 @@ from bench.baselines import arrow_rows, cassandra_table, slices
 from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
-from bench.measures.over_http import fastest
+from bench.measures.over_http import find_fastest
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
-from bench.started.processes import output
+from bench.started.processes import run_module
 from queuey.storage import bridge
 
 FETCH = (5_000, 10_000, 20_000)
@@ -31,7 +31,7 @@ def read(bench: Bench) -> Report:
         store = on_cassandra.prepare(cassandra)
         bridge.run(
             store.bulk.load(
-                bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), bulk_side.generated_messages(count)
+                bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), bulk_side.make_messages(count)
             )
         )
         store.close()
@@ -68,7 +68,7 @@ def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
         Void: The process failed.
     """
     name: str = module.__name__  # type: ignore[attr-defined]
-    rate, cpu = json.loads(output(name, *arguments, seconds=300, environment=cassandra.environment()))
+    rate, cpu = json.loads(run_module(name, *arguments, seconds=300, environment=cassandra.environment()))
     return Sample(rate=rate, cpu=cpu)
 
 
@@ -76,7 +76,7 @@ def compare(
     samples: dict[str, list[Sample]], goals: dict[str, tuple[float | None, float | None]], count: int
 ) -> Report:
     """Reports all sides. Those with a goal and an aim are compared with the fastest side of the driver."""
-    best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
+    best = find_fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
     under = traffic.rates(samples[best])
     rows = [
         Row(name, traffic.rates(runs), "rows/s", {"its CPU us/row": sorted(run.cpu for run in runs)[len(runs) // 2]})

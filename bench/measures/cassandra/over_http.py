@@ -13,8 +13,8 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic, wrk
 from bench.load.traffic import Job, Sample
 from bench.load.wrk import BY_WRK
-from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE, check_slice, fastest
-from bench.measures.peers import Goals, beside
+from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE, check_slice, find_fastest
+from bench.measures.peers import Goals, compare_with_elasticmq
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, processes, service
 from bench.started.nodes import Nodes
@@ -39,7 +39,7 @@ EQUAL_MEANS = (Means(1, service.THREADS), Means(1, CONNECTIONS), Means(2, CONNEC
 """The service's default; a thread per connection, as usual for blocking views; the same in two processes."""
 
 
-def warm(bench: Bench, server: processes.Process, job: Job, connections: int = CONNECTIONS) -> None:
+def warm_up(bench: Bench, server: processes.Process, job: Job, connections: int = CONNECTIONS) -> None:
     """Runs the job for :data:`WARM_SECONDS`, without a sample."""
     traffic.run(server, job, seconds=bench.duration(WARM_SECONDS, 0.3), connections=connections)
 
@@ -48,16 +48,16 @@ def warm(bench: Bench, server: processes.Process, job: Job, connections: int = C
 def post1(bench: Bench) -> Report:
     """Acknowledged before the fsync, which is Cassandra's default."""
     with nodes.cassandra(bench) as cassandra:
-        return against_view(bench, cassandra, goal=2, aim=4)
+        return compare_with_view(bench, cassandra, goal=2, aim=4)
 
 
 @measure("cassandra-post1-fsync", "The same with commitlog_sync: batch, an fsync before every acknowledgement")
 def post1_fsync(bench: Bench) -> Report:
     with nodes.cassandra(bench, sync="batch") as cassandra:
-        return against_view(bench, cassandra, goal=3, aim=5)
+        return compare_with_view(bench, cassandra, goal=3, aim=5)
 
 
-def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> Report:
+def compare_with_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> Report:
     """Compares at equal workers and threads, also by wrk if it is installed.
 
     The view gets JSON. The service gets plain text; at its default threads also that JSON.
@@ -78,25 +78,25 @@ def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> 
             sides[f"queuey, {means.text}"] = server, plain
             if means == EQUAL_MEANS[0]:
                 sides[f"queuey, {means.text}, JSON"] = server, as_json
-            view = processes.granian(
+            view = processes.serve_wsgi(
                 VIEW, bench.new_directory("view"), threads=means.threads, workers=means.workers, environment=environment
             )
             sides[f"view, {means.text}"] = stack.enter_context(view), as_json
         for server, job in sides.values():
-            warm(bench, server, job)
+            warm_up(bench, server, job)
         run = partial(traffic.run, seconds=seconds, backend=cassandra)
         calls = {name: partial(run, server, job) for name, (server, job) in sides.items()}
         if wrk.PATH is not None:
             calls |= {name + BY_WRK: partial(wrk.run, *side, seconds=seconds) for name, side in sides.items()}
         samples = bench.interleave(calls, bench.count(5, 1))
-    verdicts = equals(samples, "", goal, aim)
+    verdicts = compare_equal_means(samples, "", goal, aim)
     if wrk.PATH is not None:
-        verdicts += equals(samples, BY_WRK, goal, aim)
+        verdicts += compare_equal_means(samples, BY_WRK, goal, aim)
     note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies; workers x threads of each side as its name says."
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, [note])
 
 
-def equals(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
+def compare_equal_means(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
     """Compares, for one generator, sides of equal means, and the service's default with the best view."""
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
     verdicts = []
@@ -104,7 +104,7 @@ def equals(samples: dict[str, list[Sample]], generator: str, goal: float, aim: f
         ratios = paired(rates[f"queuey, {means.text}{generator}"], rates[f"view, {means.text}{generator}"])
         verdicts.append(Verdict(f"{means.text} each: queuey / view{generator}", ratios, goal=goal, aim=aim))
     default = EQUAL_MEANS[0].text
-    best = fastest(
+    best = find_fastest(
         {f"view, {means.text}{generator}": samples[f"view, {means.text}{generator}"] for means in EQUAL_MEANS}
     )
     default_sides = (f"queuey, {default}, JSON{generator}", f"queuey, {default}{generator}")
@@ -120,12 +120,12 @@ def post100(bench: Bench) -> Report:
         cassandra_table.prepare(cassandra.address)
         on_cassandra.prepare(cassandra).close()
         with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
-            warm(bench, server, job)
-            raw(cassandra, "insert", 2, bench.duration(WARM_SECONDS, 0.3))
-            calls = over_http(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
-            calls |= {raw_name(n): partial(raw, cassandra, "insert", n, seconds) for n in CALLERS}
+            warm_up(bench, server, job)
+            run_baseline(cassandra, "insert", 2, bench.duration(WARM_SECONDS, 0.3))
+            calls = make_http_runs(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
+            calls |= {raw_name(n): partial(run_baseline, cassandra, "insert", n, seconds) for n in CALLERS}
             samples = bench.interleave(calls, bench.count(5, 1))
-    return compared(samples, 1, 1.5, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
+    return compare_with_best_baseline(samples, 1, 1.5, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
 
 
 @measure("cassandra-get100", "GET of 100 messages on Cassandra, against one process that reads slices of 100 rows")
@@ -136,20 +136,20 @@ def get100(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra:
         cassandra_table.prepare(cassandra.address)
         slices.fill(cassandra.address, count)
-        job = reads(bench, cassandra, count)
+        job = fill_and_make_reads(bench, cassandra, count)
         with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
             check_slice(server, job.requests[0])
-            warm(bench, server, job)
-            raw(cassandra, "read", 2, bench.duration(WARM_SECONDS, 0.3))
-            calls = over_http(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
-            calls |= {raw_name(n): partial(raw, cassandra, "read", n, seconds) for n in CALLERS}
+            warm_up(bench, server, job)
+            run_baseline(cassandra, "read", 2, bench.duration(WARM_SECONDS, 0.3))
+            calls = make_http_runs(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
+            calls |= {raw_name(n): partial(run_baseline, cassandra, "read", n, seconds) for n in CALLERS}
             samples = bench.interleave(calls, bench.count(5, 1))
     size = samples[http_name(CONNECTIONS)][0].size
     note = f"Slices of {BATCH} of {count:,} messages, from random places; an answer has {size:,.0f} B."
-    return compared(samples, 1, 2, [note])
+    return compare_with_best_baseline(samples, 1, 2, [note])
 
 
-def reads(bench: Bench, cassandra: Nodes, count: int, *, patient: bool = False) -> Job:
+def fill_and_make_reads(bench: Bench, cassandra: Nodes, count: int, *, patient: bool = False) -> Job:
     """Fills the queue of a new store; returns GETs of :data:`BATCH` messages from every batch, in random order.
 
     Raises:
@@ -159,7 +159,7 @@ def reads(bench: Bench, cassandra: Nodes, count: int, *, patient: bool = False) 
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
     on_cassandra.let_appear(store, queue)
-    places = service.places(store, queue, BATCH)
+    places = service.page_starts(store, queue, BATCH)
     store.close()
     if len(places) != count // BATCH:
         raise Void(f"{len(places) * BATCH:,} messages to read instead of {count:,}")
@@ -175,28 +175,30 @@ def raw_name(callers: int) -> str:
     return f"driver, {callers} {'caller' if callers == 1 else 'callers'}"
 
 
-def over_http(
+def make_http_runs(
     cassandra: Nodes, server: processes.Process, job: Job, seconds: float, connections: tuple[int, ...]
 ) -> dict[str, Callable[[], Sample]]:
     run = partial(traffic.run, server, job, seconds=seconds, backend=cassandra)
     return {http_name(count): partial(run, connections=count) for count in connections}
 
 
-def raw(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
+def run_baseline(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
     """Runs the baseline without a service in a child process.
 
     Raises:
         Void: The process failed.
     """
     environment = cassandra.environment()
-    printed = processes.output(slices.__name__, action, callers, seconds, seconds=seconds + 60, environment=environment)
+    printed = processes.run_module(
+        slices.__name__, action, callers, seconds, seconds=seconds + 60, environment=environment
+    )
     rate, cpu = json.loads(printed)
     return Sample(rate=rate, cpu=cpu)
 
 
-def compared(samples: dict[str, list[Sample]], goal: float, aim: float, notes: list[str]) -> Report:
+def compare_with_best_baseline(samples: dict[str, list[Sample]], goal: float, aim: float, notes: list[str]) -> Report:
     """Compares the service with the baseline's best number of callers; the goals apply at 64 connections."""
-    best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
+    best = find_fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
     under = traffic.rates(samples[best])
     rows, verdicts = [], []
     for name, runs in samples.items():
@@ -221,9 +223,9 @@ def peer(bench: Bench) -> Report:
             elasticmq.serve(bench.new_directory("elasticmq")) as other,
             on_cassandra.serve(cassandra, bench.new_directory("queuey")) as ours,
         ):
-            warm(bench, ours, traffic.posts_of_one(QUEUE, texts[:64]))
-            warm(bench, ours, traffic.posts_of_many(QUEUE, texts, BATCH))
-            return beside(bench, other, ours, Goals((1.5, 2.5), (8, 15)))
+            warm_up(bench, ours, traffic.posts_of_one(QUEUE, texts[:64]))
+            warm_up(bench, ours, traffic.posts_of_many(QUEUE, texts, BATCH))
+            return compare_with_elasticmq(bench, other, ours, Goals((1.5, 2.5), (8, 15)))
 
 
 @measure("cassandra-three", "Three nodes, three copies, QUORUM, against one node with one copy on the same machine")
@@ -236,13 +238,13 @@ def three(bench: Bench) -> Report:
         for count in (1, 3):
             cassandra = stack.enter_context(nodes.cassandra(bench, count))
             jobs = {
-                "GET of 100": reads(bench, cassandra, bench.count(50_000, 5_000), patient=True),
+                "GET of 100": fill_and_make_reads(bench, cassandra, bench.count(50_000, 5_000), patient=True),
                 "POST of one": traffic.posts_of_one(QUEUE, texts[:64]),
                 "POST of 100": traffic.posts_of_many(QUEUE, texts, BATCH),
             }
             server = stack.enter_context(on_cassandra.serve(cassandra, bench.new_directory("queuey")))
             for what, job in jobs.items():
-                warm(bench, server, job)
+                warm_up(bench, server, job)
                 calls[f"{what}, {count} node(s)"] = partial(
                     traffic.run, server, job, seconds=seconds, backend=cassandra
                 )

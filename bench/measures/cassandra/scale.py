@@ -13,7 +13,7 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.traffic import Job, Sample
 from bench.measures.over_http import BATCH, CONNECTIONS
-from bench.measures.scale import FLAT, flatness, places_in
+from bench.measures.scale import FLAT, compare_places, compare_sizes
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -52,7 +52,7 @@ def queues(bench: Bench) -> Report:
             servers[size] = server
             rates = create_all(server, size, few)
             bench.print_progress(f"{size:,} queues are there")
-        report = flatness(bench, servers)
+        report = compare_sizes(bench, servers)
     rows = [
         Row(f"creating {what}", [sample.rate], "queues/s", {"p50 ms": sample.p50}) for what, sample in rates.items()
     ]
@@ -105,10 +105,12 @@ def deep(bench: Bench) -> Report:
         queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
         positions = spread(store, queue, count)
         bench.print_progress(f"{count:,} messages are there")
-        probes = idle_probes(store)
+        probes = count_idle_requests(store)
         store.close()
         with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
-            report = places_in(bench, server, [ids.to_hex(position) for position in positions[:-BATCH:BATCH]], count)
+            report = compare_places(
+                bench, server, [ids.to_hex(position) for position in positions[:-BATCH:BATCH]], count
+            )
     return Report("", "", [*report.rows, *probes[0]], [*report.verdicts, *probes[1]], report.notes)
 
 
@@ -168,7 +170,7 @@ def deletes(bench: Bench) -> Report:
     return Report("", "", [Row(name, values, "ms") for name, values in costs.items()], verdicts, [note])
 
 
-def many(store: Store, name: str, count: int, ttl: int = service.THREE_DAYS) -> list[Position]:
+def append_many(store: Store, name: str, count: int, ttl: int = service.THREE_DAYS) -> list[Position]:
     """Appends at least ``count`` messages, in batches of 1,000, to an existing queue; returns their positions."""
     queue, texts = bridge.run(store.catalogue.queue(service.APPLICATION, name)), traffic.bodies(THOUSAND)
     positions: list[Position] = []
@@ -177,14 +179,14 @@ def many(store: Store, name: str, count: int, ttl: int = service.THREE_DAYS) -> 
     return positions
 
 
-def untouched(store: Store, name: str, gone: int) -> Position:
+def leave_empty(store: Store, name: str, gone: int) -> Position:
     """Leaves the queue empty; returns the current time as a cursor."""
     return ids.now_ticks(), LOW
 
 
 def post_and_delete(store: Store, name: str, gone: int) -> Position:
     """Posts ``gone`` messages and deletes them. Returns the first position."""
-    positions = many(store, name, gone)
+    positions = append_many(store, name, gone)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, name))
     for start in range(0, gone, THOUSAND):
         bridge.run(store.messages.delete(queue, [(1, position) for position in positions[start : start + THOUSAND]]))
@@ -192,33 +194,33 @@ def post_and_delete(store: Store, name: str, gone: int) -> Position:
 
 
 def post_and_expire(store: Store, name: str, gone: int) -> Position:
-    positions = many(store, name, gone, ttl=1)
+    positions = append_many(store, name, gone, ttl=1)
     time.sleep(4)
     return positions[0]
 
 
 def post_and_purge(store: Store, name: str, gone: int) -> Position:
-    positions = many(store, name, gone)
+    positions = append_many(store, name, gone)
     bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, name, fresh=True))))
     return positions[0]
 
 
 PASTS: dict[str, Callable[[Store, str, int], Position]] = {
-    "untouched": untouched,
+    "untouched": leave_empty,
     "deleted": post_and_delete,
     "expired": post_and_expire,
     "purged": post_and_purge,
 }
 
 
-def idle_probes(store: Store) -> tuple[list[Row], list[Verdict]]:
+def count_idle_requests(store: Store) -> tuple[list[Row], list[Verdict]]:
     """Counts the requests of reading an idle queue, with and without looking up the queue."""
     queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, "idle", QueueSpec()))
     cold, warm = [], []
     for _ in range(3):
         time.sleep(LOOKED_UP)
-        cold.append(requests_of_read(store, queue))
-        warm.append(requests_of_read(store, queue))
+        cold.append(count_requests_of_read(store, queue))
+        warm.append(count_requests_of_read(store, queue))
     rows = [
         Row("idle queue, looked up and read", cold, "requests"),
         Row("idle queue, read again at once", warm, "requests"),
@@ -226,7 +228,7 @@ def idle_probes(store: Store) -> tuple[list[Row], list[Verdict]]:
     return rows, [Verdict("probes of a read of an idle queue", warm, "requests", goal=2, better="lower")]
 
 
-def requests_of_read(store: Store, queue: Queue) -> float:
+def count_requests_of_read(store: Store, queue: Queue) -> float:
     """Returns the number of requests to Cassandra that one read makes.
 
     Raises:

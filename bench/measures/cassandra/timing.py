@@ -15,7 +15,7 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.enduring import EnduringPlan, EnduringResult
 from bench.load.waiting import get
-from bench.measures.cassandra.over_http import warm
+from bench.measures.cassandra.over_http import warm_up
 from bench.measures.over_http import CONNECTIONS, QUEUE
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
@@ -140,7 +140,7 @@ def timings(bench: Bench) -> Report:
         servers = {times: stack.enter_context(served(bench, cassandra, times)) for times in (PATIENT, SOON)}
         for scenario in compared:
             calls = {
-                times.name: partial(turn, cassandra, server, scenario, itertools.cycle(cassandra.servers))
+                times.name: partial(run_scenario, cassandra, server, scenario, itertools.cycle(cassandra.servers))
                 for times, server in servers.items()
             }
             bench.print_progress(scenario.name)
@@ -162,11 +162,11 @@ def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
     with on_cassandra.serve(
         cassandra, bench.new_directory("queuey"), keyspace=keyspace, environment=environment
     ) as server:
-        warm(bench, server, traffic.posts_of_one(QUEUE, traffic.bodies(64)))
+        warm_up(bench, server, traffic.posts_of_one(QUEUE, traffic.bodies(64)))
         yield server
 
 
-def turn(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterator[CassandraNode]) -> Turn:
+def run_scenario(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterator[CassandraNode]) -> Turn:
     """Runs a scenario once. Its fault, if any, hits the next node; then it waits until all nodes see each other."""
     plan: EnduringPlan = {
         "port": server.port,
@@ -179,17 +179,17 @@ def turn(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterato
         "numbered": 0,
         "rate": scenario.rate,
     }
-    before = counts(server)
+    before = read_counts(server)
     with ThreadPoolExecutor(1) as pool:
         faults = [] if scenario.fault is None else [pool.submit(scenario.fault, next(victims), scenario.seconds)]
-        generated, _ = traffic.generated(server, "bench.load.enduring", plan, scenario.seconds + 60, None)
+        generated, _ = traffic.run_generator(server, "bench.load.enduring", plan, scenario.seconds + 60, None)
         for fault in faults:
             fault.result()
     if faults:
         settle(cassandra)
         time.sleep(scenario.after)
     result = cast("EnduringResult", generated)
-    counted = {name: count - before[name] for name, count in counts(server).items()}
+    counted = {name: count - before[name] for name, count in read_counts(server).items()}
     return Turn(result["seconds"], result["times"], counted)
 
 
@@ -206,7 +206,7 @@ def settle(cassandra: Nodes) -> None:
         time.sleep(0.2)
 
 
-def counts(server: Process) -> dict[str, float]:
+def read_counts(server: Process) -> dict[str, float]:
     metrics = dict(line.rsplit(" ", 1) for line in get(server, "/metrics").splitlines() if not line.startswith("#"))
     return {name: float(metrics.get(metric, 0)) for name, metric in COUNTS.items()}
 
@@ -217,19 +217,19 @@ def quantile(times: Iterable[float], part: float) -> float:
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
 
 
-def pooled(turns: Iterable[Turn], *kinds: str) -> list[float]:
+def pool_times(turns: Iterable[Turn], *kinds: str) -> list[float]:
     """Returns the times of several runs, of these outcomes or of all."""
     return [ms for run in turns for kind, times in run.times.items() if not kinds or kind in kinds for ms in times]
 
 
 def row(name: str, turns: Sequence[Turn]) -> Row:
-    times = pooled(turns)
+    times = pool_times(turns)
     quantiles = {"p50 ms": 0.5, "p99 ms": 0.99, "p99.9 ms": 0.999, "p99.99 ms": 0.9999, "longest ms": 1}
     details = {what: quantile(times, share) for what, share in quantiles.items()}
     for limit in (400, 750):
         details[f"% over {limit} ms"] = 100 * sum(ms > limit for ms in times) / len(times)
     kinds = {kind for run in turns for kind in run.times} - {STORED}
-    details |= {f"% {kind}": 100 * len(pooled(turns, kind)) / len(times) for kind in sorted(kinds)}
+    details |= {f"% {kind}": 100 * len(pool_times(turns, kind)) / len(times) for kind in sorted(kinds)}
     counted = {what: sum(run.counts[what] for run in turns) for what in COUNTS}
     details["% repeated"] = 100 * counted.pop("repeated") / len(times)
     return Row(name, [run.rate for run in turns], "messages/s", details | {k: v for k, v in counted.items() if v})
@@ -242,14 +242,14 @@ def verdicts(compared: Sequence[Scenario], turns: Mapping[tuple[str, Times], Seq
         soon, patient = turns[name, SOON], turns[name, PATIENT]
         rates = paired([run.rate for run in soon], [run.rate for run in patient])
         all_verdicts += [Verdict(f"rate, {name}: {SOON.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]
-        increase = refused(soon) - refused(patient)
+        increase = refused_percentage(soon) - refused_percentage(patient)
         all_verdicts += [Verdict(f"refused more, {name}", [increase], "% of requests", goal=0.1, better="lower")]
     return all_verdicts
 
 
-def refused(turns: Sequence[Turn]) -> float:
+def refused_percentage(turns: Sequence[Turn]) -> float:
     """Returns the percentage of requests that were not stored, mostly answered with 503."""
-    return 100 - 100 * len(pooled(turns, STORED)) / len(pooled(turns))
+    return 100 - 100 * len(pool_times(turns, STORED)) / len(pool_times(turns))
 
 
 def notes(turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[str]:
@@ -257,7 +257,7 @@ def notes(turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[str]:
     patient, soon = (
         [run for (_, used), runs in turns.items() if used == times for run in runs] for times in (PATIENT, SOON)
     )
-    write_times = {share: quantile(pooled(patient), share) / 1000 for share in (0.99, 0.999, 0.9999)}
+    write_times = {share: quantile(pool_times(patient), share) / 1000 for share in (0.99, 0.999, 0.9999)}
     tails = ", ".join(f"{100 * share:g} % in {seconds:.2g} s" for share, seconds in write_times.items())
     undo, difference = SOON.strong.undo, SOON.timing.clock_difference
     delays = ", ".join(f"{seconds + undo + difference:.2g} s" for seconds in write_times.values())

@@ -41,9 +41,11 @@ def emodb(bench: Bench) -> Report:
         samples = bench.interleave(calls, bench.count(7, 1))
         bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))))
         cycles: dict[str, Callable[[], Sample]] = {
-            name: partial(claims.filled, store, partial(claims.cycle, server, spoken, count, CONNECTIONS), count)
+            name: partial(
+                claims.fill_and_run, store, partial(claims.run_cycles, server, spoken, count, CONNECTIONS), count
+            )
             for name, spoken in {
-                "poll and acknowledge, native": claims.dialect(10, QUEUE),
+                "poll and acknowledge, native": claims.make_dialect(10, QUEUE),
                 "poll and acknowledge, EmoDB": _make_dialect(10),
             }.items()
         }

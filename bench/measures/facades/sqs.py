@@ -69,13 +69,13 @@ class Side:
     refill: Callable[[int], object]
     in_memory: bool = False
 
-    def requests(self, action: str, bodies: Sequence[Mapping[str, object]]) -> list[str]:
+    def sign_requests(self, action: str, bodies: Sequence[Mapping[str, object]]) -> list[str]:
         """Returns a signed request for each of the JSON objects."""
         signer = Signer(self.key, action, self.path)
         return [signer.request(json.dumps(fields)) for fields in bodies]
 
     def call(self, action: str, body: Mapping[str, object]) -> None:
-        job = Job(self.requests(action, [body]), 200)
+        job = Job(self.sign_requests(action, [body]), 200)
         traffic.run(self.server, job, seconds=60, connections=1, warm=0, count=1)
 
 
@@ -88,13 +88,13 @@ def sqs(bench: Bench) -> Report:
     """All servers run concurrently and are measured in turn, the first one also by native calls."""
     with contextlib.ExitStack() as stack:
         sides = {
-            OURS: stack.enter_context(ours(bench, 1)),
-            OURS_TWO: stack.enter_context(ours(bench, 2)),
-            MEMORY: stack.enter_context(theirs(bench)),
-            DISK: stack.enter_context(theirs(bench, on_disk=True)),
+            OURS: stack.enter_context(serve_ours(bench, 1)),
+            OURS_TWO: stack.enter_context(serve_ours(bench, 2)),
+            MEMORY: stack.enter_context(serve_elasticmq(bench)),
+            DISK: stack.enter_context(serve_elasticmq(bench, on_disk=True)),
         }
         for side in sides.values():
-            warm(bench, side)
+            warm_up(bench, side)
         taken: dict[tuple[str, int, str], list[Sample]] = {}
         for connections in CONNECTIONS:
             calls = {
@@ -116,7 +116,7 @@ def sqs(bench: Bench) -> Report:
 
 
 @contextlib.contextmanager
-def ours(bench: Bench, workers: int) -> Iterator[Side]:
+def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
     """Starts the service and creates the queues through its SQS facade."""
     directory = bench.new_directory("queuey")
     (directory / "queuey.toml").write_text(SETTINGS)
@@ -132,34 +132,34 @@ def ours(bench: Bench, workers: int) -> Iterator[Side]:
                 queue = bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))
                 service.fill(store, queue, traffic.bodies(1000), count)
 
-            yield furnished(Side(server, f"{PREFIX}/", key, refill))
+            yield with_queues(Side(server, f"{PREFIX}/", key, refill))
 
 
 @contextlib.contextmanager
-def theirs(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
+def serve_elasticmq(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
     with elasticmq.serve(bench.new_directory("elasticmq"), on_disk=on_disk) as server:
 
         def refill(count: int) -> None:
             texts = traffic.bodies(1000)
             elasticmq.fill(server, [texts[n % len(texts)] for n in range(count)])
 
-        yield furnished(Side(server, "/", NOBODY, refill, in_memory=True))
+        yield with_queues(Side(server, "/", NOBODY, refill, in_memory=True))
 
 
-def furnished(side: Side) -> Side:
+def with_queues(side: Side) -> Side:
     """Creates both queues by SQS; returns the side."""
     for name in (QUEUE, SENT):
         side.call("CreateQueue", {"QueueName": name})
     return side
 
 
-def warm(bench: Bench, side: Side) -> None:
+def warm_up(bench: Bench, side: Side) -> None:
     """Makes all calls until the JVM has compiled its hot code."""
     seconds = bench.duration(WARM_SECONDS, 0.3)
     for many in (False, True):
         send(side, seconds, 16, many=many)
     for many in (False, True):
-        take(side, bench.count(20_000 if many else 4_000, 200), 16, many=many)
+        receive_and_delete(side, bench.count(20_000 if many else 4_000, 200), 16, many=many)
 
 
 # The calls
@@ -177,10 +177,14 @@ def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, na
         return (
             native_send(side, seconds, connections, many=many)
             if sends
-            else native_take(side, count, connections, many=many)
+            else native_receive_and_delete(side, count, connections, many=many)
         )
     side = sides[name]
-    return send(side, seconds, connections, many=many) if sends else take(side, count, connections, many=many)
+    return (
+        send(side, seconds, connections, many=many)
+        if sends
+        else receive_and_delete(side, count, connections, many=many)
+    )
 
 
 def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
@@ -207,9 +211,9 @@ def native_send(side: Side, seconds: float, connections: int, *, many: bool) -> 
     return traffic.run(side.server, job, seconds=seconds, connections=connections)
 
 
-def take(side: Side, count: int, connections: int, *, many: bool) -> Sample:
+def receive_and_delete(side: Side, count: int, connections: int, *, many: bool) -> Sample:
     """Fills the queue, then receives and deletes ``count`` messages."""
-    side.refill(count + spare(connections, many=many))
+    side.refill(count + count_spare(connections, many=many))
     limit = BATCH if many else 1
     entry = '{"Id":"%d","ReceiptHandle":"%s"}' if many else '%.0s"%s"'
     before, after = ('"Entries":[', "]}") if many else ('"ReceiptHandle":', "}")
@@ -226,15 +230,15 @@ def take(side: Side, count: int, connections: int, *, many: bool) -> Sample:
             "path": side.path,
         },
     }
-    return claims.cycle(side.server, dialect, count, connections)
+    return claims.run_cycles(side.server, dialect, count, connections)
 
 
-def native_take(side: Side, count: int, connections: int, *, many: bool) -> Sample:
-    side.refill(count + spare(connections, many=many))
+def native_receive_and_delete(side: Side, count: int, connections: int, *, many: bool) -> Sample:
+    side.refill(count + count_spare(connections, many=many))
     return claims.run(side.server, count=count, limit=BATCH if many else 1, connections=connections, queue=QUEUE)
 
 
-def spare(connections: int, *, many: bool) -> int:
+def count_spare(connections: int, *, many: bool) -> int:
     """Returns the number of messages that are received after the last counted one, until all connections end."""
     return 2 * connections * (BATCH if many else 1)
 
@@ -245,20 +249,20 @@ def url(queue: str) -> str:
 
 # What is shown
 
-Taken = Mapping[tuple[str, int, str], Sequence[Sample]]
+Samples = Mapping[tuple[str, int, str], Sequence[Sample]]
 
 
-def ratios(taken: Taken, call: str, connections: int, other: str) -> list[float]:
+def ratios(taken: Samples, call: str, connections: int, other: str) -> list[float]:
     """Returns the ratio of the service's rate to another side's, by round."""
     return paired(*(traffic.rates(taken[call, connections, name]) for name in (OURS, other)))
 
 
-def cpu_ratios(taken: Taken, call: str) -> list[float]:
+def cpu_ratios(taken: Samples, call: str) -> list[float]:
     """Returns the ratio of the facade's CPU per message to the native calls', by round."""
     return paired(*([run.cpu for run in taken[call, COMPARED, name]] for name in (OURS, NATIVE)))
 
 
-def verdicts(taken: Taken) -> list[Verdict]:
+def verdicts(taken: Samples) -> list[Verdict]:
     """Compares rates with both kinds of ElasticMQ, of which only memory has a goal, and CPU with native calls."""
     rate_verdicts = [
         Verdict(
@@ -276,7 +280,7 @@ def verdicts(taken: Taken) -> list[Verdict]:
     ]
 
 
-def rates_table(taken: Taken) -> str:
+def rates_table(taken: Samples) -> str:
     """Returns the median rates of all sides by call and connections, with the ratios to ElasticMQ and the goals."""
     sides = (OURS, OURS_TWO, MEMORY, DISK)
     lines = []
@@ -291,7 +295,7 @@ def rates_table(taken: Taken) -> str:
     return table(head, lines)
 
 
-def cpu_table(taken: Taken) -> str:
+def cpu_table(taken: Samples) -> str:
     """Returns server CPU per message of the facade, the native calls and ElasticMQ in memory, with the goal."""
     lines = []
     for call in GOALS:

@@ -52,13 +52,13 @@ def assignment(bench: Bench) -> Report:
     count = bench.count(1000, 100)
     rng = random.Random(7)
     sides: dict[str, Callable[[], Outcome]] = {}
-    for kind, members in (("equal", equal(count)), ("unequal", unequal(count, rng))):
+    for kind, members in (("equal", make_equal_members(count)), ("unequal", make_unequal_members(count, rng))):
         newcomer = next(iter(members.values())) if kind == "equal" else dict(rng.choice(list(members.values())))
         leaver = sorted(members)[count // 2]
         joined = {**members, NEWCOMER: newcomer}
         remaining = {name: subscription for name, subscription in members.items() if name != leaver}
         for action, after in (("join", joined), ("leave", remaining)):
-            for side, assign_by in (("ours", ours), ("round", dealt_round)):
+            for side, assign_by in (("ours", assign_as_qdo), ("round", assign_in_rounds)):
                 change = Change(f"{kind}, {action}", after, assign_by(members, {}))
                 sides[f"{change.name}, {side}"] = partial(carry_out, assign_by, change)
     samples = bench.interleave(sides, bench.count(11, 1))
@@ -93,13 +93,13 @@ def verdicts(samples: Mapping[str, list[Outcome]]) -> list[Verdict]:
     return all_verdicts
 
 
-def equal(count: int) -> Members:
+def make_equal_members(count: int) -> Members:
     """Returns members that all subscribe to the same hundred queues, with ten partitions per member in total."""
     subscription = {Queue("host:5000", "app", f"queue-{number:03}"): count // 10 for number in range(100)}
     return {f"worker-{number:04}": dict(subscription) for number in range(count)}
 
 
-def unequal(count: int, rng: random.Random) -> Members:
+def make_unequal_members(count: int, rng: random.Random) -> Members:
     """Returns members that each subscribe to twenty queues of ten partitions, out of as many queues as members."""
     queues = [Queue("host:5000", "app", f"queue-{number:04}") for number in range(count)]
     return {f"worker-{number:04}": dict.fromkeys(rng.sample(queues, 20), 10) for number in range(count)}
@@ -127,11 +127,11 @@ def partitions(members: Members) -> set[Partition]:
     return {Partition(queue, number) for queue, count in queues.items() for number in range(1, count + 1)}
 
 
-def ours(members: Members, before: Owners) -> Owners:
+def assign_as_qdo(members: Members, before: Owners) -> Owners:
     return assign(members, before)
 
 
-def dealt_round(members: Members, _: Owners) -> Owners:
+def assign_in_rounds(members: Members, _: Owners) -> Owners:
     """Assigns each partition to the next subscriber, regardless of earlier owners."""
     names = itertools.cycle(sorted(members))
     queues = {queue: count for seen in members.values() for queue, count in seen.items()}

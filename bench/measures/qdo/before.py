@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness import Bench, measure
-from bench.measures.before import NAMES, trees
-from bench.measures.qdo.rebalance import PARTITIONS, Member, changed, process, served, settle, undisturbed
+from bench.measures.before import NAMES, both_checkouts
+from bench.measures.qdo.rebalance import (
+    PARTITIONS,
+    Member,
+    measure_change,
+    measure_undisturbed,
+    process,
+    served,
+    settle,
+)
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
-from bench.measures.qdo.throughput import filled, name, rates, row
+from bench.measures.qdo.throughput import rates, row, serve_filled, side_name
 from bench.results import Report, Row, Verdict, paired
 from bench.started import keepers, workers
 from bench.started.processes import ROOT, Process
@@ -25,21 +33,21 @@ MEMBERS = 4
 @measure("qdo-before", "A worker of this tree over one of another tree, whose path is in BENCH_BEFORE")
 def before(bench: Bench) -> Report:
     """Both handle the same messages, in turn, from one service of this checkout."""
-    checkouts = trees()
+    checkouts = both_checkouts()
     count = bench.count(300_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in NUMBERS:
-            server = stack.enter_context(filled(bench, partitions, count))
+            server = stack.enter_context(serve_filled(bench, partitions, count))
             for handler in workers.HANDLERS:
                 for which, tree in checkouts.items():
-                    side = f"{name(handler, partitions)}, {which}"
+                    side = f"{side_name(handler, partitions)}, {which}"
                     calls[side] = partial(_handle, bench, server, count, handler, tree)
         samples = bench.interleave(calls, bench.count(7, 1))
     for partitions in NUMBERS:
         for handler in workers.HANDLERS:
-            side = name(handler, partitions)
+            side = side_name(handler, partitions)
             now, earlier = (rates(samples[f"{side}, {which}"]) for which in NAMES)
             verdicts.append(Verdict(f"{side}: rate now / before", paired(now, earlier), goal=0.9))
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
@@ -49,7 +57,7 @@ def _handle(bench: Bench, server: Process, count: int, handler: str, tree: Path)
     directory = bench.new_directory("group")
     # Version 0.1 has no groups in the service, so the other checkout coordinates its group through a file.
     place = "" if tree == ROOT else f"local://{directory / 'group.sqlite3'}"
-    return workers.handle(server, directory, count, handler=handler, place=place, tree=tree)
+    return workers.handle_all(server, directory, count, handler=handler, place=place, tree=tree)
 
 
 class Turn(NamedTuple):
@@ -69,7 +77,7 @@ class Turn(NamedTuple):
 @measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one joins and leaves")
 def rebalance(bench: Bench) -> Report:
     """Runs a group of each checkout, one after the other, on one ZooKeeper server and one service."""
-    checkouts = trees()
+    checkouts = both_checkouts()
     with keepers.zookeeper(bench, 1) as server:
         return _compare_rebalances(bench, dict.fromkeys(checkouts, f"zookeeper://{server.connect_string}/bench"))
 
@@ -83,7 +91,7 @@ def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
             which: partial(
                 _run_turn, [stack.enter_context(process(url, places[which], tree)) for _ in range(MEMBERS + 1)]
             )
-            for which, tree in trees().items()
+            for which, tree in both_checkouts().items()
         }
         samples = bench.interleave(calls, rounds)
     rows, verdicts = [], []
@@ -102,9 +110,9 @@ def _run_turn(members: Sequence[Member]) -> Turn:
     for member in others:
         member.do("join")
     settle(others)
-    undisturbed(others)  # Waits are only recorded for partitions that have received messages.
-    joins = changed("join", last, others, members)
-    leaves = changed("leave", last, others, others)
+    measure_undisturbed(others)  # Waits are only recorded for partitions that have received messages.
+    joins = measure_change("join", last, others, members)
+    leaves = measure_change("leave", last, others, others)
     for member in others:
         member.do("leave")
     return Turn(joins.seconds, leaves.seconds, statistics.mean((joins.longest, leaves.longest)))

@@ -19,7 +19,7 @@ from qdo.coordination import Coordinator, Visibility
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.tree import Applied, Change, NodeData, Outcome
 from qdo.partitions import Queue, Subscription
-from tests.sim.groups.tree import Connection, LoopHost, Tree, TreeLink, loop_tree
+from tests.sim.groups.tree import Connection, LoopHost, Tree, TreeLink, make_loop_tree
 
 LEADER = GroupPaths("", "group").leader
 SESSION_TIMEOUT = 10.0
@@ -157,7 +157,7 @@ class CountedGroup:
     def __init__(self, queues: int, *, named: bool = False) -> None:
         self.members: dict[str, GroupMember] = {}
         self.counted: Counter[str] = Counter()
-        self._tree = loop_tree()
+        self._tree = make_loop_tree()
         self._rng = random.Random(7)
         self._queues = KnownQueues({Queue("host:5000", "app", f"crashes-{at:05}"): 1 for at in range(queues)})
         self._named = named
@@ -215,7 +215,7 @@ class CountedGroup:
         return Counter({kind: round(count / len(names), 2) for kind, count in total.items()})
 
 
-async def counted_steps(members: int, queues: int) -> Steps:
+async def count_steps(members: int, queues: int) -> Steps:
     """Returns the requests of each step of a group: start, join, leave, change of leader, and rolling restart."""
     group = CountedGroup(queues)
     names = [f"worker-{number:04}.example.org-{number:06x}" for number in range(members)]
@@ -229,7 +229,7 @@ async def counted_steps(members: int, queues: int) -> Steps:
     return steps
 
 
-async def counted_named_steps(members: int, queues: int) -> Steps:
+async def count_named_restart(members: int, queues: int) -> Steps:
     """Returns the requests of a rolling restart in a group whose members keep their names."""
     group = CountedGroup(queues, named=True)
     await group.step(*(group.join(f"worker-{number:04}") for number in range(members)))
@@ -240,7 +240,7 @@ async def counted_named_steps(members: int, queues: int) -> Steps:
 
 def take_steps(members: int, queues: int) -> Steps:
     """Returns the requests of each step; for rolling restarts, the mean per member."""
-    return run_skipping(counted_steps(members, queues)) | run_skipping(counted_named_steps(members, queues))
+    return run_skipping(count_steps(members, queues)) | run_skipping(count_named_restart(members, queues))
 
 
 def growth(small: Counter[str], large: Counter[str]) -> dict[str, float]:

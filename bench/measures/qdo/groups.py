@@ -22,7 +22,7 @@ from bench.measures.qdo.rebalance import (
     settle,
 )
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
-from bench.measures.qdo.throughput import filled, name, rates, row
+from bench.measures.qdo.throughput import rates, row, serve_filled, side_name
 from bench.results import Report, Row, Verdict, paired
 from bench.started import keepers, workers
 from bench.started.processes import Process
@@ -44,13 +44,13 @@ def rate(bench: Bench) -> Report:
         places = dict(zip(SIDES, ("", _start_zookeeper(bench, stack)), strict=True))
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in NUMBERS:
-            server = stack.enter_context(filled(bench, partitions, count))
+            server = stack.enter_context(serve_filled(bench, partitions, count))
             for side, place in places.items():
-                calls[name(side, partitions)] = partial(_handle, bench, server, count, place)
+                calls[side_name(side, partitions)] = partial(_handle, bench, server, count, place)
         samples = bench.interleave(calls, bench.count(7, 1))
     for partitions in NUMBERS:
-        pair = paired(*(rates(samples[name(side, partitions)]) for side in SIDES))
-        verdicts.append(Verdict(name("rate: service / ZooKeeper", partitions), pair, goal=1.0))
+        pair = paired(*(rates(samples[side_name(side, partitions)]) for side in SIDES))
+        verdicts.append(Verdict(side_name("rate: service / ZooKeeper", partitions), pair, goal=1.0))
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
 
@@ -59,7 +59,7 @@ def _start_zookeeper(bench: Bench, stack: contextlib.ExitStack) -> str:
 
 
 def _handle(bench: Bench, server: Process, count: int, place: str) -> Pace:
-    return workers.handle(server, bench.new_directory("group"), count, place=place)
+    return workers.handle_all(server, bench.new_directory("group"), count, place=place)
 
 
 class Joins(NamedTuple):

@@ -19,7 +19,7 @@ from bench.load import traffic
 from bench.member import INTERVAL, MemberState
 from bench.results import Report, Row, Verdict
 from bench.started import keepers, service
-from bench.started.processes import ROOT, inherited, package
+from bench.started.processes import ROOT, bench_package, inherited_environment
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
@@ -86,16 +86,16 @@ class Change:
 @measure("qdo-rebalance", "1,000 partitions over 10 members when an eleventh joins and leaves, on one ZooKeeper server")
 def rebalance(bench: Bench) -> Report:
     """Each member is a process that polls continuously; commits go on as well."""
-    return measured(bench, 1)
+    return measure_rebalances(bench, 1)
 
 
 @measure("qdo-rebalance-three", "The same on three ZooKeeper servers")
 def rebalance_three(bench: Bench) -> Report:
     """All servers are on one machine, so one disk syncs every write three times."""
-    return measured(bench, 3)
+    return measure_rebalances(bench, 3)
 
 
-def measured(bench: Bench, servers: int) -> Report:
+def measure_rebalances(bench: Bench, servers: int) -> Report:
     rounds = bench.count(7, 1)
     joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:
@@ -108,14 +108,14 @@ def measured(bench: Bench, servers: int) -> Report:
         settle(others)
         bench.print_progress(f"{MEMBERS} members own {PARTITIONS} partitions")
         for turn in range(rounds):
-            quiet.append(undisturbed(others))
-            joins.append(changed("join", last, others, members))
-            leaves.append(changed("leave", last, others, others))
+            quiet.append(measure_undisturbed(others))
+            joins.append(measure_change("join", last, others, members))
+            leaves.append(measure_change("leave", last, others, others))
             bench.print_progress(f"round {turn + 1} of {rounds}")
-    return report(joins, leaves, quiet)
+    return make_report(joins, leaves, quiet)
 
 
-def report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequence[float]) -> Report:
+def make_report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequence[float]) -> Report:
     """Reports all times in milliseconds. The verdicts are on pauses: longest waits beyond the poll interval."""
     moved = f"{statistics.median(change.moved for change in joins):.0f}"
     times = {
@@ -166,7 +166,7 @@ def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
 @contextlib.contextmanager
 def process(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
     """Starts a member with the code of ``tree``; members of one tree and place form a group. It has not joined yet."""
-    with answering(["-m", f"{package(tree)}.member", url, place, tree.name, *QUEUES], tree) as started:
+    with answering(["-m", f"{bench_package(tree)}.member", url, place, tree.name, *QUEUES], tree) as started:
         started.do("mark")
         yield started
 
@@ -180,7 +180,7 @@ def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=tree,
-        env=inherited() | {"PYTHONPATH": str(tree)},
+        env=inherited_environment() | {"PYTHONPATH": str(tree)},
     )
     try:
         yield Member(child)
@@ -212,7 +212,7 @@ def settle(members: Sequence[Member]) -> list[MemberState]:
     raise Void(f"{PATIENCE:.0f} s were not enough to share out {PARTITIONS} partitions: {shares}")
 
 
-def undisturbed(members: Sequence[Member]) -> float:
+def measure_undisturbed(members: Sequence[Member]) -> float:
     """Returns the longest time between two messages of a partition without a rebalance.
 
     Raises:
@@ -225,10 +225,10 @@ def undisturbed(members: Sequence[Member]) -> float:
     states = query_states(members)
     if sum(len(state.waits) for state in states) < PARTITIONS / 2:
         raise Void("the members have no messages left")
-    return longest(states)
+    return longest_wait(states)
 
 
-def longest(states: Sequence[MemberState]) -> float:
+def longest_wait(states: Sequence[MemberState]) -> float:
     """Returns the longest time between two messages of a partition that its member owned all the time.
 
     Raises:
@@ -239,7 +239,7 @@ def longest(states: Sequence[MemberState]) -> float:
     return max(waits)
 
 
-def changed(command: str, who: Member, others: Sequence[Member], after: Sequence[Member]) -> Change:
+def measure_change(command: str, who: Member, others: Sequence[Member], after: Sequence[Member]) -> Change:
     """Lets a member join or leave, and measures the rebalance.
 
     Args:
@@ -256,4 +256,4 @@ def changed(command: str, who: Member, others: Sequence[Member], after: Sequence
     states = settle(after)
     stayed = {name for state in states[: len(others)] for name in state.waits}
     moved = len(before) - len(stayed) if command == "join" else PARTITIONS - len(before)
-    return Change(max(state.changed for state in states) - began, moved, longest(states[: len(others)]))
+    return Change(max(state.changed for state in states) - began, moved, longest_wait(states[: len(others)]))

@@ -20,7 +20,7 @@ PARTITIONS = (1, 8)
 WORKERS = (1, 4)
 
 
-def fill(store: Store, partitions: int, count: int) -> None:
+def create_and_fill(store: Store, partitions: int, count: int) -> None:
     """Creates the queue and appends ``count`` messages, a thousand to each partition in turn."""
     queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=partitions)))[0]
     texts = traffic.bodies(1000)
@@ -33,10 +33,10 @@ def fill(store: Store, partitions: int, count: int) -> None:
 
 
 @contextlib.contextmanager
-def filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]:
+def serve_filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]:
     directory = bench.new_directory(f"queuey-{partitions}")
     store = service.prepare(directory, ())
-    fill(store, partitions, count)
+    create_and_fill(store, partitions, count)
     store.close()
     with service.serve(directory) as server:
         bench.print_progress(f"{count:,} messages in {partitions} partition(s)")
@@ -49,9 +49,9 @@ def one_worker(bench: Bench) -> Report:
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in PARTITIONS:
-            server = stack.enter_context(filled(bench, partitions, count))
+            server = stack.enter_context(serve_filled(bench, partitions, count))
             for handler in workers.HANDLERS:
-                calls[name(f"worker, {handler}", partitions)] = partial(handle, bench, server, count, handler)
+                calls[side_name(f"worker, {handler}", partitions)] = partial(handle, bench, server, count, handler)
         samples = bench.interleave(calls, bench.count(5, 1))
     notes = [
         f"{count:,} messages of {traffic.BODY_BYTES} B, handled by their own count.",
@@ -63,8 +63,8 @@ def one_worker(bench: Bench) -> Report:
 @measure("qdo-four", "Four workers against one, eight partitions, on SQLite")
 def four(bench: Bench) -> Report:
     count = bench.count(1_000_000, 48_000)
-    with filled(bench, 8, count) as server:
-        return several(bench, server, count)
+    with serve_filled(bench, 8, count) as server:
+        return compare_workers(bench, server, count)
 
 
 @measure("qdo-four-cassandra", "Four workers against one, eight partitions, on Cassandra")
@@ -72,16 +72,16 @@ def four_on_cassandra(bench: Bench) -> Report:
     count = bench.count(320_000, 24_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=())
-        fill(store, 8, count)
+        create_and_fill(store, 8, count)
         on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE)))
         store.close()
         with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
             bench.print_progress(f"{count:,} messages in 8 partitions")
             handle(bench, server, count, "plain")
-            return several(bench, server, count)
+            return compare_workers(bench, server, count)
 
 
-def several(bench: Bench, server: Process, messages: int) -> Report:
+def compare_workers(bench: Bench, server: Process, messages: int) -> Report:
     """Compares four workers with one."""
     calls = {f"{count} worker(s)": partial(handle, bench, server, messages, "plain", count=count) for count in WORKERS}
     samples = bench.interleave(calls, bench.count(5, 1))
@@ -91,12 +91,12 @@ def several(bench: Bench, server: Process, messages: int) -> Report:
     return Report("", "", [row(side, runs) for side, runs in samples.items()], [verdict], [note])
 
 
-def name(side: str, partitions: int) -> str:
+def side_name(side: str, partitions: int) -> str:
     return f"{side}, of {partitions} partition{'s' if partitions > 1 else ''}"
 
 
 def handle(bench: Bench, server: Process, messages: int, handler: str, *, count: int = 1) -> Pace:
-    return workers.handle(server, bench.new_directory("group"), messages, handler=handler, count=count)
+    return workers.handle_all(server, bench.new_directory("group"), messages, handler=handler, count=count)
 
 
 def rates(samples: Sequence[Pace]) -> list[float]:

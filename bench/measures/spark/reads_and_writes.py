@@ -17,7 +17,7 @@ from queuey import ids
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Queue, QueueSpec
 from queuey.storage import Store, bridge
-from queuey.storage.scanning import divided
+from queuey.storage.scanning import divide
 
 PARTITIONS = 8
 BODY = b"x" * 200
@@ -229,7 +229,7 @@ def _require_all_rows(store: Store, count: int) -> None:
     while rows != count and time.monotonic() < until:
         on_cassandra.let_appear(store, queue)
         horizon, partitions = bridge.run(store.messages.inspect(queue))
-        slices = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
+        slices = divide(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
         rows = sum(
             batch.num_rows
             for part in slices

@@ -35,7 +35,7 @@ BATCHES = 3
 """Batches per sample, of which the median counts, because a single one is too short to be precise."""
 
 
-class Followed:
+class FollowedQueue:
     """A queue that the stream reader follows without Spark, from its end or from its beginning.
 
     Args:
@@ -57,13 +57,13 @@ class Followed:
         self.end = self.reader.initialOffset()
         self.reader.latestOffset(self.end, self.reader.getDefaultReadLimit())
 
-    def batches(self) -> float:
+    def time_batches(self) -> float:
         """Runs :data:`BATCHES` micro-batches (the first ones of a backlog); returns the median milliseconds."""
         if self.backlog:
             self.end = self.reader.initialOffset()
-        return statistics.median(self.batch() for _ in range(BATCHES))
+        return statistics.median(self.time_batch() for _ in range(BATCHES))
 
-    def batch(self) -> float:
+    def time_batch(self) -> float:
         """Runs one micro-batch (end offset, tasks, and rows); returns its milliseconds.
 
         Raises:
@@ -104,7 +104,7 @@ def compare_sizes(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], flo
     return Report("", "", rows, verdicts, [f"latestOffset, partitions and read of {BATCH:,} messages of 200 B."])
 
 
-def needs_pyspark() -> None:
+def require_pyspark() -> None:
     """Checks that PySpark is installed.
 
     Raises:
@@ -119,7 +119,7 @@ def needs_pyspark() -> None:
 @measure("spark-micro-batch", "A micro-batch of 1,000 messages, however many the queue holds, behind and ahead")
 def micro_batches(bench: Bench) -> Report:
     """Embedded stores: new messages at the end of a queue, a backlog from its start, and new messages within Spark."""
-    needs_pyspark()
+    require_pyspark()
     from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
 
     sizes = [10_000, 40_000] if bench.quick else [10_000, 1_000_000, 5_000_000]
@@ -130,7 +130,7 @@ def micro_batches(bench: Bench) -> Report:
         for size in sizes:
             store, options = fill_store(bench, stack, size)
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
-                calls[kind, size] = Followed(store, options, start).batches
+                calls[kind, size] = FollowedQueue(store, options, start).batches
             if size != sizes[-1]:
                 # Uses its own store; otherwise its batches would include the messages for the reader alone.
                 calls["new ones, with Spark", size] = spark.follow(*fill_store(bench, stack, size))
@@ -141,7 +141,7 @@ def micro_batches(bench: Bench) -> Report:
 @measure("cassandra-spark-micro-batch", "A micro-batch of 1,000 messages on Cassandra, however many the queue holds")
 def micro_batches_on_cassandra(bench: Bench) -> Report:
     """One node; the stored messages are up to three days old, so they are in many buckets."""
-    needs_pyspark()
+    require_pyspark()
     from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
 
     sizes = [10_000, 20_000] if bench.quick else [10_000, 300_000]
@@ -155,7 +155,7 @@ def micro_batches_on_cassandra(bench: Bench) -> Report:
             spread(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), size)
             options = {"store": cassandra.url(keyspace)}
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
-                calls[kind, size] = Followed(store, options, start).batches
+                calls[kind, size] = FollowedQueue(store, options, start).batches
             bench.print_progress(f"{size:,} messages are there")
         return compare_sizes(bench, calls, bench.count(7, 1))
 
@@ -186,7 +186,7 @@ class Spark:
         writing = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
         writing.start().awaitTermination()
         return partial(
-            spark_batch, store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), writing.start
+            time_spark_batch, store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), writing.start
         )
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Spark:
         return self._spark
 
 
-def spark_batch(store: Store, queue: Queue, start: Callable[[], StreamingQuery]) -> float:
+def time_spark_batch(store: Store, queue: Queue, start: Callable[[], StreamingQuery]) -> float:
     """Sends messages; returns the milliseconds that Spark took for their batch.
 
     Raises:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from queuey.cli.dev import CONFIG_FILE, setup, sign
+from queuey.cli.dev import CONFIG_FILE, setup, sign_token
 from queuey.client import Client, RetryPolicy, queue_name, user_name
 from queuey.client.credentials.profile import read_profile
 from queuey.settings import DEV_ISSUER
@@ -71,7 +71,7 @@ class App:
     def token(self, user: str) -> dict[str, Any]:
         """Logs a user in: creates the inbox if it does not exist, and returns a token and when it expires."""
         self._client.create_queue(inbox(user), ttl=7 * 86_400)
-        token, expires = sign(self._directory, user, TOKEN_SECONDS)
+        token, expires = sign_token(self._directory, user, TOKEN_SECONDS)
         return {"token": token, "expires": expires}
 
     def notify(self, user: str, text: str) -> None:

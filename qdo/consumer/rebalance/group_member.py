@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Protocol
 
-from qdo.assignment import reported
+from qdo.assignment import find_reported_queues
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.member_states import (
@@ -25,8 +25,8 @@ from qdo.consumer.rebalance.member_states import (
     LeaderView,
     RebalanceDebounce,
     State,
-    after,
     decide_as_leader,
+    find_next_state,
     partition_changes,
 )
 from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable, Request
@@ -71,7 +71,7 @@ class QueueLookup(Protocol):
         """The queues that the member may see, published to other members."""
 
     @property
-    def found(self) -> Mapping[Queue, int] | None:
+    def partition_counts(self) -> Mapping[Queue, int] | None:
         """A leader's queues and partition counts (0 if a queue does not exist); None before the first look-up."""
 
     def look_up(self, subscriptions: Collection[Subscription], held: AbstractSet[Queue]) -> None:
@@ -223,7 +223,7 @@ class GroupSession:
         target = await session.target()
         members = await session.members()
         if members != self._members:
-            self._members, self._reports = members, reported(members.values()).keys()
+            self._members, self._reports = members, find_reported_queues(members.values()).keys()
         held = set[Queue]() if target.target is None else {p.queue for p in target.target.owners}
         subscriptions = {member.wants for member in members.values()}
         self._queues.look_up(subscriptions, held - self._reports)
@@ -399,7 +399,7 @@ class GroupMember:
             self._events.over.set()
 
     def _change_state(self, cause: Cause) -> None:
-        state = after(self._state, cause)
+        state = find_next_state(self._state, cause)
         if state != self._state:
             log.debug("%s is %s: %s", self._member, state, cause)
             self._state = state

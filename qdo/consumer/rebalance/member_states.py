@@ -30,7 +30,7 @@ from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final, Literal, NamedTuple
 
-from qdo.assignment import plan
+from qdo.assignment import plan_assignment
 from qdo.consumer.owned_partition import State as PartitionState
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
@@ -54,7 +54,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = {
 """The next state for each state and cause; all other causes leave the state unchanged."""
 
 
-def after(state: State, cause: Cause) -> State:
+def find_next_state(state: State, cause: Cause) -> State:
     """Returns the next state, or the same one if the cause has no effect in it."""
     return TRANSITIONS.get((state, cause), state)
 
@@ -145,7 +145,7 @@ def decide_as_leader(view: LeaderView) -> LeaderDecision:
         return LeaderDecision(None, _seconds_until(view.planned.recheck, view.now), view.planned)
     if view.age < view.settle:
         return LeaderDecision(None, view.settle - view.age, view.planned)
-    computed = plan(view.members, view.queues, view.target, view.now, view.grace)
+    computed = plan_assignment(view.members, view.queues, view.target, view.now, view.grace)
     planned = ComputedPlan(view.members, view.queues, computed.target, computed.recheck, computed.unseen)
     target = None if computed.target == view.target else computed.target
     return LeaderDecision(target, _seconds_until(computed.recheck, view.now), planned)
@@ -172,7 +172,7 @@ class RebalanceDebounce:
         self._answered_at = -inf
         self._changing_since: float | None = None
 
-    def age(self, seen: object, now: float, *, at_work: bool) -> float:
+    def measure_age(self, seen: object, now: float, *, at_work: bool) -> float:
         """Returns the time for which changes have been collected.
 
         If it is ``seconds``, handle the changes now. Otherwise call again after the rest of that time.

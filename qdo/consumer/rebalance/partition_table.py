@@ -43,7 +43,7 @@ from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
 from qdo.coordination import AnySession, HandlingNote, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, InvalidArgument, NotOwner, SessionLost
-from qdo.partitions import Partition, joined_first
+from qdo.partitions import Partition, join_first
 from qdo.tasks import CANCEL_GRACE, cancel, start
 
 log = logging.getLogger(__name__)
@@ -101,10 +101,10 @@ class Ownership:
         """
         rows = {p: row for p in offsets if (row := self.held_row(p)) is not None and row.begun}
         lost = frozenset(offsets.keys() - rows.keys())
-        changed = [row for p, row in rows.items() if row.accepts(offsets[p], back=back)]
+        changed = [row for p, row in rows.items() if row.needs_recording(offsets[p], back=back)]
         sought = [row for row in changed if row.seek_pending]
         for row in changed:
-            row.want(offsets[row.partition], back=back)
+            row.set_pending_offset(offsets[row.partition], back=back)
         try:
             lost |= await self.flush(changed) if changed else lost
         except BaseException:
@@ -113,13 +113,13 @@ class Ownership:
                 row.seek_pending = True
             raise
         if lost:
-            raise NotOwner(f"no longer owned by this member: {joined_first(lost, MAX_NAMED)}", lost)
+            raise NotOwner(f"no longer owned by this member: {join_first(lost, MAX_NAMED)}", lost)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         """Records offsets without checks; returns the partitions that this member does not own, which were skipped."""
         rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
         for row in rows:
-            row.want(offsets[row.partition])
+            row.set_pending_offset(offsets[row.partition])
         return frozenset(offsets) - {row.partition for row in rows} | await self.flush(rows)
 
     def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
@@ -131,12 +131,12 @@ class Ownership:
             messages: Number of messages handled since the last call.
         """
         try:
-            if not row.commits or not row.accepts(offset):
+            if not row.commits or not row.needs_recording(offset):
                 return
         except InvalidArgument as error:
             self._report_failure(error)
             return
-        row.want(offset)
+        row.set_pending_offset(offset)
         self._pending[row.partition] = row
         self._messages += messages
         if self._messages >= self._options.commit_messages:

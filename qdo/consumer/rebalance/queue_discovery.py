@@ -38,7 +38,9 @@ _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
 """Pauses between attempts while look-ups fail."""
 
 
-async def discover(client: AsyncClient, subscription: Subscription, *, listed: int = LIST_PAGE_SIZE) -> dict[str, int]:
+async def discover_queues(
+    client: AsyncClient, subscription: Subscription, *, listed: int = LIST_PAGE_SIZE
+) -> dict[str, int]:
     """Returns the partition counts of the subscribed queues that the caller may see.
 
     Raises:
@@ -75,7 +77,7 @@ async def _look_up(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
     return dict.fromkeys(result.absent, 0) | {name: queue.partitions for name, queue in result.found.items()}
 
 
-async def identify(client: AsyncClient) -> str:
+async def read_store_id(client: AsyncClient) -> str:
     """Returns the id of the service's store.
 
     Raises:
@@ -90,7 +92,7 @@ async def identify(client: AsyncClient) -> str:
         ) from error
 
 
-async def visible(client: AsyncClient, subscription: Subscription) -> tuple[str, ...]:
+async def find_visible_patterns(client: AsyncClient, subscription: Subscription) -> tuple[str, ...]:
     """Returns patterns of the queues that the caller may see. Costs the service one small read.
 
     Some queues may be read but not listed, such as public queues and those of another application. Their names are
@@ -106,13 +108,13 @@ async def visible(client: AsyncClient, subscription: Subscription) -> tuple[str,
     except (NotAllowed, InvalidRequest) as error:
         refused = error
     listed = Visibility(patterns)
-    readable_names = await readable(client, [name for name in subscription.names if not listed.covers(name)])
+    readable_names = await find_readable_names(client, [name for name in subscription.names if not listed.covers(name)])
     if refused is not None and (subscription.patterns or not readable_names):
         raise refused
     return (*patterns, *sorted(readable_names))
 
 
-async def readable(client: AsyncClient, names: Collection[str]) -> set[str]:
+async def find_readable_names(client: AsyncClient, names: Collection[str]) -> set[str]:
     """Returns the names for which the caller has the right to read, whether or not a queue exists."""
     return {name for name, actions in (await rights_for(client, names)).items() if "read" in actions}
 
@@ -133,7 +135,7 @@ class QueueFinder:
     Attributes:
         own: The subscription; :meth:`begin` adds the id of the service's store.
         sight: The queues that the own member may see.
-        found: While leading, the partition counts of the queues at the last look-up, 0 for queues that do not exist;
+        partition_counts: While leading, the partition counts of the queues at the last look-up, 0 for queues that do not exist;
             None before the first one.
         unseen: While leading, queues that may exist, but that no subscribed member may see.
     """
@@ -151,7 +153,7 @@ class QueueFinder:
     ) -> None:
         self.own = own
         self.sight = Visibility()
-        self.found: Mapping[Queue, int] | None = None
+        self.partition_counts: Mapping[Queue, int] | None = None
         self.unseen: AbstractSet[Queue] = frozenset()
         self._client = client
         self._every = every
@@ -179,9 +181,9 @@ class QueueFinder:
         failures = 0
         while not self.own.service:
             try:
-                service = await identify(self._client)
+                service = await read_store_id(self._client)
                 if self.own:
-                    self.sight = Visibility(await visible(self._client, self.own))
+                    self.sight = Visibility(await find_visible_patterns(self._client, self.own))
                 self.own = msgspec.structs.replace(self.own, service=service)
             except ClientError as error:
                 if not error.temporary:
@@ -200,7 +202,7 @@ class QueueFinder:
         if not self._wanted and self._begun.is_set() and leader == self._leader:
             return
         self._leader = leader
-        self._wanted, self.found, self._prepared = (), None, False
+        self._wanted, self.partition_counts, self._prepared = (), None, False
         self.warn(frozenset())
         self._look_now()
 
@@ -217,7 +219,7 @@ class QueueFinder:
             )
         self.unseen = unseen
 
-    def soon(self) -> None:
+    def request_look_up(self) -> None:
         self._requested.set()
 
     async def run(self) -> None:
@@ -226,14 +228,14 @@ class QueueFinder:
             await self._begun.wait()
             self._requested.clear()
             self._more.clear()
-            before = self.sight, self.found
+            before = self.sight, self.partition_counts
             try:
                 await self._check_once()
                 failures, failure = 0, None
             except Exception as error:  # noqa: BLE001 - logged, and the loop continues
                 failures, failure = failures + 1, error
                 self._handle_failure(error, failures)
-            if before != (self.sight, self.found):
+            if before != (self.sight, self.partition_counts):
                 self._changed()
             if failure is None:
                 await self._wait_for_next()
@@ -250,20 +252,20 @@ class QueueFinder:
             self._forget_sight()
 
     async def _check_once(self) -> None:
-        """Updates ``sight``, and while leading ``found``, and records or clears refusals of lists."""
+        """Updates ``sight``, and while leading ``partition_counts``, and records or clears refusals of lists."""
         subscriptions, others = self._wanted, dict[str, int]()
         if subscriptions:
             service = await self._identify()
             if not self._prepared:
                 await self._prepare(service)
                 self._prepared = True
-        patterns = await visible(self._client, self.own)
+        patterns = await find_visible_patterns(self._client, self.own)
         if subscriptions:
             await self._find_for_all(subscriptions)
         elif self._leader is not None and "*" not in self._leader.patterns:
             others = await self._find_others(self._leader)
         hidden = self._refusals.hidden
-        hidden -= await readable(self._client, hidden)
+        hidden -= await find_readable_names(self._client, hidden)
         limit = MAX_OTHERS - len(others)
         self.sight = Visibility(patterns, others, frozenset(sorted(hidden)[:limit]))
         if self.own.patterns or any(map(self.sight.covers, self.own.names)):
@@ -272,7 +274,7 @@ class QueueFinder:
             self._refusals.record(LISTS)
 
     async def _identify(self) -> str:
-        service = await identify(self._client)
+        service = await read_store_id(self._client)
         if service != self.own.service:
             raise StoreChanged(
                 f"the service at {self._client.servers[0].root} has the store {service} now, and this member began "
@@ -281,7 +283,7 @@ class QueueFinder:
         return service
 
     async def _find_for_all(self, subscriptions: Collection[Subscription]) -> None:
-        """Sets ``found`` to the queues of all members, unless the member stops leading. Warns of missing queues."""
+        """Sets ``partition_counts`` to the queues of all members, unless the member stops leading. Warns of missing queues."""
         own = self.own.service, self.own.application
         self._log_foreign({(s.service, s.application) for s in subscriptions})
         subscription, held = self.own.with_all(subscriptions), self._held_names()
@@ -299,7 +301,7 @@ class QueueFinder:
         if new := missing - self._missing:
             log.warning("queues that do not exist: %s", ", ".join(sorted(new)))
         self._missing = missing
-        self.found = {Queue(*own, name): count for name, count in counts.items()}
+        self.partition_counts = {Queue(*own, name): count for name, count in counts.items()}
 
     async def _find_others(self, leader: Visibility) -> dict[str, int]:
         """Returns own queues that the leader may not see, at most ``MAX_OTHERS``, with their partition counts."""
@@ -318,7 +320,7 @@ class QueueFinder:
         self._refusals.record(LISTS)
         self.sight = Visibility()
         if self._prepared:
-            self.found = {}
+            self.partition_counts = {}
 
     def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
         own = (self.own.service, self.own.application)
@@ -376,7 +378,7 @@ class Refusals:
         now = asyncio.get_running_loop().time()
         self._times[what] = self._times.get(what, (now, now))[0], now
 
-    def over(self, what: str) -> None:
+    def end_refusal(self, what: str) -> None:
         self._times.pop(what, None)
 
     @property

@@ -89,7 +89,7 @@ class ServiceCoordinator:
         former: Path | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
-        self.group = checked_name(group)
+        self.group = check_group_name(group)
         self.session_timeout = SESSION_TIMEOUT if session_timeout is None else session_timeout
         self._client = client
         self._groups = client.consumer_groups
@@ -207,7 +207,7 @@ class ServiceCoordinator:
         """
         if (info := await self._read_group()) is None:
             return GroupSnapshot({}, None, {}, {})
-        names = {m.number: name_of(m) for m in info.members}
+        names = {m.number: make_member_name(m) for m in info.members}
         owners: dict[Partition, str] = {}
         targets: dict[Partition, str] = {}
         offsets: dict[Partition, CommittedOffset] = {}
@@ -221,9 +221,9 @@ class ServiceCoordinator:
                     targets[partition] = names[row.target]
             recorders = {number: names.get(row.owner or 0, "") for number, row in rows.items() if _is_from_owner(row)}
             offsets |= _make_offsets(queue, rows, recorders)
-        absent = {name_of(m): m.since for m in info.members if m.state == "absent"}
+        absent = {make_member_name(m): m.since for m in info.members if m.state == "absent"}
         static = frozenset(m.instance for m in info.members if m.instance)
-        members = {name_of(m): self._member(m) for m in info.members if m.state != "absent"}
+        members = {make_member_name(m): self._member(m) for m in info.members if m.state != "absent"}
         return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
 
     async def _read_group(self) -> GroupInfo | None:
@@ -239,7 +239,7 @@ class ServiceCoordinator:
 
     def _member(self, info: MemberInfo) -> Member:
         wants = Subscription(service=self._service, application=self._client.application)
-        return Member(name_of(info), wants, bool(info.instance), info.since, leaving=info.state == "leaving")
+        return Member(make_member_name(info), wants, bool(info.instance), info.since, leaving=info.state == "leaving")
 
     async def members(self) -> Mapping[str, Member]:
         return (await self.snapshot()).members
@@ -328,7 +328,7 @@ class ServiceCoordinator:
             raise as_coordination_error(error) from error
 
 
-def checked_name(group: str) -> str:
+def check_group_name(group: str) -> str:
     """Returns the group name.
 
     Raises:
@@ -372,5 +372,5 @@ def _is_from_owner(row: OwnedPartition) -> bool:
     return row.updated >= row.since - ahead
 
 
-def name_of(member: MemberInfo) -> str:
+def make_member_name(member: MemberInfo) -> str:
     return member.instance or f"#{member.number}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from qdo.coordination.paths import GroupPaths, decode, partition_of
+from qdo.coordination.paths import GroupPaths, decode, parse_partition
 from qdo.coordination.records import decode_offset
 from qdo.errors import CoordinationIncompatible, CoordinationLost, GroupActive, InvalidArgument
 from qdo.keepalive.vitals import now
@@ -56,7 +56,7 @@ def default_path() -> Path:
     return Path(platformdirs.user_state_dir("qdo", appauthor=False)) / "coordination.sqlite3"
 
 
-def path_of(url: str) -> Path:
+def parse_path(url: str) -> Path:
     """Returns the file that ``local:`` or ``local:///path`` names.
 
     Raises:
@@ -125,7 +125,7 @@ def read_group(path: Path, group: str) -> FormerGroup | None:
         for place, name, data in _rows(connection, _NODES, paths.offsets, paths.offsets):
             parts = (*place.split("/")[-3:], name)
             if place.count("/") == paths.offsets.count("/") + 3 and (identifier := decode_offset(data).id) is not None:
-                offsets[partition_of(parts)] = identifier
+                offsets[parse_partition(parts)] = identifier
         living = [decode(name) for (name,) in _rows(connection, _LIVING, paths.members, now())]
         imported = _rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'imported'") and _rows(
             connection, "SELECT service, application FROM imported WHERE name = ?", group

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from qdo.errors import HandlerError
-from qdo.worker.executors.in_process import enter, run_async, run_plain
+from qdo.worker.executors.in_process import enter_context, run_async, run_plain
 from qdo.worker.executors.processes import (
     ENDED,
     HANDLED,
@@ -27,11 +27,11 @@ from qdo.worker.executors.processes import (
     UNFIT,
     ChildSetup,
     ChildTask,
-    frame,
+    make_frame,
     read_frame,
 )
 from qdo.worker.failure import RunResult
-from qdo.worker.handlers import Handler, load_context, load_handler, traced
+from qdo.worker.handlers import Handler, load_context, load_handler, wrap_in_span
 from qdo.worker.runs import Delivery, MessageRun
 from queuey.client.calls.job_calls import JobResult
 from queuey.client.claims.handlers import is_async
@@ -82,11 +82,11 @@ class ChildRun(MessageRun):
 
     def keep_result(self, result: JobResult | None) -> None:
         if result is not None:
-            self.reporter.send(RESULT + frame(result))
+            self.reporter.send(RESULT + make_frame(result))
 
     def set_state(self, state: bytes) -> None:
         if not self.settled:
-            self.reporter.send(STATE + frame(state))
+            self.reporter.send(STATE + make_frame(state))
 
 
 class ParentListener:
@@ -140,14 +140,14 @@ def main(descriptor: int) -> None:
         try:
             handler, context = runner.run(_prepare(setup, entered))
         except HandlerError as error:
-            line.sendall(UNFIT + frame(str(error)))
+            line.sendall(UNFIT + make_frame(str(error)))
             return
         line.sendall(READY)
         threading.Thread(target=listener.listen, daemon=True).start()
         while (job := listener.tasks.get()) is not None:
             ran = run_task(runner, handler, context, *job, setup.seconds, reporter)
             listener.busy = False
-            reporter.send(ENDED + frame(ran))
+            reporter.send(ENDED + make_frame(ran))
         runner.run(entered.aclose())
     in_children.end()
 
@@ -160,8 +160,8 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
     sys.path[:] = setup.path
     if setup.before_import is not None:
         setup.before_import()
-    handler = traced(load_handler(setup.handler))
-    context = await enter(load_context(setup.context) if setup.context else None, entered)
+    handler = wrap_in_span(load_handler(setup.handler))
+    context = await enter_context(load_context(setup.context) if setup.context else None, entered)
     return handler, context
 
 

@@ -54,7 +54,7 @@ class InThisProcess:
         self._context: Any = None
 
     async def open(self) -> None:
-        self._context = await enter(self._factory, self._entered)
+        self._context = await enter_context(self._factory, self._entered)
 
     async def close(self) -> None:
         await self._entered.aclose()
@@ -71,7 +71,7 @@ class InThisProcess:
         return self._handler, self._context, run, place, self._seconds, self._hooks
 
 
-async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noqa: ANN401 - whatever handlers share
+async def enter_context(factory: Context | None, entered: AsyncExitStack) -> Any:  # noqa: ANN401 - whatever handlers share
     """Calls the factory, enters its context manager, plain or async, and returns the value for handlers.
 
     Raises:
@@ -187,7 +187,7 @@ async def run_async(  # noqa: C901 - a hot loop, in which calls cost time
             if around:
                 hooks.call("before", message, place)
             call = handler(message, context)
-            result = await call if limit is None else await limited(call, limit, "the handler")
+            result = await call if limit is None else await await_with_limit(call, limit, "the handler")
             if result is not None:
                 _keep_result(run, result)
             if task.cancelling() and not run.cancelled:
@@ -215,7 +215,7 @@ async def run_async(  # noqa: C901 - a hot loop, in which calls cost time
     )
 
 
-async def limited(call: Awaitable[Any], seconds: float, what: object) -> Any:  # noqa: ANN401 - what it returns
+async def await_with_limit(call: Awaitable[Any], seconds: float, what: object) -> Any:  # noqa: ANN401 - what it returns
     """Awaits a call. Raises TimeLimit, which names ``what``, if the call takes longer than ``seconds``."""
     timer = asyncio.timeout(seconds)
     try:

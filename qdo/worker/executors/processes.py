@@ -70,19 +70,19 @@ class ChildTask(NamedTuple):
     keeps_results: bool = False
 
 
-def frame(value: object) -> bytes:
+def make_frame(value: object) -> bytes:
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value is not None else b""
     return LENGTH.pack(len(data)) + data
 
 
-def unframe(data: bytes) -> Any:  # noqa: ANN401 - any pickled value
+def load_frame(data: bytes) -> Any:  # noqa: ANN401 - any pickled value
     return pickle.loads(data) if data else None  # noqa: S301 - see the module
 
 
 def read_frame(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - any pickled value
     """Reads a frame. ``read`` returns exactly the requested number of bytes, or raises EOFError."""
     (length,) = LENGTH.unpack(read(LENGTH.size))
-    return unframe(read(length) if length else b"")
+    return load_frame(read(length) if length else b"")
 
 
 logger = logging.getLogger("qdo.worker")
@@ -137,7 +137,7 @@ class ChildProcess:
             with theirs:
                 self._process = _spawn(theirs)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
-            self._writer.write(frame(self._setup))
+            self._writer.write(make_frame(self._setup))
             if await self._reader.readexactly(1) == READY:
                 return
             answer, _ = await self._finish_reading_frame(b"")
@@ -154,11 +154,11 @@ class ChildProcess:
         """
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
-        run.notify_halt = lambda: writer.write(frame(None))
+        run.notify_halt = lambda: writer.write(make_frame(None))
         before = run.handled
-        run.notify_stop = lambda number: writer.write(frame(number - before))
+        run.notify_stop = lambda number: writer.write(make_frame(number - before))
         try:
-            task = frame(ChildTask(tuple(messages), place, run.keeps_results))
+            task = make_frame(ChildTask(tuple(messages), place, run.keeps_results))
         except Exception as error:  # noqa: BLE001 - a message that cannot be pickled fails like any other
             run.notify_halt = run.notify_stop = None
             if len(messages) > 1:
@@ -243,7 +243,7 @@ class ChildProcess:
         begun += await self._reader.readexactly(max(0, size - len(begun)))
         end = size + LENGTH.unpack(begun[:size])[0]
         begun += await self._reader.readexactly(max(0, end - len(begun)))
-        return unframe(begun[size:end]), begun[end:]
+        return load_frame(begun[size:end]), begun[end:]
 
     async def _describe_end(self) -> str:
         """Returns how the child ended, as text for an error. Kills the processes that it left behind."""

@@ -171,7 +171,9 @@ def rotate(
         for old_key in old:
             if old_key.id != new.id and (old_key.expires is None or old_key.expires > end):
                 bridge.run(store.applications.expire_key(name, old_key.id, end))
-    output.print_note(f"{plural(len(old), 'older key expires', 'older keys expire')} in {time_parsing.length(grace)}.")
+    output.print_note(
+        f"{plural(len(old), 'older key expires', 'older keys expire')} in {time_parsing.format_duration(grace)}."
+    )
     profile = first_start.replace_key(name, {old_key.id for old_key in old}, secret, store_at.settings.profile)
     if profile is not None:
         output.print_note(f"{profile} has the new key.")
@@ -339,7 +341,7 @@ def _is_expired(key: Key) -> bool:
 def _expiry_text(key: Key) -> str:
     if key.expires is None:
         return "never"
-    return "over" if _is_expired(key) else time_parsing.iso(key.expires)
+    return "over" if _is_expired(key) else time_parsing.format_instant(key.expires)
 
 
 def _end(expires: float | None) -> float | None:

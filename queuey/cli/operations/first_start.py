@@ -47,7 +47,9 @@ class Plan(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def plan(main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers: Callable[[str], bool]) -> Plan:
+def plan_profile(
+    main: ProfileFile, beside: ProfileFile, url: str, *, keys: int, answers: Callable[[str], bool]
+) -> Plan:
     """Decides which profile a start uses, and whether it must be written.
 
     A profile of ours with the URL is used as it is. Otherwise one is written: the one beside the main one if the main
@@ -100,7 +102,7 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
     valid = [
         key for key in bridge.run(store.applications.keys(APPLICATION)) if key.expires is None or key.expires > now
     ]
-    made = plan(_inspect(store, main), _inspect(store, beside), url, keys=len(valid), answers=answers)
+    made = plan_profile(_inspect(store, main), _inspect(store, beside), url, keys=len(valid), answers=answers)
     if not made.write:
         return made
     secret = made.profile.key if made.profile is not None else new_secret()

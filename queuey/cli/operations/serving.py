@@ -81,7 +81,7 @@ def show_settings(config: Config = None, **options: str | None) -> None:
     rows = [(line.name, table.value_of(loaded.settings, line), loaded.sources[line.name]) for line in table.table()]
     document = {
         name: {
-            "value": table.shown(name, value) if isinstance(value, str | Path | SecretName) else value,
+            "value": table.masked_text(name, value) if isinstance(value, str | Path | SecretName) else value,
             "source": source,
         }
         for name, value, source in rows
@@ -96,7 +96,7 @@ def _group_rows(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str
     groups = {line.name: line.group for line in table.table()}
     for group, members in itertools.groupby(rows, lambda row: groups[row[0]]):
         yield group, "", ""
-        yield from ((f"  {name}", table.shown(name, value), source) for name, value, source in members)
+        yield from ((f"  {name}", table.masked_text(name, value), source) for name, value, source in members)
 
 
 def _serve(settings: Settings) -> int:
@@ -126,7 +126,7 @@ def _serve(settings: Settings) -> int:
         start = _check_cassandra(settings)._replace(welcome=_welcome_lines(settings, url, None))
     else:
         start = _prepare_sqlite(settings, url)
-    start = with_rooms(settings, start)
+    start = add_room_notes(settings, start)
     with ExitStack() as stack:
         answering = [stack.enter_context(room.beside(settings, address)) for room in settings.rooms]
 
@@ -202,7 +202,7 @@ def _check_cassandra(settings: Settings) -> Start:
     return Start(facts, (f"There is no application yet. Create one and its key: {make}",), promise)
 
 
-def with_rooms(settings: Settings, start: Start) -> Start:
+def add_room_notes(settings: Settings, start: Start) -> Start:
     """Adds the notes of the rooms.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.terminal import output
-from queuey.terminal.commands import JSON, filled, optional, with_parameters
+from queuey.terminal.commands import JSON, fill_first_argument, optional, with_parameters
 from queuey.terminal.setting_values import choices_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ConfiguredStore:
         self.settings: Settings = loaded.settings
         self._sources = loaded.sources
 
-    def given(self) -> dict[str, str]:
+    def given_settings(self) -> dict[str, str]:
         """Returns the given settings of the store by name, as texts that mean the same in any process.
 
         Secrets are given by their names. The directory of an embedded store is always included, because its default
@@ -62,7 +62,7 @@ class ConfiguredStore:
             names.append("data")
         return {name: _portable_text(getattr(self.settings, attribute_of(name))) for name in dict.fromkeys(names)}
 
-    def require(self) -> None:
+    def require_existing(self) -> None:
         """Checks that an embedded store exists, so that a misspelled path does not create one.
 
         Raises:
@@ -85,7 +85,7 @@ class ConfiguredStore:
 
         settings = self.settings
         remote = opening.is_cassandra(settings)
-        self.require()
+        self.require_existing()
         silence_logs()
         store = opening.open_store(settings, jobs=False)
         try:
@@ -113,7 +113,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
     names = {line.attribute: line.name for line in table.table()}
     loaded = table.load({names.get(key, key): text for key, text in options.items()}, os.environ, config=config)
     if check:
-        opening.check(loaded)
+        opening.check_store_settings(loaded)
     return loaded
 
 
@@ -151,7 +151,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         texts = {option.name: values.pop(option.name) for option in options}
         return ConfiguredStore(load(texts, values.pop("config")))
 
-    return filled(command, fill, [JSON, *options, config])
+    return fill_first_argument(command, fill, [JSON, *options, config])
 
 
 def _is_of_store(name: str) -> bool:

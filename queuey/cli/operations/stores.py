@@ -55,7 +55,7 @@ def doctor(store_at: ConfiguredStore) -> None:
     from queuey.storage import opening
 
     silence_logs()
-    findings = opening.examiner(store_at.settings)()
+    findings = opening.make_examiner(store_at.settings)()
     # After a failed check, opening the store would only repeat the finding.
     if all(finding.state != "fail" for finding in findings):
         findings.append(_check_ping(store_at.settings))
@@ -118,7 +118,7 @@ def _describe_plan(report: Report) -> Iterator[str]:
     from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
-        yield f"-- keyspace {report.keyspace} would be created with {migrations.shown(report.replication)}"
+        yield f"-- keyspace {report.keyspace} would be created with {migrations.describe_replication(report.replication)}"
     for migration in report.migrations:
         yield f"-- {migration.name}"
         for statement in migration.statements:
@@ -164,11 +164,11 @@ def timing(
     }
     named = {name: value for name, value in options.items() if value is not None}
     with _connect(store_at.settings) as (driver, store_options):
-        standing = stored_timing.standing(driver, store_options)
+        standing = stored_timing.read_standing(driver, store_options)
         if named or soon or patient:
             timing = _choose_timing(standing, named, level, soon=soon, patient=patient)
             stored_timing.change(driver, store_options, timing, output.print_note)
-            standing = stored_timing.standing(driver, store_options)
+            standing = stored_timing.read_standing(driver, store_options)
     stored = standing.stored
     about = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": standing.measured}
     output.show(about | {"data_centres": standing.centres}, _describe_timing(standing))
@@ -195,7 +195,7 @@ def _choose_timing(
 ) -> Timing:
     """Returns the timing that the options ask for, based on the stored one. Raises SettingsError if they conflict."""
     from queuey.errors import SettingsError
-    from queuey.storage.cassandra.timing import PATIENT, SOON, changed
+    from queuey.storage.cassandra.timing import PATIENT, SOON, change_values
 
     stored = report.stored
     if level is not None and level not in stored.kept.levels:
@@ -210,20 +210,20 @@ def _choose_timing(
             "--write-deadline, --undo and --clock-difference, or --soon or --patient."
         )
     levels = [level] if level else list(stored.kept.levels)
-    return changed(stored.kept, levels, named)
+    return change_values(stored.kept, levels, named)
 
 
 def _describe_timing(report: Standing) -> Iterator[str]:
     from queuey.storage.cassandra.admin import doctor_rules
-    from queuey.storage.cassandra.admin.stored_timing import shown
+    from queuey.storage.cassandra.admin.stored_timing import describe_timing
 
     stored = report.stored
     if stored.settled:
-        yield shown(stored.kept)
+        yield describe_timing(stored.kept)
     else:
-        yield f"kept:    {shown(stored.kept)}"
-        yield f"assumed: {shown(stored.assumed)}"
-    finding = doctor_rules.timing(stored, report.measured)
+        yield f"kept:    {describe_timing(stored.kept)}"
+        yield f"assumed: {describe_timing(stored.assumed)}"
+    finding = doctor_rules.judge_timing(stored, report.measured)
     yield finding.text
     if finding.advice:
         yield finding.advice
@@ -325,7 +325,7 @@ def _show_contents(contents: Contents, about: dict[str, Any], text: str) -> None
         plural(contents.queues, "queue"),
         plural(contents.messages, "message"),
     ]
-    until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
+    until = "" if contents.newest is None else f", up to {time_parsing.format_instant(contents.newest)}"
     checked = "checked" if contents.sha256 else "checked, but without a checksum file"
     text += f": {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, {checked}."
     output.show(about | msgspec.to_builtins(contents), text)

@@ -46,7 +46,7 @@ def archive(
     Archives whole buckets of time after their end. Checks each bucket against the store, and writes a manifest with
     its count and hash. A further run archives only what is missing.
     """
-    selection = selected(queues, pattern)
+    selection = make_selection(queues, pattern)
     if check and stream:
         raise typer.BadParameter("cannot be used with --check", param_hint="--stream")
     if stream and run.dry_run:
@@ -76,7 +76,7 @@ def archive(
         raise typer.Exit(1)
 
 
-def selected(queues: list[str] | None, pattern: str | None) -> Selection:
+def make_selection(queues: list[str] | None, pattern: str | None) -> Selection:
     """Returns the queues or the pattern as a selection. Raises BadParameter unless exactly one is given."""
     import re
 

@@ -12,7 +12,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.deadletters import DeadLetter
 from queuey.terminal import output, times
 from queuey.terminal.commands import group
-from queuey.terminal.deadletters import COLUMNS, FILTERS, ORIGIN, Choose, choosing, show
+from queuey.terminal.deadletters import COLUMNS, FILTERS, ORIGIN, Choose, show, with_filter
 from queuey.terminal.output import Block
 from queuey.terminal.texts import plural
 
@@ -26,7 +26,7 @@ _SHOWN = 100
 
 @app.command("classes")
 @on_spark
-@choosing(*ORIGIN, *FILTERS)
+@with_filter(*ORIGIN, *FILTERS)
 def classes(
     run: PipelineRun,
     choose: Choose,
@@ -38,13 +38,13 @@ def classes(
     selected = choose()
     run.report_dry_run()
     with run.session() as spark:
-        report = deadletter_job.classes(spark, run.store, selected, samples=samples, say=run.report)
+        report = deadletter_job.classify_dead_letters(spark, run.store, selected, samples=samples, say=run.report)
     output.show(report, _describe(report))
 
 
 @app.command("list")
 @on_spark
-@choosing(*ORIGIN, *FILTERS)
+@with_filter(*ORIGIN, *FILTERS)
 def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
     """List dead letters; with --json one per line, with all fields. Changes nothing."""
     from queuey.pipeline.deadletter import deadletter_job
@@ -52,12 +52,12 @@ def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
     selected = choose(shown=_SHOWN)
     run.report_dry_run()
     with run.session() as spark:
-        output.show_each(DeadLetter, deadletter_job.each(spark, run.store, selected, run.report), *COLUMNS)
+        output.show_each(DeadLetter, deadletter_job.list_dead_letters(spark, run.store, selected, run.report), *COLUMNS)
 
 
 @app.command("redrive")
 @on_spark
-@choosing(*ORIGIN, *FILTERS)
+@with_filter(*ORIGIN, *FILTERS)
 def redrive(
     run: PipelineRun,
     choose: Choose,

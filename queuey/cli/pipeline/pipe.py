@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli.pipeline.archive import Matching, Queues, selected
+from queuey.cli.pipeline.archive import Matching, Queues, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.messages import MAX_TTL
 from queuey.pipeline.options import Pipe
 from queuey.terminal import output, times
 from queuey.terminal.output import Table
-from queuey.terminal.signals import handled
+from queuey.terminal.signals import handle_signals
 from queuey.terminal.struct_options import with_fields
 from queuey.terminal.texts import plural
 
@@ -64,7 +64,7 @@ def pipe(
         raise typer.BadParameter("a pipe needs a directory for its checkpoint", param_hint="--checkpoint")
     options = Pipe(
         store=run.store,
-        source=selected(queues, pattern),
+        source=make_selection(queues, pattern),
         target=to,
         sql=None if sql is None else _read_sql(sql),
         checkpoint=_absolute_directory(checkpoint or ""),
@@ -80,7 +80,7 @@ def pipe(
         if run.dry_run:
             _show_preview(job.preview(spark, options))
             return
-        with stopped_by_signals() as stop:
+        with stop_by_signals() as stop:
             done = job.run(spark, options, run.report, stop)
     _show_result(done, start)
 
@@ -102,7 +102,7 @@ def _explain_nothing(result: Piped, start: str) -> str:
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[Event]:
+def stop_by_signals() -> Iterator[Event]:
     """Yields an event that the first SIGTERM or SIGINT sets; a second signal raises KeyboardInterrupt."""
     stop = Event()
 
@@ -111,7 +111,7 @@ def stopped_by_signals() -> Iterator[Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    with handled(stop_or_interrupt, (signal.SIGTERM, signal.SIGINT)):
+    with handle_signals(stop_or_interrupt, (signal.SIGTERM, signal.SIGINT)):
         yield stop
 
 

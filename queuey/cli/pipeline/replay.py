@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from queuey import ids, time_parsing
-from queuey.cli.pipeline.archive import Matching, Queues, selected
+from queuey.cli.pipeline.archive import Matching, Queues, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.pipeline.options import ReplayOptions
 from queuey.terminal import output
@@ -45,7 +45,7 @@ def replay(
         fields["lower"] = _parse_position(start, now, "--from")
     if end is not None:
         fields["upper"] = _parse_position(end, now, "--to")
-    selection = selected(queues, pattern if queues or pattern is not None else ".*")
+    selection = make_selection(queues, pattern if queues or pattern is not None else ".*")
     options = ReplayOptions(store=pipeline.store, selection=selection, dry_run=pipeline.dry_run, **fields)
     with pipeline.session() as spark:
         report = job(spark, options, pipeline.report)
@@ -72,7 +72,7 @@ def _describe(report: ReplayReport) -> Iterator[Block]:
 
 def _parse_position(text: str, now: float, option: str) -> ids.Position:
     try:
-        point = time_parsing.point(text, now)
+        point = time_parsing.parse_point(text, now)
         ticks = ids.parse_instant(point)
         return ids.parse_position(point) if ticks is None else (ticks, ids.LOW_MIN)
     except ValueError as error:

@@ -110,7 +110,7 @@ class PipelineRun:
     def report(self, text: str) -> None:
         if self._progress is not None:
             self._progress(text)
-        elif not output.as_json():
+        elif not output.is_json_chosen():
             output.print_note(text)
 
     def report_dry_run(self) -> None:
@@ -157,10 +157,10 @@ class PipelineRun:
 
     @contextmanager
     def _show_progress(self, spark: SparkSession) -> Iterator[None]:
-        if output.as_json() or not sys.stderr.isatty():
+        if output.is_json_chosen() or not sys.stderr.isatty():
             yield
             return
-        with stage_progress(spark) as say:
+        with show_stage_progress(spark) as say:
             self._progress = say
             try:
                 yield
@@ -203,7 +203,7 @@ def require_spark() -> None:
 
 
 @contextmanager
-def stage_progress(spark: SparkSession, *, every: float = UPDATE_INTERVAL) -> Iterator[Callable[[str], None]]:
+def show_stage_progress(spark: SparkSession, *, every: float = UPDATE_INTERVAL) -> Iterator[Callable[[str], None]]:
     """Shows a progress bar of the tasks in running stages; yields a function that shows a text beside it.
 
     A thread polls Spark's status tracker.

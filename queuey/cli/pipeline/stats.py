@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from queuey import time_parsing
-from queuey.cli.pipeline.archive import Matching, selected
+from queuey.cli.pipeline.archive import Matching, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.pipeline.options import LAG, LagOptions, StatsOptions
 from queuey.terminal import output
@@ -53,7 +53,7 @@ def stats(
     """
     if (fields["groups"] or offsets) and not lag:
         raise typer.BadParameter("--group and --offsets need --lag")
-    selection = selected(queue, pattern) if queue or pattern else None
+    selection = make_selection(queue, pattern) if queue or pattern else None
     if lag:
         _measure_lag(run, selection, offsets, fields)
     else:
@@ -126,8 +126,10 @@ def _describe_lag(report: LagReport) -> Iterator[Block]:
     from queuey.pipeline.stats.lag import GroupLag
 
     partitions = ("groups and partitions", lambda lag: f"{lag.partitions:,} ({lag.behind:,} of them behind)")
-    lost = (f"lost within {time_parsing.length(report.within)}", _loss_text)
-    measured = f"measured over {time_parsing.length(report.sample)}" if report.sample else "as if groups stood still"
+    lost = (f"lost within {time_parsing.format_duration(report.within)}", _loss_text)
+    measured = (
+        f"measured over {time_parsing.format_duration(report.sample)}" if report.sample else "as if groups stood still"
+    )
     yield output.fields(report, partitions, "messages", lost, ("growth", lambda _: measured))
     if not report.rows:
         return
@@ -136,7 +138,9 @@ def _describe_lag(report: LagReport) -> Iterator[Block]:
         ("lost", lambda behind: None if behind.forecast.first is None else f"{behind.forecast.lost:,}"),
         (
             "first in",
-            lambda behind: None if behind.forecast.first is None else time_parsing.length(behind.forecast.first),
+            lambda behind: (
+                None if behind.forecast.first is None else time_parsing.format_duration(behind.forecast.first)
+            ),
         ),
     ]
     yield output.table(GroupLag, report.rows, "queue", "partition", "group", "messages", "seconds", "growth", *forecast)
@@ -145,4 +149,8 @@ def _describe_lag(report: LagReport) -> Iterator[Block]:
 
 
 def _loss_text(report: LagReport) -> str:
-    return "none" if report.first is None else f"{report.lost:,}, the first in {time_parsing.length(report.first)}"
+    return (
+        "none"
+        if report.first is None
+        else f"{report.lost:,}, the first in {time_parsing.format_duration(report.first)}"
+    )

@@ -342,7 +342,7 @@ class AsyncClient(AsyncReading):
         requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request.
         """
         if idempotency_key is not None:
-            batch = send_calls.one_batch([message async for message in several_async(messages)])
+            batch = send_calls.make_batch([message async for message in several_async(messages)])
             return await self._send_chunk(queue, batch, after, idempotency_key)
         receipts: list[Receipt] = []
         try:
@@ -376,7 +376,7 @@ class AsyncClient(AsyncReading):
             chunk = batcher.add(message)
             if chunk is not None:
                 receipts = await self._send_chunk(queue, chunk, after)
-                after = send_calls.latest(chunk, receipts, after)
+                after = send_calls.find_latest(chunk, receipts, after)
                 for receipt in receipts:
                     yield receipt
         chunk = batcher.flush()
@@ -399,7 +399,7 @@ class AsyncClient(AsyncReading):
             body: Text or bytes. For a JSON value, pass ``json=`` instead.
             options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
         """
-        message, chosen = Outgoing(body, **options), message_calls.several(locations)
+        message, chosen = Outgoing(body, **options), message_calls.list_locations(locations)
         call = send_calls.put(queue, chosen, message)
         with self._journal.putting(queue, chosen, message):
             await self._sender.run(call)
@@ -413,7 +413,7 @@ class AsyncClient(AsyncReading):
             queue: The queue.
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
         """
-        calls = message_calls.get(queue, message_calls.several(locations))
+        calls = message_calls.get(queue, message_calls.list_locations(locations))
         return [message for call in calls for message in await self._sender.run(call)]
 
     async def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
@@ -436,7 +436,7 @@ class AsyncClient(AsyncReading):
 
     async def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""
-        for call in message_calls.delete(queue, message_calls.several(locations)):
+        for call in message_calls.delete(queue, message_calls.list_locations(locations)):
             await self._sender.run(call)
 
     # -- claims

@@ -14,12 +14,12 @@ from queuey.client.calls.call import Call, MessageLocation, Seconds, seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
-from queuey.client.claims.handlers import async_handler, keep_result
+from queuey.client.claims.handlers import keep_result, make_async_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
     HeldClaim,
-    acknowledgements,
-    first_finished,
+    acknowledge_calls,
+    first_fitting,
     log,
     receipts_by_queue,
     results_of,
@@ -58,7 +58,7 @@ class AsyncJobQueue:
     """
 
     def __init__(self, queues: str | Iterable[str], sender: AsyncSender, renewer: AsyncClaimRenewer) -> None:
-        self.queues = claim_calls.names_of(queues)
+        self.queues = claim_calls.check_names(queues)
         self._sender = sender
         self._renewer = renewer
         self._passed_over: set[str] = set()
@@ -134,7 +134,7 @@ class AsyncJobQueue:
                     continue
                 self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
                 loop.clear_finished()
-                patient.restored()
+                patient.record_success()
                 batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
@@ -200,7 +200,7 @@ class AsyncJobQueue:
             1
         """
         check_on_error(on_error)
-        call = async_handler(handle)
+        call = make_async_handler(handle)
         async with aclosing(self.claim(**options)) as jobs:
             async for job in jobs:
                 try:
@@ -260,7 +260,7 @@ class AsyncJobQueue:
         The same request acknowledges finished jobs. The arguments are those of :meth:`receive`.
         """
         claims, sent_at = self._renewer.claims, self._sender.timing.clock()
-        finished = first_finished(claims.finished(self.queues))
+        finished = first_fitting(claims.finished(self.queues))
         claims.postpone(finished)
         try:
             claimed = await self._sender.run(
@@ -303,7 +303,7 @@ class AsyncJobQueue:
         Returns:
             The refused receipts, because another caller got their messages meanwhile. All others are acknowledged.
         """
-        encoded = {receipt: job_calls.encoded_result(result) for receipt, result in (results or {}).items()}
+        encoded = {receipt: job_calls.encode_result(result) for receipt, result in (results or {}).items()}
         kept = {receipt: result for receipt, result in encoded.items() if result is not None}
         return await send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims, kept))
 
@@ -454,7 +454,7 @@ class AsyncJobQueue:
             states: Also return the states that workers have set.
         """
         infos: list[JobInfo] = []
-        for call in job_calls.jobs(self.name, message_calls.several(jobs), wait, states=states):
+        for call in job_calls.jobs(self.name, message_calls.list_locations(jobs), wait, states=states):
             answer = await self._sender.run(call)
             infos += answer
         return infos
@@ -474,14 +474,14 @@ class AsyncJobQueue:
         while finished := loop.begin_acknowledgement():
             claims.postpone(finished)
             try:
-                refused = await send_all(self._sender.run, acknowledgements(finished))
+                refused = await send_all(self._sender.run, acknowledge_calls(finished))
             except ClientError as error:
                 if not claims.end_refused(finished, error):
                     await self._sender.timing.sleep(patient.pause_after(error))
                 continue
             claims.end(finished, [r.receipt for r in refused])
             loop.clear_finished()
-            patient.restored()
+            patient.record_success()
 
     async def _leave(self, batch: list[HeldClaim]) -> None:
         """Acknowledges the finished claims and releases the others. Ignores errors: claims then expire."""

@@ -41,7 +41,7 @@ class AsyncJobResults:
     def begin_in_child(self) -> None:
         self._queues: dict[str, _JobWaiters] = {}
 
-    def bound(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
+    def bind(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
         """Makes receipts ask this object for the status and the result of their jobs. Returns them."""
         source = self, queue
         for receipt in receipts:
@@ -96,7 +96,7 @@ class AsyncJobResults:
         try:
             await self._sender.timing.sleep(min(remaining, GATHER_DELAY))
             async with self._change:
-                locations, max_wait = waiting.places_to_poll(place)
+                locations, max_wait = waiting.begin_poll(place)
             [call] = job_calls.jobs(queue, locations, round(min(remaining, max_wait), 3))
             infos = await self._sender.run(call)
         finally:
@@ -131,14 +131,14 @@ class _JobWaiters:
             self.ended.pop(place, None)
             self._unfinished.pop(place, None)
 
-    def begin(self, place: str) -> bool:
+    def reserve_poll(self, place: str) -> bool:
         """Reserves the next poll for a job's caller. Returns False if a poll covers the job, or no other may start."""
         if self._gathers or self._polls >= len(WAITS) or place in self._polled:
             return False
         self._gathers = True
         return True
 
-    def places_to_poll(self, first: str) -> tuple[list[str], float]:
+    def begin_poll(self, first: str) -> tuple[list[str], float]:
         """Begins the reserved poll. Returns its jobs, which no other poll covers, and its max wait."""
         others = (place for place in self.callers if place not in self._polled and place not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
@@ -148,7 +148,7 @@ class _JobWaiters:
         self._polls += 1
         return locations, max_wait
 
-    def polled(self, places: list[str], infos: list[JobInfo], now: float) -> None:
+    def end_poll(self, places: list[str], infos: list[JobInfo], now: float) -> None:
         """Records the end of a poll. ``places`` is empty if the poll failed before it was sent."""
         if not places:
             self._gathers = False
@@ -162,4 +162,4 @@ class _JobWaiters:
                 self._unfinished[place] = now
                 self.callers[place] = self.callers.pop(place)
             else:
-                self.ended[place] = job_calls.without_result(info, now - self._unfinished.get(place, -inf))
+                self.ended[place] = job_calls.mark_without_result(info, now - self._unfinished.get(place, -inf))

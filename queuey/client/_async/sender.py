@@ -24,11 +24,11 @@ from queuey.client.http.connections import (
     ends_in,
     headers_of,
     is_pool,
+    make_httpx_request,
+    make_request,
     pieces,
-    request_of,
-    request_of_httpx,
     time_left,
-    translated,
+    translate_errors,
 )
 from queuey.client.http.servers import Server
 
@@ -91,7 +91,7 @@ class AsyncSender:
             ClientError: The error of the last attempt.
         """
         with call.span or nullcontext():
-            attempts, renewed = self.attempts(call, within), False
+            attempts, renewed = self.make_attempts(call, within), False
             while True:
                 with attempts.in_doubt():
                     header = await self.authorization.header()
@@ -111,7 +111,7 @@ class AsyncSender:
                 if pause:
                     await self.timing.sleep(pause)
 
-    def attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
+    def make_attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
         """Returns the attempts at a call. With ``within``, they end after that many seconds."""
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
@@ -124,9 +124,9 @@ class AsyncSender:
             InvalidAnswer: The answer is too large, or cannot be decoded.
         """
         call, times = attempts.call, attempts.times
-        with translated(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
+        with translate_errors(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
             endpoint = self._connections.of(attempts.server)
-            response = await endpoint.pool.handle_async_request(request_of(endpoint, call, times, authorization))
+            response = await endpoint.pool.handle_async_request(make_request(endpoint, call, times, authorization))
             try:
                 return await self._whole(response)
             finally:
@@ -147,9 +147,9 @@ class AsyncSender:
             ClientError: The call was refused or not answered, or the connection broke.
         """
         times = Times(STREAM_TIMEOUT, inf)
-        with translated(attempts.server, closed=self._connections.is_closed):
+        with translate_errors(attempts.server, closed=self._connections.is_closed):
             endpoint = self._connections.of(attempts.server)
-            request = request_of(endpoint, attempts.call, times, authorization)
+            request = make_request(endpoint, attempts.call, times, authorization)
             response = await endpoint.pool.handle_async_request(request)
             try:
                 if response.status != OK:
@@ -255,7 +255,7 @@ class AsyncTransportPool:
         self._transport = transport
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        answer = await self._transport.handle_async_request(request_of_httpx(request))
+        answer = await self._transport.handle_async_request(make_httpx_request(request))
         return httpcore2.Response(answer.status_code, headers=answer.headers.raw, content=answer.stream)
 
     async def aclose(self) -> None:

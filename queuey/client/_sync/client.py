@@ -28,7 +28,7 @@ from queuey.client.calls.send_calls import (
     Messages,
     Outgoing,
     SendOptions,
-    several,
+    check_several,
 )
 from queuey.client.claims.renewers import ClaimRenewer
 from queuey.client.credentials.lookup import find_access, find_credential
@@ -329,7 +329,7 @@ class Client(Reading):
         requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request.
         """
         if idempotency_key is not None:
-            batch = send_calls.one_batch([message for message in several(messages)])
+            batch = send_calls.make_batch([message for message in check_several(messages)])
             return self._send_chunk(queue, batch, after, idempotency_key)
         receipts: list[Receipt] = []
         try:
@@ -359,11 +359,11 @@ class Client(Reading):
             batch: Max messages per request.
         """
         batcher = Batcher(batch)
-        for message in several(messages):
+        for message in check_several(messages):
             chunk = batcher.add(message)
             if chunk is not None:
                 receipts = self._send_chunk(queue, chunk, after)
-                after = send_calls.latest(chunk, receipts, after)
+                after = send_calls.find_latest(chunk, receipts, after)
                 for receipt in receipts:
                     yield receipt
         chunk = batcher.flush()
@@ -386,7 +386,7 @@ class Client(Reading):
             body: Text or bytes. For a JSON value, pass ``json=`` instead.
             options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
         """
-        message, chosen = Outgoing(body, **options), message_calls.several(locations)
+        message, chosen = Outgoing(body, **options), message_calls.list_locations(locations)
         call = send_calls.put(queue, chosen, message)
         with self._journal.putting(queue, chosen, message):
             self._sender.run(call)
@@ -400,7 +400,7 @@ class Client(Reading):
             queue: The queue.
             locations: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
         """
-        calls = message_calls.get(queue, message_calls.several(locations))
+        calls = message_calls.get(queue, message_calls.list_locations(locations))
         return [message for call in calls for message in self._sender.run(call)]
 
     def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
@@ -423,7 +423,7 @@ class Client(Reading):
 
     def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""
-        for call in message_calls.delete(queue, message_calls.several(locations)):
+        for call in message_calls.delete(queue, message_calls.list_locations(locations)):
             self._sender.run(call)
 
     # -- claims

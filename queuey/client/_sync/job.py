@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from queuey.client.calls import claim_calls, job_calls
 from queuey.client.calls.call import Call, Seconds, seconds
 from queuey.client.calls.claim_calls import ReleaseReason
-from queuey.client.claims.held import HeldClaim, HeldClaims, Work, acknowledgements
+from queuey.client.claims.held import HeldClaim, HeldClaims, Work, acknowledge_calls
 from queuey.client.errors import ClaimLost, ClientError
 from queuey.client.results import Claimed, Message, Refused
 
@@ -118,7 +118,7 @@ class Job:
             InvalidArgument: The result has no JSON form, or is nested more than 100 levels deep.
         """
         if self.claimed.result_ttl:
-            self.held_claim.result = job_calls.encoded_result(result)
+            self.held_claim.result = job_calls.encode_result(result)
 
     def ack(self, result: object = None) -> None:
         """Acknowledges the message: it is not delivered again. A claim loop does this when it continues.
@@ -134,7 +134,7 @@ class Job:
         if result is not None:
             self.set_result(result)
         try:
-            self._send(acknowledgements([self.held_claim]))
+            self._send(acknowledge_calls([self.held_claim]))
         except ClientError as error:
             if error.temporary:
                 self._claims.finish(self.held_claim)

@@ -14,11 +14,11 @@ from queuey.client.calls.call import Call, MessageLocation, Seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
-from queuey.client.claims.handlers import keep_result, sync_handler
+from queuey.client.claims.handlers import keep_result, make_sync_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
     HeldClaim,
-    acknowledgements,
+    acknowledge_calls,
     log,
 )
 from queuey.client.claims.renewers import ClaimRenewer
@@ -52,7 +52,7 @@ class JobQueue:
     """
 
     def __init__(self, queues: str | Iterable[str], sender: Sender, renewer: ClaimRenewer) -> None:
-        self.queues = claim_calls.names_of(queues)
+        self.queues = claim_calls.check_names(queues)
         self._sender = sender
         self._renewer = renewer
         self._passed_over: set[str] = set()
@@ -125,7 +125,7 @@ class JobQueue:
                     continue
                 self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
                 loop.clear_finished()
-                patient.restored()
+                patient.record_success()
                 batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
@@ -188,7 +188,7 @@ class JobQueue:
             1
         """
         check_on_error(on_error)
-        call = sync_handler(handle)
+        call = make_sync_handler(handle)
         with closing(self.claim(**options)) as jobs:
             for job in jobs:
                 try:
@@ -246,7 +246,7 @@ class JobQueue:
         Returns:
             The refused receipts, because another caller got their messages meanwhile. All others are acknowledged.
         """
-        encoded = {receipt: job_calls.encoded_result(result) for receipt, result in (results or {}).items()}
+        encoded = {receipt: job_calls.encode_result(result) for receipt, result in (results or {}).items()}
         kept = {receipt: result for receipt, result in encoded.items() if result is not None}
         return send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims, kept))
 
@@ -388,7 +388,7 @@ class JobQueue:
             states: Also return the states that workers have set.
         """
         infos: list[JobInfo] = []
-        for call in job_calls.jobs(self.name, message_calls.several(jobs), wait, states=states):
+        for call in job_calls.jobs(self.name, message_calls.list_locations(jobs), wait, states=states):
             answer = self._sender.run(call)
             infos += answer
         return infos
@@ -408,14 +408,14 @@ class JobQueue:
         while finished := loop.begin_acknowledgement():
             claims.postpone(finished)
             try:
-                refused = send_all(self._sender.run, acknowledgements(finished))
+                refused = send_all(self._sender.run, acknowledge_calls(finished))
             except ClientError as error:
                 if not claims.end_refused(finished, error):
                     self._sender.timing.sleep(patient.pause_after(error))
                 continue
             claims.end(finished, [r.receipt for r in refused])
             loop.clear_finished()
-            patient.restored()
+            patient.record_success()
 
     def _leave(self, batch: list[HeldClaim]) -> None:
         """Acknowledges the finished claims and releases the others. Ignores errors: claims then expire."""

@@ -95,7 +95,7 @@ class JobResults:
         try:
             self._sender.timing.sleep(min(remaining, GATHER_DELAY))
             with self._change:
-                locations, max_wait = waiting.places_to_poll(place)
+                locations, max_wait = waiting.begin_poll(place)
             [call] = job_calls.jobs(queue, locations, round(min(remaining, max_wait), 3))
             infos = self._sender.run(call)
         finally:
@@ -130,14 +130,14 @@ class _JobWaiters:
             self.ended.pop(place, None)
             self._unfinished.pop(place, None)
 
-    def begin(self, place: str) -> bool:
+    def reserve_poll(self, place: str) -> bool:
         """Returns whether a job's caller must poll: no poll covers the job, and another poll may start."""
         if self._gathers or self._polls >= len(WAITS) or place in self._polled:
             return False
         self._gathers = True
         return True
 
-    def places_to_poll(self, first: str) -> tuple[list[str], float]:
+    def begin_poll(self, first: str) -> tuple[list[str], float]:
         others = (place for place in self.callers if place not in self._polled and place not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
         self._polled.update(locations)
@@ -146,7 +146,7 @@ class _JobWaiters:
         self._polls += 1
         return locations, max_wait
 
-    def polled(self, places: list[str], infos: list[JobInfo], now: float) -> None:
+    def end_poll(self, places: list[str], infos: list[JobInfo], now: float) -> None:
         """Records the end of a poll. ``places`` is empty if the poll failed before it was sent."""
         if not places:
             self._gathers = False
@@ -160,4 +160,4 @@ class _JobWaiters:
                 self._unfinished[place] = now
                 self.callers[place] = self.callers.pop(place)
             else:
-                self.ended[place] = job_calls.without_result(info, now - self._unfinished.get(place, -inf))
+                self.ended[place] = job_calls.mark_without_result(info, now - self._unfinished.get(place, -inf))

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from queuey.client.calls import message_calls
 from queuey.client.calls.call import Point, Seconds
-from queuey.client.calls.live_reads import EarlyMessages, Streaming, checked_wait, live_query, newest
-from queuey.client.calls.message_calls import Query, ReadOptions, resumed
+from queuey.client.calls.live_reads import EarlyMessages, Streaming, check_wait, live_query, read_newest
+from queuey.client.calls.message_calls import Query, ReadOptions, query_after
 from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.http.attempts import Notice, Patience
 from queuey.client.results import Message, Page, QueueRead, StreamedMessage
@@ -85,7 +85,7 @@ class Reading:
         Raises:
             ClientError: A permanent error such as :class:`~queuey.client.QueueNotFound`, or ``patience`` has run out.
         """
-        query, seconds_held = live_query(queue, options), checked_wait(wait)
+        query, seconds_held = live_query(queue, options), check_wait(wait)
         sender, timing = self._sender, self._sender.timing
         patient = Patience(sender.policy, patience, timing, notice)
         early = EarlyMessages()
@@ -94,15 +94,15 @@ class Reading:
             has_start = query.since is not None or query.after is not None
             try:
                 # Without a start, the first read only finds the horizon: everything from there on is new.
-                page = sender.run(message_calls.read(query, seconds_held) if has_start else newest(query))
+                page = sender.run(message_calls.read(query, seconds_held) if has_start else read_newest(query))
             except ClientError as error:
                 timing.sleep(patient.pause_after(error))
                 continue
-            patient.restored()
+            patient.record_success()
             if not has_start:
                 query = structs.replace(query, since=page.horizon)
                 continue
-            query = resumed(query, page)
+            query = query_after(query, page)
             if query.early:
                 messages = early.take_new(page)
                 query = structs.replace(query, early=early.marks())
@@ -176,7 +176,7 @@ class Reading:
             try:
                 with sender.open(attempts, header) as chunks:
                     for chunk in chunks:
-                        patient.restored()
+                        patient.record_success()
                         renewed = False
                         for streamed in state.read(chunk):
                             yield streamed

@@ -24,11 +24,11 @@ from queuey.client.http.connections import (
     ends_in,
     headers_of,
     is_pool,
+    make_httpx_request,
+    make_request,
     pieces,
-    request_of,
-    request_of_httpx,
     time_left,
-    translated,
+    translate_errors,
 )
 from queuey.client.http.servers import Server
 
@@ -124,9 +124,9 @@ class Sender:
             InvalidAnswer: The answer is too large, or cannot be decoded.
         """
         call, times = attempts.call, attempts.times
-        with translated(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
+        with translate_errors(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
             endpoint = self._connections.of(attempts.server)
-            response = endpoint.pool.handle_request(request_of(endpoint, call, times, authorization))
+            response = endpoint.pool.handle_request(make_request(endpoint, call, times, authorization))
             try:
                 return self._whole(response)
             finally:
@@ -147,9 +147,9 @@ class Sender:
             ClientError: The call was refused or not answered, or the connection broke.
         """
         times = Times(STREAM_TIMEOUT, inf)
-        with translated(attempts.server, closed=self._connections.is_closed):
+        with translate_errors(attempts.server, closed=self._connections.is_closed):
             endpoint = self._connections.of(attempts.server)
-            request = request_of(endpoint, attempts.call, times, authorization)
+            request = make_request(endpoint, attempts.call, times, authorization)
             response = endpoint.pool.handle_request(request)
             try:
                 if response.status != OK:
@@ -255,7 +255,7 @@ class TransportPool:
         self._transport = transport
 
     def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        answer = self._transport.handle_request(request_of_httpx(request))
+        answer = self._transport.handle_request(make_httpx_request(request))
         return httpcore2.Response(answer.status_code, headers=answer.headers.raw, content=answer.stream)
 
     def close(self) -> None:

@@ -139,11 +139,11 @@ def decode(answer: HttpAnswer, shape: type[T]) -> T:
         raise InvalidAnswer(f"the answer is not from Queuey: {error}. Check the service's address.") from error
 
 
-def reads(shape: type[T]) -> Callable[[HttpAnswer], T]:
+def make_parser(shape: type[T]) -> Callable[[HttpAnswer], T]:
     return partial(decode, shape=shape)
 
 
-def nothing(_answer: HttpAnswer) -> None:
+def ignore_answer(_answer: HttpAnswer) -> None:
     pass
 
 
@@ -173,7 +173,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
         answer: The answer.
         alone: The call was a batch of one message. Field names are then returned without the message's number.
     """
-    wait = retry_after(answer)
+    wait = read_retry_after(answer)
     try:
         body = decoder_of(_ErrorBody).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -206,7 +206,7 @@ def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote 
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
 
 
-def retry_after(answer: HttpAnswer) -> float | None:
+def read_retry_after(answer: HttpAnswer) -> float | None:
     """Returns the Retry-After header in seconds, or None if it is absent or not valid.
 
     A date is compared with the answer's own Date header, so that the clocks need not agree.
@@ -267,12 +267,12 @@ def encode_value(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
     """Returns compact JSON. Raises InvalidArgument if a reader would decode another value than the given one."""
     content = encode(value)
     with suppress(RecursionError):
-        if arrives(value, msgspec.json.decode(content)):
+        if is_received_as_sent(value, msgspec.json.decode(content)):
             return content
     raise InvalidArgument("not a JSON value: a key of an object is not a string, or the value is nested too deeply")
 
 
-def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
+def is_received_as_sent(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
     """Returns whether a value was received as it was sent, or as a type's conversion of it, such as a date for a text.
 
     False if an int or a text became an unequal float, or if a key that is not a text changed.
@@ -282,9 +282,9 @@ def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
     if isinstance(sent, dict):
         other = received if isinstance(received, dict) else sent
         same_keys = sent.keys() == other.keys() or all(isinstance(key, str) for key in sent)
-        return same_keys and all(arrives(value, other.get(key, value)) for key, value in sent.items())
+        return same_keys and all(is_received_as_sent(value, other.get(key, value)) for key, value in sent.items())
     if isinstance(sent, list | tuple):
-        return all(map(arrives, sent, received if isinstance(received, list | tuple) else sent))
+        return all(map(is_received_as_sent, sent, received if isinstance(received, list | tuple) else sent))
     if isinstance(sent, str | int | float):
         return isfinite(sent) if isinstance(sent, float) else not isinstance(received, float)
     without_equality: object = object.__eq__
@@ -293,7 +293,7 @@ def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
 
 def queue_segment(name: str) -> str:
     """Returns a queue's name as a path segment. Raises InvalidArgument if no queue can have that name."""
-    if string("queue", name) in {"", ".", ".."} or name.startswith("_") or "/" in name:
+    if check_string("queue", name) in {"", ".", ".."} or name.startswith("_") or "/" in name:
         rule = 'use at least one character, without "/", without "_" at the beginning, and not "." or ".."'
         raise InvalidArgument(f"{name!r} is not a valid queue name: {rule}")
     try:
@@ -384,7 +384,7 @@ def partitions_text(partitions: str | int | Iterable[int]) -> str:
     return ",".join(str(_parse_partition(number)) for number in partitions)
 
 
-def string(name: str, value: str) -> str:
+def check_string(name: str, value: str) -> str:
     """Returns the value. Raises InvalidArgument if it is not a string."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r:.100}: give a string")

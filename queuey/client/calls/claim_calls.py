@@ -34,15 +34,15 @@ from queuey.client.calls.call import (
     decode,
     encode,
     encode_value,
+    ignore_answer,
+    make_parser,
     named_error,
-    nothing,
     number_text,
     partitions_text,
     queue_segment,
-    reads,
     seconds,
 )
-from queuey.client.calls.job_calls import JobResults, fields_of, fitting
+from queuey.client.calls.job_calls import JobResults, count_fitting, fields_of
 from queuey.client.calls.message_calls import Partitions, messages_of, place_text, plain_messages
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
@@ -70,7 +70,7 @@ Receipts = dict[str, list[str]]
 """Receipts by queue."""
 
 
-def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
+def check_names(queues: str | Iterable[str]) -> tuple[str, ...]:
     """Returns 1 to :data:`MAX_QUEUES` different names. Raises InvalidArgument for others."""
     untyped: object = queues  # Untyped callers may pass anything.
     names = tuple(untyped) if isinstance(untyped, Iterable) and not isinstance(untyped, str) else (untyped,)
@@ -101,7 +101,7 @@ def claim(
     named = partitions_text(partitions)
     if named != "*":
         params.append(("partitions", named))
-    params += [("worker", this_process()), ("states", "true")]
+    params += [("worker", name_this_process()), ("states", "true")]
     path = "_claims"
     result_fields = fields_of(results) if results else {}
     content: bytes | None = _encode_fields({"queues": queues, "acknowledge": acknowledged} | result_fields)
@@ -129,7 +129,7 @@ def acknowledge(queue: str, receipts: Iterable[str], results: JobResults | None 
 
 def _acknowledge_with_results(queue: str, receipts: list[str], results: JobResults) -> Iterator[Call[None]]:
     while receipts:
-        count = fitting(map(results.get, receipts))
+        count = count_fitting(map(results.get, receipts))
         first, receipts = receipts[:count], receipts[count:]
         fields = fields_of({receipt: results[receipt] for receipt in first if receipt in results})
         yield from _calls_by_receipts(queue, "ack", first, **fields)
@@ -178,11 +178,11 @@ def renew(
 
 
 def cancel(queue: str, job: MessageLocation) -> Call[api.CancelledJob]:
-    return Call("POST", f"{_job_path(queue, job)}/cancel", reads(api.CancelledJob), repeatable=True)
+    return Call("POST", f"{_job_path(queue, job)}/cancel", make_parser(api.CancelledJob), repeatable=True)
 
 
 def retry(queue: str, job: MessageLocation) -> Call[api.RetriedJob]:
-    return Call("POST", f"{_job_path(queue, job)}/retry", reads(api.RetriedJob), repeatable=True)
+    return Call("POST", f"{_job_path(queue, job)}/retry", make_parser(api.RetriedJob), repeatable=True)
 
 
 def _job_path(queue: str, job: MessageLocation) -> str:
@@ -193,26 +193,26 @@ def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]
     path, items = f"{queue_segment(queue)}/claims/state", list(states.items())
     for start in range(0, len(items), STATES_PER_CALL):
         content = encode_value({"states": dict(items[start : start + STATES_PER_CALL])})
-        yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
+        yield Call("POST", path, ignore_answer, headers=JSON, content=content, repeatable=True)
 
 
 def release_all(queue: str) -> Call[None]:
-    return Call("DELETE", f"{queue_segment(queue)}/claims", nothing)
+    return Call("DELETE", f"{queue_segment(queue)}/claims", ignore_answer)
 
 
 def counts(queue: str) -> Call[ClaimCounts]:
-    return Call("GET", f"{queue_segment(queue)}/claims", reads(ClaimCounts), repeatable=True)
+    return Call("GET", f"{queue_segment(queue)}/claims", make_parser(ClaimCounts), repeatable=True)
 
 
 def size(queue: str, limit: int | None) -> Call[QueueSize]:
     params = () if limit is None else (("limit", number_text("limit", limit)),)
     path = f"{queue_segment(queue)}/size"
-    return Call("GET", path, reads(QueueSize), params=params, repeatable=True)
+    return Call("GET", path, make_parser(QueueSize), params=params, repeatable=True)
 
 
 def backlog(queue: str, limit: int | None) -> Call[Backlog]:
     params = () if limit is None else (("limit", number_text("limit", limit)),)
-    return Call("GET", f"{queue_segment(queue)}/backlog", reads(Backlog), params=params, repeatable=True)
+    return Call("GET", f"{queue_segment(queue)}/backlog", make_parser(Backlog), params=params, repeatable=True)
 
 
 def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - passed by position
@@ -265,7 +265,7 @@ def each_queue(call: Callable[..., Iterator[Call[None]]], receipts: Receipts, *a
     return chain.from_iterable(call(queue, group, *args) for queue, group in receipts.items())
 
 
-def this_process() -> str:
+def name_this_process() -> str:
     return f"{gethostname()[:MAX_HOST_LENGTH]}:{os.getpid()}"
 
 
@@ -293,7 +293,7 @@ def _calls_by_receipts(
     what: str,
     receipts: Iterable[str],
     max_receipts: int = RECEIPTS_PER_CALL,
-    read: Callable[[HttpAnswer], None] = nothing,
+    read: Callable[[HttpAnswer], None] = ignore_answer,
     **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Iterator[Call[None]]:
     path, all_receipts = f"{queue_segment(queue)}/claims/{what}", list(receipts)

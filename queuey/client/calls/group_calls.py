@@ -14,7 +14,7 @@ from queuey.api.groups import (
     Joined,
     NewMember,
 )
-from queuey.client.calls.call import JSON, Call, encode, nothing, number_text, queue_segment, reads
+from queuey.client.calls.call import JSON, Call, encode, ignore_answer, make_parser, number_text, queue_segment
 from queuey.client.calls.progress_calls import group_segment, member_id
 
 
@@ -23,34 +23,38 @@ def join(group: str, wish: NewMember) -> Call[Joined]:
     for name in wish.queues:
         queue_segment(name)
     path = f"{_path(group)}/members"
-    return Call("POST", path, reads(Joined), headers=JSON, content=encode(msgspec.to_builtins(wish)), repeatable=True)
+    return Call(
+        "POST", path, make_parser(Joined), headers=JSON, content=encode(msgspec.to_builtins(wish)), repeatable=True
+    )
 
 
 def heartbeat(group: str, member: str, beat: Heartbeat) -> Call[HeartbeatAnswer]:
     number_text("wait", beat.wait)
     path = _member_path(group, member)
     content = encode(msgspec.to_builtins(beat, str_keys=True))
-    return Call("POST", path, reads(HeartbeatAnswer), headers=JSON, content=content, repeatable=True, wait=beat.wait)
+    return Call(
+        "POST", path, make_parser(HeartbeatAnswer), headers=JSON, content=content, repeatable=True, wait=beat.wait
+    )
 
 
 def leave(group: str, member: str, *, returns: bool) -> Call[None]:
     params = (("return", "1"),) if returns else ()
-    return Call("DELETE", _member_path(group, member), nothing, params=params, repeatable=True)
+    return Call("DELETE", _member_path(group, member), ignore_answer, params=params, repeatable=True)
 
 
 def show(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:
     params = [("start", start)] if start else []
     params += [("lag", "1")] if lag else []
-    return Call("GET", _path(group), reads(GroupInfo), params=tuple(params), repeatable=True)
+    return Call("GET", _path(group), make_parser(GroupInfo), params=tuple(params), repeatable=True)
 
 
 def names(start: str) -> Call[GroupNames]:
     params = (("start", start),) if start else ()
-    return Call("GET", "_groups", reads(GroupNames), params=params, repeatable=True)
+    return Call("GET", "_groups", make_parser(GroupNames), params=params, repeatable=True)
 
 
 def forget(group: str) -> Call[None]:
-    return Call("DELETE", _path(group), nothing)
+    return Call("DELETE", _path(group), ignore_answer)
 
 
 def _path(group: str) -> str:

@@ -34,7 +34,7 @@ JobResults = Mapping[str, JobResult]
 """Results by receipt."""
 
 
-def encoded_result(value: object) -> JobResult | None:
+def encode_result(value: object) -> JobResult | None:
     """Returns a result as it is sent with the acknowledgement, or None for None.
 
     Checks the nesting, because the service would refuse the whole request and all acknowledgements in it.
@@ -63,7 +63,7 @@ def fields_of(results: JobResults) -> dict[str, Any]:
     return ({"results": kept} if kept else {}) | ({"too_large": too_large} if too_large else {})
 
 
-def fitting(results: Iterable[JobResult | None]) -> int:
+def count_fitting(results: Iterable[JobResult | None]) -> int:
     """Returns how many of the jobs, from the first on, one request may acknowledge with their results. At least 1."""
     number = with_result = length = 0
     for result in results:
@@ -93,7 +93,7 @@ def _read_infos(answer: HttpAnswer) -> list[JobInfo]:
     return decode(answer, JobInfos).jobs
 
 
-def without_result(info: JobInfo, age: float) -> JobInfo:
+def mark_without_result(info: JobInfo, age: float) -> JobInfo:
     """Marks a done job as one without a result, if it was seen unfinished ``age`` seconds ago.
 
     A result written since then would still be kept if the queue keeps results for longer than ``age``, so the job had

@@ -17,16 +17,16 @@ from queuey.client.calls.call import (
     HttpAnswer,
     Point,
     Seconds,
+    check_string,
     decoder_of,
     encode,
-    nothing,
+    ignore_answer,
     number_text,
     partitions_text,
     point_text,
     queue_segment,
     read_error,
     seconds,
-    string,
 )
 from queuey.client.calls.message_calls import Query, ReadOptions, plain_messages, read
 from queuey.client.errors import InvalidAnswer, InvalidArgument
@@ -48,12 +48,12 @@ def live_query(queue: str, options: ReadOptions) -> Query:
     return query
 
 
-def newest(query: Query) -> Call[Page]:
+def read_newest(query: Query) -> Call[Page]:
     """Returns the call that reads the newest message of a query, whose order and limit are ignored."""
     return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
 
 
-def checked_wait(wait: Seconds) -> float:
+def check_wait(wait: Seconds) -> float:
     """Returns ``wait`` in seconds. Raises InvalidArgument if the read would spin or the server would refuse it."""
     wait = seconds(wait)
     number_text("wait", wait)  # checks that it is a number
@@ -96,7 +96,7 @@ class EarlyMessages:
                 break
             del self._yielded[key]
 
-    def marks(self) -> bool | str:
+    def make_cursor(self) -> bool | str:
         """Returns ``early`` for the next read of the queue: a cursor at the last early message of each partition."""
         last: dict[int, tuple[tuple[int, int], str]] = {}
         for (_, number, identifier), order in self._yielded.items():
@@ -148,7 +148,7 @@ class Streaming:
             self._body["early"] = True
         self._early = EarlyMessages()
         self._is_of_all = names is None
-        self.cursor = "" if cursor is None else string("cursor", cursor)
+        self.cursor = "" if cursor is None else check_string("cursor", cursor)
         if self.cursor != self.cursor.strip() or not (self.cursor.isascii() and self.cursor.isprintable()):
             raise InvalidArgument(f"cursor is {cursor!r:.100}: use the cursor of a streamed message, unchanged")
         self._reset()
@@ -158,13 +158,13 @@ class Streaming:
         self._kind, self._id, self._data = "", "", list[bytes]()
         self.expires = False
 
-    def call(self) -> Call[None]:
+    def begin_call(self) -> Call[None]:
         """Drops an unread rest of the previous answer. Returns the call that streams on from the cursor."""
         self._reset()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:
             headers["last-event-id"] = self.cursor
-        return Call("POST", "_stream", nothing, headers=headers, content=encode(self._body), repeatable=True)
+        return Call("POST", "_stream", ignore_answer, headers=headers, content=encode(self._body), repeatable=True)
 
     def read(self, part: bytes) -> Iterator[StreamedMessage]:
         """Reads a part of the answer and yields its messages.

@@ -18,14 +18,14 @@ from queuey.client.calls.call import (
     decode,
     encode,
     id_text,
+    ignore_answer,
     location_text,
+    make_parser,
     named_error,
-    nothing,
     number_text,
     partitions_text,
     point_text,
     queue_segment,
-    reads,
     seconds,
 )
 from queuey.client.calls.send_calls import named_path
@@ -71,7 +71,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         queue: Name of the queue.
         partitions: ``"*"`` for all, a number, or several.
         limit: Max messages per partition, or with ``merge`` in total. 100 by default.
-        order: ``ascending`` (oldest first) or ``descending``.
+        order: ``iterate`` (oldest first) or ``descending``.
         since: Where to start, inclusive, in the direction of ``order``.
         after, before, until: Bounds in time in either order. ``after`` and ``before`` are exclusive, ``until`` is
             inclusive.
@@ -121,10 +121,10 @@ def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tup
 def next_query(query: Query, page: Page) -> Query | None:
     if not page.more or not page.cursor:
         return None
-    return resumed(query, page)
+    return query_after(query, page)
 
 
-def resumed(query: Query, page: Page) -> Query:
+def query_after(query: Query, page: Page) -> Query:
     """Returns the query that continues after ``page``, even if there are no more messages yet.
 
     The cursor of a descending read leaves out finished partitions, and so does the next page. The cursor of an
@@ -151,7 +151,7 @@ def get(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[list[
 def delete(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[None]]:
     segment = queue_segment(queue)
     for texts in _id_chunks(locations):
-        yield Call("DELETE", f"{segment}/{texts}", nothing, repeatable=True)
+        yield Call("DELETE", f"{segment}/{texts}", ignore_answer, repeatable=True)
 
 
 def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
@@ -161,7 +161,7 @@ def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
 
 def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
     path = f"{queue_segment(queue)}/explain/{place_text(location)}"
-    return Call("GET", path, reads(Explanation), repeatable=True)
+    return Call("GET", path, make_parser(Explanation), repeatable=True)
 
 
 def place_text(location: MessageLocation) -> str:
@@ -173,10 +173,10 @@ def get_named(queue: str, name: str) -> Call[list[Message]]:
 
 
 def delete_named(queue: str, name: str) -> Call[None]:
-    return Call("DELETE", named_path(queue, name), nothing, repeatable=True)
+    return Call("DELETE", named_path(queue, name), ignore_answer, repeatable=True)
 
 
-def several(locations: MessageLocation | Iterable[MessageLocation]) -> list[MessageLocation]:
+def list_locations(locations: MessageLocation | Iterable[MessageLocation]) -> list[MessageLocation]:
     """Returns one location or several as a list. A pair of a number and an id is one location."""
     match locations:
         case str() | Message() | Receipt():

@@ -16,16 +16,16 @@ from queuey.client.calls.call import (
     JSON,
     Call,
     HttpAnswer,
+    check_string,
     decode,
     encode,
     id_text,
+    ignore_answer,
     location_text,
+    make_parser,
     named_error,
-    nothing,
     number_text,
     queue_segment,
-    reads,
-    string,
 )
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Message, Receipt, Unread
@@ -53,7 +53,7 @@ def commit(
             before = conditions[number]
             partitions[str(number)]["expected"] = None if before is None else _progress_id(before)
     content = encode({"partitions": partitions})
-    return Call("PUT", offsets_path(queue, group), recorded, headers=JSON, content=content)
+    return Call("PUT", offsets_path(queue, group), read_recorded, headers=JSON, content=content)
 
 
 def commit_as_member(
@@ -64,11 +64,11 @@ def commit_as_member(
         raise InvalidArgument("commits must have at least one partition")
     body = MemberCommits(member_id(member), {str(number): commit for number, commit in commits.items()})
     content = encode(msgspec.to_builtins(body))
-    return Call("PUT", offsets_path(queue, group), recorded, headers=JSON, content=content, repeatable=True)
+    return Call("PUT", offsets_path(queue, group), read_recorded, headers=JSON, content=content, repeatable=True)
 
 
 def offsets(queue: str, group: str) -> Call[Offsets]:
-    return Call("GET", offsets_path(queue, group), reads(Offsets), repeatable=True)
+    return Call("GET", offsets_path(queue, group), make_parser(Offsets), repeatable=True)
 
 
 def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
@@ -98,7 +98,7 @@ def groups(queue: str) -> Call[tuple[str, ...]]:
 
 
 def delete_group(queue: str, group: str) -> Call[None]:
-    return Call("DELETE", offsets_path(queue, group), nothing)
+    return Call("DELETE", offsets_path(queue, group), ignore_answer)
 
 
 def offsets_path(queue: str, group: str) -> str:
@@ -106,14 +106,14 @@ def offsets_path(queue: str, group: str) -> str:
 
 
 def group_segment(group: str) -> str:
-    if _GROUP.fullmatch(string("group", group)) is None or group in {".", ".."}:
+    if _GROUP.fullmatch(check_string("group", group)) is None or group in {".", ".."}:
         rule = 'use 1 to 100 of A-Z a-z 0-9 . _ : @ -, but not "." or ".."'
         raise InvalidArgument(f"{group!r} is not a valid name of a consumer group: {rule}")
     return quote(group, safe="")
 
 
 def member_id(member: str) -> str:
-    if _MEMBER.fullmatch(string("member", member)) is None:
+    if _MEMBER.fullmatch(check_string("member", member)) is None:
         raise InvalidArgument("not a member id: use the form <number>-<32 hex digits>")
     return member
 
@@ -122,7 +122,7 @@ def _progress_id(progress: Progress) -> str:
     return id_text(progress if isinstance(progress, str) else progress.id)
 
 
-def recorded(answer: HttpAnswer) -> dict[int, str | None]:
+def read_recorded(answer: HttpAnswer) -> dict[int, str | None]:
     return {number: state.offset for number, state in decode(answer, RecordedOffsets).partitions.items()}
 
 
@@ -134,10 +134,10 @@ def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: boo
     elif any(True for _ in seen):
         raise InvalidArgument("give messages or a cursor, not both")
     else:
-        body["cursor"] = string("cursor", cursor)
+        body["cursor"] = check_string("cursor", cursor)
     path = f"{queue_segment(queue)}/read"
     # Repeatable: without ``back`` the mark never moves back, and with it the mark is set to the same position again.
-    return Call("PUT", path, reads(ReadMark), headers=JSON, content=encode(body), repeatable=True)
+    return Call("PUT", path, make_parser(ReadMark), headers=JSON, content=encode(body), repeatable=True)
 
 
 def _positions_text(seen: list[Seen]) -> str:

@@ -16,10 +16,10 @@ from queuey.client.calls.call import (
     Seconds,
     decode,
     encode,
-    nothing,
+    ignore_answer,
+    make_parser,
     number_text,
     queue_segment,
-    reads,
     seconds,
 )
 from queuey.client.errors import InvalidAnswer, InvalidArgument
@@ -103,7 +103,7 @@ class _Names(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
-def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a queue that are not None, with durations in seconds.
 
     Raises:
@@ -136,19 +136,19 @@ def update(name: str, fields: QueueFields) -> Call[Queue]:
 
 
 def delete(name: str) -> Call[None]:
-    return Call("DELETE", queue_segment(name), nothing)
+    return Call("DELETE", queue_segment(name), ignore_answer)
 
 
 def purge(name: str) -> Call[None]:
-    return Call("DELETE", f"{queue_segment(name)}/messages", nothing)
+    return Call("DELETE", f"{queue_segment(name)}/messages", ignore_answer)
 
 
 def info(name: str) -> Call[QueueInfo]:
-    return Call("GET", f"{queue_segment(name)}/info", reads(QueueInfo), repeatable=True)
+    return Call("GET", f"{queue_segment(name)}/info", make_parser(QueueInfo), repeatable=True)
 
 
 def explain(name: str) -> Call[QueueExplanation]:
-    return Call("GET", f"{queue_segment(name)}/explain", reads(QueueExplanation), repeatable=True)
+    return Call("GET", f"{queue_segment(name)}/explain", make_parser(QueueExplanation), repeatable=True)
 
 
 def names(start: str | None, limit: int | None) -> Call[NamePage]:

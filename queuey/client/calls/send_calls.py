@@ -21,15 +21,15 @@ from queuey.client.calls.call import (
     HttpAnswer,
     MessageLocation,
     Seconds,
+    check_string,
     decode,
     encode_value,
     id_text,
+    ignore_answer,
     location_text,
-    nothing,
     number_text,
     queue_segment,
     seconds,
-    string,
 )
 from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
@@ -108,7 +108,7 @@ class Outgoing(msgspec.Struct, frozen=True):
             raise InvalidArgument(f"a body is str or bytes, not {type(self.body).__name__}; pass a JSON value as json=")
         for field in ("key", "content_type"):
             if getattr(self, field) is not None:
-                string(field, getattr(self, field))
+                check_string(field, getattr(self, field))
         for field in ("partition", "ttl", "delay"):
             if isinstance(value := getattr(self, field), timedelta):
                 value = seconds(value)
@@ -123,7 +123,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     if not isinstance(headers, Mapping):
         raise InvalidArgument(f"headers is {headers!r:.100}: give a mapping of names to strings")
     for name, value in headers.items():
-        string(f"header {string('the name of a header', name)!r}", value)
+        check_string(f"header {check_string('the name of a header', name)!r}", value)
 
 
 ToSend: TypeAlias = str | bytes | Outgoing
@@ -187,7 +187,7 @@ class Batcher:
     def add(self, message: str | bytes | Outgoing) -> BatchBody | None:
         """Adds a message. If it does not fit into the current batch, returns that batch and starts a new one."""
         outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
-        if self._traced and tracing.enabled():
+        if self._traced and tracing.is_enabled():
             self._span = self._span or tracing.start_call_span("send")
             outgoing = _with_trace_context(outgoing, self._span)
         item = batch_item(outgoing)
@@ -209,7 +209,7 @@ class Batcher:
         return chunk
 
 
-def several(messages: Iterable[ToSend]) -> Iterable[ToSend]:
+def check_several(messages: Iterable[ToSend]) -> Iterable[ToSend]:
     """Returns the messages. Raises InvalidArgument for a single body, whose characters would be sent one by one."""
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
@@ -221,14 +221,14 @@ async def several_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
         async for message in messages:
             yield message
     else:
-        for message in several(messages):
+        for message in check_several(messages):
             yield message
 
 
-def one_batch(messages: Iterable[ToSend]) -> BatchBody:
+def make_batch(messages: Iterable[ToSend]) -> BatchBody:
     """Returns one batch of all messages. Raises InvalidArgument without messages, or with too many for one request."""
     batcher = Batcher(traced=False)  # A trace context would make a repeated send differ, and its key would be refused.
-    full = any(batcher.add(message) is not None for message in several(messages))
+    full = any(batcher.add(message) is not None for message in check_several(messages))
     batch = batcher.flush()
     if full or batch is None:
         raise InvalidArgument(
@@ -276,10 +276,10 @@ def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: st
 
 
 def _with_trace_context(message: Outgoing, span: CallSpan | None) -> Outgoing:
-    return message if span is None else structs.replace(message, headers=span.carried(message.headers))
+    return message if span is None else structs.replace(message, headers=span.add_to_headers(message.headers))
 
 
-def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:
+def find_latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:
     """Returns the message that the next batch must come after, so that batches keep their order across servers.
 
     Ignores delayed messages: their ids are in the future, and new messages cannot come after them.
@@ -296,7 +296,9 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("put takes no partition, key or delay: the id determines partition and time")
     headers, body = _encode_single(message)
-    return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
+    return Call(
+        "PUT", f"{queue_segment(queue)}/{segment}", ignore_answer, headers=headers, content=body, repeatable=True
+    )
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
@@ -308,7 +310,7 @@ def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[R
 
 
 def named_path(queue: str, name: str) -> str:
-    if not 0 < len(string("name", name)) <= MAX_NAME_LENGTH or "/" in name or name in {".", ".."}:
+    if not 0 < len(check_string("name", name)) <= MAX_NAME_LENGTH or "/" in name or name in {".", ".."}:
         rule = f'use 1 to {MAX_NAME_LENGTH} characters without "/", but not "." or ".."'
         raise InvalidArgument(f"{name[:50]!r} is not a valid name of a message: {rule}")
     return f"{queue_segment(queue)}/named/{path_segment(name)}"

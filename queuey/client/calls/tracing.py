@@ -63,7 +63,7 @@ def disable_tracing() -> None:
     _tracer = None
 
 
-def enabled() -> bool:
+def is_enabled() -> bool:
     return _tracer is not None
 
 
@@ -73,7 +73,7 @@ class CallSpan:
     def __init__(self, span: Any) -> None:  # noqa: ANN401 - of OpenTelemetry
         self._span = span
 
-    def carried(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    def add_to_headers(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
         """Returns a message's headers with the context of this span, unless they are full or have one already."""
         from opentelemetry import trace  # noqa: PLC0415 - already loaded
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
@@ -85,7 +85,7 @@ class CallSpan:
         TraceContextTextMapPropagator().inject(context, trace.set_span_in_context(self._span))
         return own_headers | {"traceparent": context["traceparent"]} if "traceparent" in context else headers
 
-    def about(self, operation: Operation, queue: str, count: int) -> CallSpan:
+    def describe(self, operation: Operation, queue: str, count: int) -> CallSpan:
         """Sets the name and the attributes of the span, and returns it."""
         self._span.update_name(f"{operation} {queue}")
         self._span.set_attributes(_attributes(operation, queue) | {"messaging.batch.message_count": count})

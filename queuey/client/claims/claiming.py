@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, get_args
 from queuey.client.calls.call import Call, Seconds, number_text, partitions_text, seconds
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.message_calls import Partitions
-from queuey.client.claims.held import HeldClaim, first_finished, receipts_by_queue, results_of
+from queuey.client.claims.held import HeldClaim, first_fitting, receipts_by_queue, results_of
 from queuey.client.errors import InvalidArgument
 from queuey.client.http.attempts import Notice
 from queuey.client.results import Received
@@ -106,7 +106,7 @@ class Claiming:
         """Claims to acknowledge with the next request."""
         self._acknowledged = self._last
 
-    def call(self) -> Call[Received]:
+    def next_call(self) -> Call[Received]:
         """Records the time, and returns the next claim, which also acknowledges finished jobs.
 
         It waits for a third of the ttl, at most :data:`MAX_WAIT`, and not longer than the loop may be idle.
@@ -137,7 +137,7 @@ class Claiming:
         if claim.state == "finished":
             self.finished.append(claim)
         # The next claim request cannot carry more results than fit into one request.
-        return now - self._acknowledged >= _MAX_ACK_DELAY or len(first_finished(self.finished)) < len(self.finished)
+        return now - self._acknowledged >= _MAX_ACK_DELAY or len(first_fitting(self.finished)) < len(self.finished)
 
     def begin_acknowledgement(self) -> list[HeldClaim]:
         """Returns the finished claims for an acknowledgement. Drops ended claims and restarts the delay."""

@@ -13,7 +13,7 @@ J = TypeVar("J")
 log = logging.getLogger("queuey.client")
 
 
-def sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
+def make_sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
     """Returns a function that calls the handler and raises :class:`NothingRan` if the call did no work.
 
     Raises:
@@ -31,7 +31,7 @@ def sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
     return call
 
 
-def async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[object]]:
+def make_async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[object]]:
     """Returns a coroutine function that calls the handler and awaits an awaitable result.
 
     It raises NothingRan if the result is a generator, or awaitable once more.
@@ -60,7 +60,7 @@ def is_async(handler: object) -> bool:
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - tests if ``__call__`` is async
 
 
-def runs_nothing(handler: object) -> str | None:
+def why_nothing_runs(handler: object) -> str | None:
     """Returns why calling the handler would not run its code, as the end of a sentence, or None if it would."""
     if inspect.isclass(handler):
         return "is a class, not a function"
@@ -105,5 +105,5 @@ class NothingRan(TypeError):
 
 
 def _check(handle: object) -> None:
-    if (why := runs_nothing(handle)) is not None:
+    if (why := why_nothing_runs(handle)) is not None:
         raise InvalidArgument(f"handle {why}")

@@ -30,7 +30,7 @@ import msgspec
 
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import Receipts, acknowledge, each_queue, release, renew
-from queuey.client.calls.job_calls import JobResult, JobResults, fitting
+from queuey.client.calls.job_calls import JobResult, JobResults, count_fitting
 from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.results import Received
 
@@ -140,7 +140,7 @@ class HeldClaims:
             self._claims.add(claim)
         return claim
 
-    def expired(self, claim: HeldClaim, batch: Iterable[HeldClaim]) -> list[HeldClaim]:
+    def list_expired(self, claim: HeldClaim, batch: Iterable[HeldClaim]) -> list[HeldClaim]:
         """Returns the expired claims of a batch, or none if ``claim``, the next one, has not expired.
 
         The loop must not start work on an expired claim.
@@ -172,7 +172,7 @@ class HeldClaims:
                 claim.state, claim.due = "finished", self._clock() + MAX_ACK_DELAY
                 self._claims.add(claim)
 
-    def finished(self, queues: Collection[str]) -> list[HeldClaim]:
+    def list_finished(self, queues: Collection[str]) -> list[HeldClaim]:
         with self._lock:
             return [claim for claim in self._claims if claim.state == "finished" and claim.queue in queues]
 
@@ -230,7 +230,7 @@ class HeldClaims:
             claim.due = sent_at + min(ttl, claim.ttl) / 2
             claim.fails = False
 
-    def cancel(self, receipts: Collection[str]) -> None:
+    def mark_cancelled(self, receipts: Collection[str]) -> None:
         with self._lock:
             for claim in self._claims:
                 claim.cancelled = claim.cancelled or claim.receipt in receipts
@@ -258,7 +258,11 @@ class HeldClaims:
         (queue, ttl, state), claims = min(groups.items(), key=lambda group: _urgency(group[1]))
         receipts = [claim.receipt for claim in claims]
         done = state == "finished"
-        calls = acknowledge(queue, receipts, results_of(claims)) if done else renew(queue, receipts, ttl, self.cancel)
+        calls = (
+            acknowledge(queue, receipts, results_of(claims))
+            if done
+            else renew(queue, receipts, ttl, self.mark_cancelled)
+        )
         within = _TIMEOUT_RATIO * min(ttl, max(shortest, _MIN_SHORTEST_TTL))
         return Work(tuple(claims), done, tuple(calls), within)
 
@@ -278,7 +282,7 @@ class HeldClaims:
         self.end(finished)
         for claim in held:
             self.end_by_release([claim], claim.delay_if_left)
-        return acknowledgements(finished), iter(_release_calls(held))
+        return acknowledge_calls(finished), iter(_release_calls(held))
 
     def leave_all(self) -> list[Call[None]]:
         """Ends all claims. Returns the calls that acknowledge and release them. The released claims are lost."""
@@ -331,13 +335,13 @@ def results_of(claims: Iterable[HeldClaim]) -> JobResults:
     return {claim.receipt: claim.result for claim in claims if claim.result is not None}
 
 
-def acknowledgements(claims: Collection[HeldClaim]) -> Iterator[Call[None]]:
+def acknowledge_calls(claims: Collection[HeldClaim]) -> Iterator[Call[None]]:
     return each_queue(acknowledge, receipts_by_queue(claims), results_of(claims))
 
 
-def first_finished(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
+def first_fitting(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
     """Returns as many of the first claims as have results that fit into one request."""
-    return claims[: fitting(claim.result for claim in claims)]
+    return claims[: count_fitting(claim.result for claim in claims)]
 
 
 def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:

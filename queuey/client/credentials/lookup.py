@@ -49,7 +49,7 @@ class Credential(msgspec.Struct, frozen=True):
         return f"Credential({', '.join(f'{name}=...' for name in present)})"
 
     @property
-    def shown(self) -> str | None:
+    def visible_scheme(self) -> str | None:
         if self.key is not None:
             return "Application"
         return None if self.token is None and self.source is None else self.scheme

@@ -101,7 +101,7 @@ class TokenSource(ABC):
 
     name: str
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Returns whether the source has a new token, if it can tell without blocking; else False."""
         return False
 
@@ -233,7 +233,7 @@ class TokenFile(TokenSource):
         self._seen: tuple[int, ...] | None = None
         self.name = f"token_file {path}"
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         try:
             return _file_version(self._path.stat()) != self._seen
         except OSError:
@@ -345,7 +345,7 @@ class KeptToken:
         self.header: str | None = None
         self.answers = 0
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return self.header is None or self._clock() >= self._ahead
 
     def keep(self, token: Token) -> None:
@@ -361,7 +361,7 @@ class KeptToken:
         self._failure = None
         self.answers += 1
 
-    def failed(self, error: TokenError, *, refused: bool = False) -> None:
+    def record_failure(self, error: TokenError, *, refused: bool = False) -> None:
         """Records a failure of the source.
 
         The current token stays until it expires or is refused. The source is not asked again before.

@@ -321,7 +321,7 @@ class Patience:
             self._notice(error)
         return pause
 
-    def restored(self) -> None:
+    def record_success(self) -> None:
         if self._failures and self._notice is not None:
             self._notice(None)
         self._failures = 0

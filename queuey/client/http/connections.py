@@ -112,7 +112,7 @@ class Connections:
         self._is_forked = True
         self._lock = Lock()
 
-    def of(self, server: Server) -> Endpoint:
+    def endpoint_of(self, server: Server) -> Endpoint:
         """Returns the endpoint of a server. Makes new endpoints in a forked child."""
         if self._is_forked:
             with self._lock:
@@ -292,7 +292,7 @@ _TEXTS = {
 _WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
-def request_of(endpoint: Endpoint, call: Call[Any], times: Times, authorization: str | None) -> httpcore2.Request:
+def make_request(endpoint: Endpoint, call: Call[Any], times: Times, authorization: str | None) -> httpcore2.Request:
     target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
     if call.params:
         target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"
@@ -325,7 +325,7 @@ def headers_of(response: httpcore2.Response) -> dict[str, str]:
 
 
 @contextmanager
-def translated(server: Server, *, closed: bool) -> Iterator[None]:
+def translate_errors(server: Server, *, closed: bool) -> Iterator[None]:
     """Raises errors of the HTTP library as errors of the client, and InvalidArgument if the client is closed."""
     if closed:
         raise InvalidArgument("the client is closed")
@@ -352,7 +352,7 @@ def is_pool(transport: Any) -> bool:  # noqa: ANN401 - an httpcore2 pool or an h
     return any(kind.__module__.partition(".")[0] == "httpcore2" for kind in type(transport).__mro__)
 
 
-def request_of_httpx(request: httpcore2.Request) -> Any:  # noqa: ANN401 - httpx2's
+def make_httpx_request(request: httpcore2.Request) -> Any:  # noqa: ANN401 - httpx2's
     import httpx2  # noqa: PLC0415 - only needed with an httpx2 transport
 
     url = request.url

@@ -76,7 +76,7 @@ class Act(ABC):
         button: The text of the button; blank for the title.
         needs: The rights that the caller needs with the queue, or each with at least one queue of the application.
         fields: The fields of its form.
-        noted: The fields that the audit log keeps.
+        logged_fields: The fields that the audit log keeps.
         previews: Whether the page shows the changes after the fields are filled in, before the act is executed.
         types_name: Whether the user must type the name of the subject.
         destroys: Whether the act cannot be undone.

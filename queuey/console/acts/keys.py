@@ -10,7 +10,7 @@ from queuey.console.filters import moment_absolute
 from queuey.console.sessions import PageRequest
 from queuey.errors import InvalidRequest
 from queuey.messages import Scope
-from queuey.time_parsing import duration
+from queuey.time_parsing import parse_duration
 
 
 class IssueKey(Act):
@@ -36,11 +36,16 @@ class IssueKey(Act):
     def do(self, ask: PageRequest) -> ActResult:
         keys, scope, note = ask.service.keys, _read_scope(ask), ask.get("note")
         try:
-            seconds = duration(ask.get("expires"))
+            seconds = parse_duration(ask.get("expires"))
         except ValueError as error:
             raise InvalidRequest({"expires": str(error)}) from None
         expires = keys.check(
-            ask.application, ask.caller, scope, seconds=seconds, note=note, until=ask.callers.rights_end(ask.request)
+            ask.application,
+            ask.caller,
+            scope,
+            seconds=seconds,
+            note=note,
+            until=ask.callers.find_rights_end(ask.request),
         )
         secret, key = keys.issue(ask.application, scope, expires, note)
         text = f"Created key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
@@ -49,7 +54,7 @@ class IssueKey(Act):
 
 def _default_lifetime(ask: PageRequest) -> str:
     """Returns the typed lifetime of a new key: until the caller's rights end, at most 90 days."""
-    ends = ask.callers.rights_end(ask.request)
+    ends = ask.callers.find_rights_end(ask.request)
     minutes = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if minutes is None or minutes > 90 * 1440 else f"{minutes}m"
 

@@ -59,14 +59,14 @@ class SendMessage(Act):
     def do(self, ask: PageRequest) -> ActResult:
         access = ask.enter("send")
         service = ask.service
-        batch = msgspec.json.encode({"messages": [item_of(ask)]})
+        batch = msgspec.json.encode({"messages": [read_item(ask)]})
         (draft,) = read_batch(batch, service.limits, access.queue, ask.request)
         posted = service.core.run(access.apply(partial(service.messages.post, drafts=[draft])))
         place = format_place(*posted.locations[0])
         return ActResult(text=f"Stored message {place}.", details={"message": place})
 
 
-def item_of(ask: PageRequest) -> dict[str, Any]:
+def read_item(ask: PageRequest) -> dict[str, Any]:
     """Returns a message as the API takes it in JSON, from the fields of a form.
 
     Raises:

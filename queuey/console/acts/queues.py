@@ -18,7 +18,7 @@ from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConfli
 from queuey.ids import Position
 from queuey.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, options
 from queuey.service import parse_mark
-from queuey.time_parsing import point
+from queuey.time_parsing import parse_point
 from queuey.web import validators
 from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors
@@ -318,7 +318,7 @@ def _parse_position(ask: PageRequest, text: str) -> Position:
     if text == "latest":
         return ids.preceding(ids.parse_position(ask.service.queues.describe(ask.enter("measure")).horizon))
     try:
-        mark = parse_mark(point(text, time.time()))
+        mark = parse_mark(parse_point(text, time.time()))
     except ValueError as error:
         raise validators.BadField(str(error)) from None
     if mark.start[0] > ids.seconds_to_ticks(time.time()):

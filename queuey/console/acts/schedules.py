@@ -10,11 +10,11 @@ import msgspec
 
 from queuey.console import pages
 from queuey.console.acts.act import Act, ActResult, Field, Plan
-from queuey.console.acts.messages import SendMessage, item_of
+from queuey.console.acts.messages import SendMessage, read_item
 from queuey.console.sessions import PageRequest
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, NotFound, ScheduleNotFound, StoreUnavailable
 from queuey.service import ScheduleReport
-from queuey.time_parsing import duration
+from queuey.time_parsing import parse_duration
 
 
 class ScheduleAct(Act):
@@ -131,11 +131,11 @@ class ChangeSchedule(ScheduleAct):
     def do(self, ask: PageRequest) -> ActResult:
         fields: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
         try:
-            fields |= {"every": int(min(duration(fields["every"]), 1e9))} if "every" in fields else {}
+            fields |= {"every": int(min(parse_duration(fields["every"]), 1e9))} if "every" in fields else {}
         except ValueError as error:
             raise InvalidRequest({"every": str(error)}) from None
         if any(ask.given.get(name) for name in ("body", "headers", "message_key", "partition", "ttl")):
-            fields["message"] = item_of(ask)
+            fields["message"] = read_item(ask)
         if not fields:
             return ActResult(text="No field was filled in, so nothing was changed.")
         self.save(ask, **fields)

@@ -56,7 +56,7 @@ def queue_name(name: str, kind: Kind) -> str:
     return f"{_SYSTEM if name[0] == '_' else ''}{name}{_DEDUP if kind == 'dedup' else ''}"
 
 
-def is_of(queue: str, kind: Kind) -> bool:
+def is_queue_of_kind(queue: str, kind: Kind) -> bool:
     """Returns whether this name of an application's queue stands for a caller's queue of this kind."""
     return queue.endswith(_DEDUP) == (kind == "dedup")
 
@@ -116,7 +116,7 @@ def move_of(reference: str) -> str | None:
         return None
 
 
-def shown_move(report: Move) -> dict[str, str]:
+def describe_move(report: Move) -> dict[str, str]:
     return {
         "from": caller_name(report.source),
         "to": caller_name(report.target),

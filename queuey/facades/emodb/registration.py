@@ -32,7 +32,7 @@ CHECK_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-def nodes_of_emodb(cluster: str, host: str, port: int, *, scheme: str = "http") -> dict[str, bytes]:
+def make_emodb_nodes(cluster: str, host: str, port: int, *, scheme: str = "http") -> dict[str, bytes]:
     """Returns paths and data of the nodes that EmoDB's Java client reads.
 
     Args:

@@ -15,7 +15,7 @@ from queuey.api.queues import Action
 from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.facades.emodb import errors, names, requests
-from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_of, queue_name
+from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queue_of_kind, queue_name
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.facades.facade import Facade, Resource, Setup
 from queuey.messages import Message, Queue, QueueSpec
@@ -364,8 +364,8 @@ class EmodbFacade(Facade):
         move = names.move_of(match["reference"])
         if move is not None:
             with suppress(MoveNotFound):
-                report = self._moves.show(self.application, move, partial(is_of, kind=KINDS[match["base"]]))
-                return json_response(names.shown_move(report))
+                report = self._moves.show(self.application, move, partial(is_queue_of_kind, kind=KINDS[match["base"]]))
+                return json_response(names.describe_move(report))
         raise MoveNotFound(match["reference"])
 
     def _may_on_some_queue(self, request: Request, action: Action) -> bool:

@@ -91,7 +91,7 @@ def _decode_cached(text: str) -> StoredAttributes:
     return _decode(text)
 
 
-def spec_storing(kept: StoredAttributes) -> QueueSpec:
+def make_spec(kept: StoredAttributes) -> QueueSpec:
     return QueueSpec(facade=_encode(kept).decode())
 
 
@@ -137,7 +137,7 @@ class Changes(msgspec.Struct):
 
     def spec(self, before: StoredAttributes) -> QueueSpec:
         """Returns the update of a row whose stored attributes are ``before``."""
-        return replace(spec_storing(replace(before, **self.kept)), **self.options)
+        return replace(make_spec(replace(before, **self.kept)), **self.options)
 
 
 def _read_integer(name: str, text: str, least: int, most: int) -> int:
@@ -330,7 +330,7 @@ def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[st
     return {name: text for name, text in values.items() if text is not None}
 
 
-def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
+def find_differing_attributes(queue: Queue, given: Mapping[str, str]) -> list[str]:
     """Returns the names of given attributes whose values differ from the queue's."""
     kept = stored_attributes(queue)
 

@@ -26,8 +26,8 @@ from queuey.facades.sqs.messages import (
     FifoDraft,
     check_fifo_batch,
     check_id,
-    draft_of,
-    fifo_draft_of,
+    make_draft,
+    make_fifo_draft,
     render_received,
     sent_result,
     size_of,
@@ -78,7 +78,7 @@ class MessageActions:
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                draft, key = fifo_draft_of(parameters, queue, _read_trace(signed))
+                draft, key = make_fifo_draft(parameters, queue, _read_trace(signed))
             else:
                 draft, key = _make_draft(parameters, stored_attributes(queue), _read_trace(signed)), None
             posted = await self._messages.post(queue, [draft], key=key)
@@ -116,7 +116,7 @@ class MessageActions:
         may.
         """
         check_fifo_batch(entries, queue)
-        drafts, failed = _parse_entries(entries, lambda entry: fifo_draft_of(entry, queue, trace))
+        drafts, failed = _parse_entries(entries, lambda entry: make_fifo_draft(entry, queue, trace))
         groups: dict[str | None, list[tuple[requests.SentEntry, FifoDraft]]] = {}
         for entry, draft in drafts:
             groups.setdefault(entry.message_group_id, []).append((entry, draft))
@@ -208,7 +208,7 @@ class MessageActions:
 
         return await self._call(signed, parameters.queue_url, "work", delete)
 
-    async def change(self, signed: SignedRequest) -> Result:
+    async def change_visibility(self, signed: SignedRequest) -> Result:
         """Releases the claim of a message with the visibility timeout as delay."""
         parameters = signed.read(requests.ChangeVisibility)
         seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
@@ -222,7 +222,7 @@ class MessageActions:
 
         return await self._call(signed, parameters.queue_url, "work", change)
 
-    async def change_batch(self, signed: SignedRequest) -> Result:
+    async def change_visibility_batch(self, signed: SignedRequest) -> Result:
         """Releases the claims of a batch, each with its own delay, or else the queue's visibility timeout."""
         parameters = signed.read(requests.ChangeVisibilityBatch)
         _check_batch(parameters.entries)
@@ -263,7 +263,7 @@ def _make_draft(entry: requests.MessageParameters, kept: StoredAttributes, trace
     if entry.message_group_id is not None:
         check_id("MessageGroupId", entry.message_group_id)
     delay = in_range("DelaySeconds", entry.delay_seconds, 0, MAX_DELAY, kept.delay)
-    return draft_of(entry, delay, time.time(), kept.size, trace, fifo=False)
+    return make_draft(entry, delay, time.time(), kept.size, trace, fifo=False)
 
 
 def _show_received(

@@ -68,7 +68,7 @@ _NO_ATTRIBUTES = SqsAttributes()
 _decode = msgspec.json.Decoder(SqsAttributes).decode
 
 
-def draft_of(
+def make_draft(
     message: MessageParameters,
     delay: int,
     now: float,
@@ -348,7 +348,7 @@ class FifoDraft(NamedTuple):
     key: PostKey
 
 
-def fifo_draft_of(message: MessageParameters, queue: Queue, trace: str) -> FifoDraft:
+def make_fifo_draft(message: MessageParameters, queue: Queue, trace: str) -> FifoDraft:
     """Checks a message to send to a FIFO queue, and returns its draft.
 
     Raises:
@@ -363,7 +363,7 @@ def fifo_draft_of(message: MessageParameters, queue: Queue, trace: str) -> FifoD
         reason = "The request include parameter that is not valid for this queue type."
         raise invalid("DelaySeconds", message.delay_seconds, reason)
     deduplication = _find_deduplication_id(message, kept)
-    draft = draft_of(message, kept.delay, time.time(), kept.size, trace, fifo=True, deduplication=deduplication)
+    draft = make_draft(message, kept.delay, time.time(), kept.size, trace, fifo=True, deduplication=deduplication)
     scope = group if kept.scope == "messageGroup" else ""
     return FifoDraft(draft, _make_key(scope, deduplication))
 

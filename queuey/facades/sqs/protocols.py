@@ -81,7 +81,7 @@ class Call(NamedTuple):
 
     Attributes:
         action: Name of the action.
-        given: Parameters by their names in AWS JSON.
+        parameters: Parameters by their names in AWS JSON.
     """
 
     action: str
@@ -114,7 +114,7 @@ def read_call(request: Request, body: bytes) -> Call:
     return Call(action, _nest(fields))
 
 
-def parameters(call: Call, kind: type[T]) -> T:
+def read_parameters(call: Call, kind: type[T]) -> T:
     """Converts the parameters of an action.
 
     Raises:
@@ -187,7 +187,7 @@ def _list_numbered(name: str, value: object) -> list[Any]:
     return [value[number] for number in sorted(value, key=int)]
 
 
-def answer(request: Request, action: str, result: Mapping[str, Any], request_id: str) -> Response:
+def make_answer(request: Request, action: str, result: Mapping[str, Any], request_id: str) -> Response:
     id_header: Header = (_REQUEST_ID, request_id)
     if is_json(request):
         return Response(200, encode(result), JSON_KIND, id_header)
@@ -200,7 +200,7 @@ def answer(request: Request, action: str, result: Mapping[str, Any], request_id:
     return Response(200, text.encode(), XML_KIND, id_header)
 
 
-def error_answer(request: Request, error: SqsError, request_id: str) -> Response:
+def make_error_answer(request: Request, error: SqsError, request_id: str) -> Response:
     """Answers with an error in the protocol of the request. A throttled or unavailable service adds ``Retry-After``."""
     fault = "Sender" if error.is_senders else "Receiver"
     id_header: Header = (_REQUEST_ID, request_id)

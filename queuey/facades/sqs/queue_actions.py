@@ -16,9 +16,9 @@ from queuey.facades.sqs.attributes import (
     MAX_NAME,
     arn_of,
     bad_value,
+    make_spec,
     queue_of_arn,
     read_changes,
-    spec_storing,
     stored_attributes,
     with_tags,
 )
@@ -63,7 +63,7 @@ class QueueActions:
     def _enter(self, signed: SignedRequest, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
         return self._authorization.enter(signed.request, signed.place(name), action, **options)
 
-    def _enter_url(self, signed: SignedRequest, call: requests.OfQueue, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+    def _enter_url(self, signed: SignedRequest, call: requests.QueueParameters, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
         return self._enter(signed, signed.where(call.queue_url)["queue"], action)
 
     def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
@@ -89,7 +89,7 @@ class QueueActions:
         attributes.check_name(parameters.queue_name, fifo=fifo)
         changes = read_changes(parameters.attributes, fifo=fifo)
         changes.options.setdefault("ttl", attributes.DEFAULT_RETENTION)
-        self._authorization.creation_check(signed.request, signed.application)(parameters.queue_name)
+        self._authorization.make_creation_check(signed.request, signed.application)(parameters.queue_name)
         self._check_dead_letter(signed, parameters.queue_name, changes.options.get("dead_letter"), fifo=fifo)
         spec = replace(
             changes.spec(with_tags(attributes.DEFAULT_ATTRIBUTES, parameters.tags)),
@@ -99,11 +99,11 @@ class QueueActions:
         )
         try:
             queue, _ = self._queues.create(
-                signed.application, parameters.queue_name, self._queues.claimable(spec), longest=MAX_NAME
+                signed.application, parameters.queue_name, self._queues.make_claimable(spec), longest=MAX_NAME
             )
         except QueueExists as error:
             queue = error.queue
-            if names := attributes.differing(queue, parameters.attributes):
+            if names := attributes.find_differing_attributes(queue, parameters.attributes):
                 text = f"A queue already exists with the same name and a different value for {', '.join(names)}."
                 raise SqsError("QueueNameExists", text) from None
         return {"QueueUrl": signed.url_of(queue.name)}
@@ -123,16 +123,16 @@ class QueueActions:
         if allow is not None and not allow.permits(name):
             raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not allow this queue.")
 
-    def url(self, signed: SignedRequest) -> Result:
+    def get_url(self, signed: SignedRequest) -> Result:
         name = signed.read(requests.GetQueueUrl).queue_name
         return {"QueueUrl": signed.url_of(self._enter(signed, name, "measure").queue.name)}
 
     def delete(self, signed: SignedRequest) -> Result:
-        self._queues.delete(self._enter_url(signed, signed.read(requests.OfQueue), "admin"))
+        self._queues.delete(self._enter_url(signed, signed.read(requests.QueueParameters), "admin"))
         return {}
 
     def purge(self, signed: SignedRequest) -> Result:
-        self._queues.purge(self._enter_url(signed, signed.read(requests.OfQueue), "admin"))
+        self._queues.purge(self._enter_url(signed, signed.read(requests.QueueParameters), "admin"))
         return {}
 
     def list_queues(self, signed: SignedRequest) -> Result:
@@ -182,45 +182,43 @@ class QueueActions:
         self._queues.update(access, lambda row: changes.spec(stored_attributes(row)), changes.clear, longest=MAX_NAME)
         return {}
 
-    def tags(self, signed: SignedRequest) -> Result:
-        tags = stored_attributes(self._enter_url(signed, signed.read(requests.OfQueue), "measure").queue).tags
+    def list_tags(self, signed: SignedRequest) -> Result:
+        tags = stored_attributes(self._enter_url(signed, signed.read(requests.QueueParameters), "measure").queue).tags
         return {"Tags": tags} if tags else {}
 
-    def tag(self, signed: SignedRequest) -> Result:
+    def add_tags(self, signed: SignedRequest) -> Result:
         parameters = signed.read(requests.TagQueue)
         if not parameters.tags:
             raise missing("Tags")
         return self._update_spec(
-            signed, parameters, lambda row: spec_storing(with_tags(stored_attributes(row), parameters.tags))
+            signed, parameters, lambda row: make_spec(with_tags(stored_attributes(row), parameters.tags))
         )
 
-    def untag(self, signed: SignedRequest) -> Result:
+    def remove_tags(self, signed: SignedRequest) -> Result:
         parameters = signed.read(requests.UntagQueue)
         if not parameters.tag_keys:
             raise missing("TagKeys")
 
         def without(row: Queue) -> QueueSpec:
             kept = stored_attributes(row)
-            return spec_storing(
-                replace(kept, tags={k: v for k, v in kept.tags.items() if k not in parameters.tag_keys})
-            )
+            return make_spec(replace(kept, tags={k: v for k, v in kept.tags.items() if k not in parameters.tag_keys}))
 
         return self._update_spec(signed, parameters, without)
 
     def _update_spec(
-        self, signed: SignedRequest, call: requests.OfQueue, change: Callable[[Queue], QueueSpec]
+        self, signed: SignedRequest, call: requests.QueueParameters, change: Callable[[Queue], QueueSpec]
     ) -> Result:
         self._queues.update(self._enter_url(signed, call, "admin"), change)
         return {}
 
-    def permission(self, signed: SignedRequest) -> Result:
+    def refuse_permission_change(self, signed: SignedRequest) -> Result:
         """Refuses AddPermission and RemovePermission: access keys decide who may use a queue."""
         self._enter_url(signed, signed.read(requests.Permission), "measure")
         raise SqsError("UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS}")
 
     # Dead letters
 
-    def sources(self, signed: SignedRequest) -> Result:
+    def list_sources(self, signed: SignedRequest) -> Result:
         """Lists the queues whose dead letters go to a queue."""
         parameters = signed.read(requests.ListSources)
         access = self._enter_url(signed, parameters, "measure")
@@ -272,7 +270,7 @@ class QueueActions:
             raise invalid("DestinationArn", "", f"{name} has no source queue, or several: name the destination.")
         return names[0]
 
-    def moves(self, signed: SignedRequest) -> Result:
+    def list_moves(self, signed: SignedRequest) -> Result:
         """Lists moves out of a queue, the newest first; only one by default."""
         parameters = signed.read(requests.ListMoves)
         name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name

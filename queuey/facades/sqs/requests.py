@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from queuey.facades.sqs.attributes import ACCOUNT
 from queuey.facades.sqs.errors import missing
-from queuey.facades.sqs.protocols import Call, parameters
+from queuey.facades.sqs.protocols import Call, read_parameters
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 
@@ -23,13 +23,13 @@ Result = dict[str, Any]
 """Result of an action, by the names of AWS JSON."""
 
 
-class OfQueue(Struct, rename="pascal", kw_only=True):
+class QueueParameters(Struct, rename="pascal", kw_only=True):
     """Parameters of an action on a queue. Without a URL, the request's path names the queue."""
 
     queue_url: str = ""
 
 
-class Permission(OfQueue):
+class Permission(QueueParameters):
     """AddPermission and RemovePermission, which are always refused."""
 
 
@@ -43,11 +43,11 @@ class GetQueueUrl(Struct, rename="pascal", kw_only=True):
     queue_name: str
 
 
-class GetQueueAttributes(OfQueue):
+class GetQueueAttributes(QueueParameters):
     attribute_names: list[str] = []
 
 
-class SetQueueAttributes(OfQueue):
+class SetQueueAttributes(QueueParameters):
     attributes: dict[str, str]
 
 
@@ -57,18 +57,18 @@ class ListQueues(Struct, rename="pascal", kw_only=True):
     max_results: int | None = None
 
 
-class ListSources(OfQueue):
+class ListSources(QueueParameters):
     """ListDeadLetterSourceQueues."""
 
     next_token: str | None = None
     max_results: int | None = None
 
 
-class TagQueue(OfQueue):
+class TagQueue(QueueParameters):
     tags: dict[str, str]
 
 
-class UntagQueue(OfQueue):
+class UntagQueue(QueueParameters):
     tag_keys: list[str]
 
 
@@ -126,11 +126,11 @@ class SentEntry(MessageParameters):
     id: str
 
 
-class SendMessageBatch(OfQueue):
+class SendMessageBatch(QueueParameters):
     entries: Entries[SentEntry]
 
 
-class ReceiveMessage(OfQueue):
+class ReceiveMessage(QueueParameters):
     attribute_names: list[str] = []
     message_system_attribute_names: list[str] = []
     message_attribute_names: list[str] = []
@@ -145,11 +145,11 @@ class DeletedEntry(Entry):
     receipt_handle: str
 
 
-class DeleteMessage(OfQueue):
+class DeleteMessage(QueueParameters):
     receipt_handle: str
 
 
-class DeleteMessageBatch(OfQueue):
+class DeleteMessageBatch(QueueParameters):
     entries: Entries[DeletedEntry]
 
 
@@ -160,14 +160,14 @@ class ChangedEntry(Entry):
     visibility_timeout: int | None = None
 
 
-class ChangeVisibility(OfQueue):
+class ChangeVisibility(QueueParameters):
     """ChangeMessageVisibility."""
 
     receipt_handle: str
     visibility_timeout: int
 
 
-class ChangeVisibilityBatch(OfQueue):
+class ChangeVisibilityBatch(QueueParameters):
     """ChangeMessageVisibilityBatch."""
 
     entries: Entries[ChangedEntry]
@@ -193,7 +193,7 @@ class SignedRequest(NamedTuple):
     queue: str
 
     def read(self, kind: type[T]) -> T:
-        return parameters(self.call, kind)
+        return read_parameters(self.call, kind)
 
     def where(self, url: str) -> Match:
         """Returns application and queue of a URL. Only its last part counts, not its host and account.

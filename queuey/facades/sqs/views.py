@@ -16,7 +16,7 @@ from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.facades.sqs import access_keys, signatures
 from queuey.facades.sqs.errors import SqsError, as_sqs
 from queuey.facades.sqs.message_actions import MessageActions
-from queuey.facades.sqs.protocols import answer, error_answer, read_call
+from queuey.facades.sqs.protocols import make_answer, make_error_answer, read_call
 from queuey.facades.sqs.queue_actions import QueueActions
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.facades.sqs.signatures import Signature
@@ -50,10 +50,10 @@ class SqsFacade(Facade):
             "DeleteMessage": messages.delete,
             "DeleteMessageBatch": messages.delete_batch,
             "ChangeMessageVisibility": messages.change,
-            "ChangeMessageVisibilityBatch": messages.change_batch,
+            "ChangeMessageVisibilityBatch": messages.change_visibility_batch,
         }
         self._blocking: dict[str, Callable[[SignedRequest], Result]] = {
-            "AddPermission": queues.permission,
+            "AddPermission": queues.refuse_permission_change,
             "CancelMessageMoveTask": queues.cancel_move,
             "CreateQueue": queues.create,
             "DeleteQueue": queues.delete,
@@ -64,11 +64,11 @@ class SqsFacade(Facade):
             "ListQueues": queues.list_queues,
             "ListQueueTags": queues.tags,
             "PurgeQueue": queues.purge,
-            "RemovePermission": queues.permission,
+            "RemovePermission": queues.refuse_permission_change,
             "SetQueueAttributes": queues.set_attributes,
             "StartMessageMoveTask": queues.start_move,
             "TagQueue": queues.tag,
-            "UntagQueue": queues.untag,
+            "UntagQueue": queues.remove_tags,
         }
 
     def resources(self) -> list[Resource]:
@@ -103,7 +103,7 @@ class SqsFacade(Facade):
         return application_of_owner(caller.tenant)
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        return error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
+        return make_error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
 
     async def answer(self, request: Request, match: Match) -> Response:
         signed = await self._read_signed(request, match)
@@ -115,7 +115,7 @@ class SqsFacade(Facade):
         else:
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
         # A request id for logs, from getrandbits: a system call would take 10 microseconds.
-        return answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
+        return make_answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
 
     async def _read_signed(self, request: Request, match: Match) -> SignedRequest:
         """Verifies the signature, and parses the request."""

@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from queuey.groups.assignment.balancing import balance
 from queuey.groups.assignment.fewest_moves import undo_needless_moves
-from queuey.groups.assignment.partition_pools import M, Q, choose_partitions, gather
+from queuey.groups.assignment.partition_pools import M, Q, choose_partitions, make_pools
 
 __all__ = ["assign"]
 
@@ -37,7 +37,7 @@ def assign(
         reserved: Absent owners that keep their partitions. These partitions are neither returned nor balanced.
     """
     names = sorted(members)
-    shares = gather(names, members, previous, reserved)
+    shares = make_pools(names, members, previous, reserved)
     balance(shares)
     if len(shares.pools) > 1:
         undo_needless_moves(shares)

@@ -24,7 +24,7 @@ different queues reach it. Their assignment is balanced, but may move more parti
 def undo_needless_moves(shares: PoolShares[Any], effort: int = MAX_SEARCH_STEPS) -> None:
     """Exchanges partitions along rings until none saves a move, or ``effort`` steps are used up."""
     search = _Search(shares, effort)
-    while rings := search.rings():
+    while rings := search.find_rings():
         for ring in rings:
             search.turn(ring)
 
@@ -47,13 +47,13 @@ class _Search:
         self._gained: dict[int, list[int]] = {}
         self._by_load: dict[int, list[int]] = {}
 
-    def turn(self, ring: list[int]) -> None:
+    def apply_ring(self, ring: list[int]) -> None:
         """Moves one partition of each pool on a ring from the member before the pool to the member after it."""
         for index, node in enumerate(ring):
             if self._pools_at <= node < self._swaps_at:
                 self._shares.move(node - self._pools_at, ring[index - 1], ring[(index + 1) % len(ring)])
 
-    def rings(self) -> list[list[int]]:
+    def find_rings(self) -> list[list[int]]:
         """Returns rings without common nodes, or an empty list if no move can be saved or the effort is used up.
 
         A ring lists nodes in the order in which partitions move, starting at any of them.
@@ -77,7 +77,7 @@ class _Search:
         self._length, self._from, self._edge, self._gained, self._by_load = {}, {}, {}, {}, {}
         for number, pool in enumerate(self._shares.pools, self._pools_at):
             for member in pool.now:
-                if pool.gained(member):
+                if pool.has_gained(member):
                     self._gained.setdefault(member, []).append(number)
             self._reach([member for member in pool.before if pool.lost(member)], -1, number)
         for member, load in enumerate(self._shares.loads):
@@ -100,7 +100,7 @@ class _Search:
         if length < -1:
             pools = self._shares.pools
             own = [number for number in self._shares.pools_of[member] if pools[number].now.get(member)]
-            kept = [number + self._pools_at for number in own if not pools[number].gained(member)]
+            kept = [number + self._pools_at for number in own if not pools[number].has_gained(member)]
             self._reach(kept, length + 1, member)
         self._reach([self._swaps_at + self._shares.loads[member] + 1], length, member)
 

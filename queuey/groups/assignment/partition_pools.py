@@ -40,10 +40,10 @@ class Pool(Generic[Q]):
     before: dict[int, int] = field(default_factory=dict)
     now: dict[int, int] = field(default_factory=dict)
 
-    def gained(self, member: int) -> bool:
+    def has_gained(self, member: int) -> bool:
         return self.now.get(member, 0) > self.before.get(member, 0)
 
-    def lost(self, member: int) -> bool:
+    def has_lost(self, member: int) -> bool:
         return self.now.get(member, 0) < self.before.get(member, 0)
 
 
@@ -70,7 +70,7 @@ class PoolShares(Generic[Q]):
         self.loads[taker] += 1
 
 
-def gather(
+def make_pools(
     names: list[M],
     members: Mapping[M, Mapping[Q, int]],
     previous: Iterable[tuple[tuple[Q, int], M]],
@@ -197,7 +197,7 @@ def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, 
         for partition in ranked[:keep]:
             yield partition, name
     spare.sort()
-    gainers = [member for member in sorted(pool.now) if pool.gained(member)]
+    gainers = [member for member in sorted(pool.now) if pool.has_gained(member)]
     wants = [(member, pool.now[member] - pool.before.get(member, 0)) for member in gainers]
     index = 0
     while wants:

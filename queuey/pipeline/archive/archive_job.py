@@ -22,14 +22,21 @@ from queuey.messages import Queue
 from queuey.pipeline.archive import buckets, checksums, directory, find_buckets, manifest, storage
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.checksums import Difference
-from queuey.pipeline.archive.directory import STAGING, ArchiveDirectory, Older
+from queuey.pipeline.archive.directory import STAGING, ArchiveDirectory, PresentVersion
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.lease import ArchiveLease
 from queuey.pipeline.archive.manifest import Archive, ArchivedQueue, DataFile, Key, Manifest, Summary
-from queuey.pipeline.archive.work_units import Search, WorkUnit, divided, grouped, waves, whole
+from queuey.pipeline.archive.work_units import (
+    Search,
+    WorkUnit,
+    divide_into_waves,
+    divide_large_units,
+    group_units,
+    make_bucket_units,
+)
 from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
-from queuey.spark.slices import shared_out
+from queuey.spark.slices import divide_into_groups
 from queuey.storage import bridge
 from queuey.terminal.texts import plural
 from queuey.titles import titled
@@ -111,7 +118,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     """
     store = open_stores.opened(options.store)
     owner = open_stores.application(store, options.store)
-    queues = {queue.name: queue for queue in open_stores.selected(options.store, options.selection)}
+    queues = {queue.name: queue for queue in open_stores.find_selected_queues(options.store, options.selection)}
     about = Archive(application=owner, seconds=options.seconds)
     lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with nullcontext() if options.dry_run else lease:
@@ -123,12 +130,12 @@ def _archive_closed(run: ArchiveRun) -> ArchiveReport:
     options, queues, say = run.options, run.queues, run.say
     say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
     damaged: list[str] = []
-    searches = run.searches(damaged)
-    units = find_buckets.find(run.spark, options.store, shared_out(searches, run.tasks))
+    searches = run.make_searches(damaged)
+    units = find_buckets.find_units(run.spark, options.store, divide_into_groups(searches, run.tasks))
     units += run.broken(units)
     if options.dry_run:
         return run.report(run.planned(units), damaged=damaged)
-    return run.carried_out(units, damaged)
+    return run.write_messages(units, damaged)
 
 
 class ArchiveRun:
@@ -146,11 +153,11 @@ class ArchiveRun:
         self._lease = lease
         self.spark = spark
         self.options = options
-        self.there = there
+        self.directory = there
         self.queues = queues
         self.say = say
         self.tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-        self._default_ttl = open_stores.settings_of(options.store).default_ttl
+        self._default_ttl = open_stores.read_settings(options.store).default_ttl
         self._store = open_stores.opened(options.store)
         self._unusable: set[Key] = set()
 
@@ -158,7 +165,7 @@ class ArchiveRun:
     def now(self) -> float:
         return ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
-    def searches(self, damaged: list[str]) -> list[Search]:
+    def make_searches(self, damaged: list[str]) -> list[Search]:
         """Returns a search for each queue, which skips buckets with matching manifests, unless ``again`` is set.
 
         Reads only the manifests of buckets that may still have messages in the store by the queue's TTL, because the
@@ -168,14 +175,17 @@ class ArchiveRun:
             damaged: Descriptions of unreadable manifests are appended here.
         """
         names, seconds, now = self.queues, self.options.seconds, self.now
-        archived = {name: [buckets.named(text, seconds) for text in self.there.bucket_names(name)] for name in names}
+        archived = {
+            name: [buckets.parse_bucket(text, seconds) for text in self.directory.list_bucket_names(name)]
+            for name in names
+        }
         recent = {
             (name, bucket.name)
             for name, listed in archived.items()
             for bucket in listed
-            if self.options.again or bucket.end >= now - self._ttl(names[name])
+            if self.options.again or bucket.end >= now - self._ttl_seconds(names[name])
         }
-        read = {bucket.key: bucket.source.qid for bucket in self.there.manifests(recent, damaged)}
+        read = {bucket.key: bucket.source.qid for bucket in self.directory.manifests(recent, damaged)}
         self._unusable = recent - read.keys()
         if self.options.again:
             return [self._make_search(queue, ()) for queue in names.values()]
@@ -191,43 +201,43 @@ class ArchiveRun:
             for name, queue in names.items()
         ]
 
-    def broken(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
+    def find_broken_units(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
         """Returns units for buckets with unusable manifests and without messages in the store.
 
         Args:
             units: The units found in the store.
         """
         keys = sorted(self._unusable - {unit.key for unit in units})
-        named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in keys)
-        return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
+        named = ((self.queues[name], buckets.parse_bucket(bucket, self.options.seconds)) for name, bucket in keys)
+        return [unit for queue, bucket in named for unit in make_bucket_units(queue, bucket, 0)]
 
-    def planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
+    def describe_planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
         """Returns the buckets of units with their numbers of messages, as a dry run reports them."""
         counts: dict[Key, int] = {}
         for unit in units:
             counts[unit.key] = counts.get(unit.key, 0) + unit.weight
         now = self.now
         return [
-            ArchivedBucket(queue=key[0], bucket=key[1], count=count, expiring=self.expiring(key, now))
+            ArchivedBucket(queue=key[0], bucket=key[1], count=count, expiring=self.is_expiring(key, now))
             for key, count in sorted(counts.items())
         ]
 
-    def carried_out(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
+    def archive_units(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
         """Archives units in waves. Buckets without messages at the scan count as vanished in the report."""
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
         vanished, lost = 0, [*damaged]
-        all_waves = waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
+        all_waves = divide_into_waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
         for number, wave in enumerate(all_waves, 1):
             keys = {unit.key for unit in wave}
             self.say(f"archiving {plural(len(keys), 'bucket')} ({number} of {plural(len(all_waves), 'wave')})")
-            manifests, differing = self.wave(keys, wave, lost)
-            archived += map(_archived_bucket, manifests)
-            failed += failures(differing)
+            manifests, differing = self.archive_wave(keys, wave, lost)
+            archived += map(_describe_bucket, manifests)
+            failed += make_failures(differing)
             vanished += len(keys) - len(manifests) - len(differing)
-        return self.report(archived, failed=failed, vanished=vanished, damaged=lost)
+        return self.make_report(archived, failed=failed, vanished=vanished, damaged=lost)
 
-    def report(
+    def make_report(
         self,
         archived: Iterable[ArchivedBucket],
         *,
@@ -236,7 +246,7 @@ class ArchiveRun:
         damaged: Sequence[str] = (),
     ) -> ArchiveReport:
         return ArchiveReport(
-            to=self.there.files.root,
+            to=self.directory.files.root,
             queues=len(self.queues),
             archived=tuple(sorted(archived, key=lambda bucket: (bucket.queue, bucket.bucket))),
             failed=tuple(failed),
@@ -245,10 +255,10 @@ class ArchiveRun:
             dry_run=self.options.dry_run,
         )
 
-    def expiring(self, key: Key, now: float) -> bool:
-        return buckets.named(key[1], self.options.seconds).start + self._ttl(self.queues[key[0]]) <= now
+    def is_expiring(self, key: Key, now: float) -> bool:
+        return buckets.parse_bucket(key[1], self.options.seconds).start + self._ttl_seconds(self.queues[key[0]]) <= now
 
-    def wave(
+    def archive_wave(
         self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str], extra: DataFrame | None = None
     ) -> tuple[list[Manifest], dict[Key, Difference]]:
         """Archives buckets.
@@ -267,29 +277,31 @@ class ArchiveRun:
         """
         run = f"r{secrets.token_hex(8)}"
         self._lease.check()
-        self.there.begin(run, self.now)
-        older = self.there.older(keys, damaged)
+        self.directory.begin(run, self.now)
+        older = self.directory.find_present_versions(keys, damaged)
         rows, files = self._write(run, units, older, extra)
-        summaries = checksums.summaries(rows)
+        summaries = checksums.summarize_buckets(rows)
         differing = {}
         if self.options.verify:
             count = sum(summary.count for summary in summaries.values())
             self.say(f"checking {plural(count, 'message')} against the store")
             differing = self._find_differences(units, rows, summaries)
         sealed = summaries.keys() - differing.keys()
-        manifests = [self._manifest_of(run, key, summaries[key], files[key], older.get(key)) for key in sorted(sealed)]
+        manifests = [
+            self._make_manifest(run, key, summaries[key], files[key], older.get(key)) for key in sorted(sealed)
+        ]
         for key in differing:
-            self.there.files.delete(manifest.messages_path(*key, run))
-        self.there.write(manifests)
+            self.directory.files.delete(manifest.messages_path(*key, run))
+        self.directory.write(manifests)
         self._lease.check()
-        self.there.commit(run, manifests)
+        self.directory.commit(run, manifests)
         return manifests, differing
 
     def _write(
-        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, Older], extra: DataFrame | None
+        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, PresentVersion], extra: DataFrame | None
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
         """Writes the messages of units to new files, merged with older versions and ``extra``; reads them back."""
-        rows = find_buckets.messages(self.spark, self.options.store, self._group_units(units))
+        rows = find_buckets.scan_messages(self.spark, self.options.store, self._group_units(units))
         paths = [path for version in older.values() for path in version.paths]
         if not paths and extra is None:
             return self._write_and_read_back(rows, manifest.run_path(run))
@@ -297,36 +309,38 @@ class ArchiveRun:
         staged = f"{STAGING}/{run}"
         rows, _ = self._write_and_read_back(rows, staged)
         if paths:
-            kept = storage.read_paths(self.spark, self.there.files, paths)
+            kept = storage.read_paths(self.spark, self.directory.files, paths)
             if any(len(version.runs) > 1 for version in older.values()):
                 kept = kept.dropDuplicates(list(checksums.PLACE))
-            rows = checksums.merged(rows, kept)
+            rows = checksums.merge_messages(rows, kept)
         if extra is not None:
-            rows = checksums.merged(rows, extra)
+            rows = checksums.merge_messages(rows, extra)
         written = self._write_and_read_back(rows, manifest.run_path(run))
-        self.there.files.delete(staged)
+        self.directory.files.delete(staged)
         return written
 
     def _write_and_read_back(self, rows: DataFrame, path: str) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
-        files = self.there.files
-        return storage.written(self.spark, files, path, storage.write(rows, files, path))
+        files = self.directory.files
+        return storage.read_back(self.spark, files, path, storage.write_messages(rows, files, path))
 
     def _find_differences(
         self, units: Sequence[WorkUnit], archived: DataFrame, summaries: Mapping[Key, Summary]
     ) -> dict[Key, Difference]:
         """Scans the store again; compares single messages only in buckets whose counts or hashes differ."""
-        stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._group_units(units)))
-        doubtful = {key for key, summary in stored.items() if not summary.same(summaries.get(key))}
+        stored = checksums.summarize_buckets(
+            find_buckets.scan_messages(self.spark, self.options.store, self._group_units(units))
+        )
+        doubtful = {key for key, summary in stored.items() if not summary.has_same_messages(summaries.get(key))}
         if not doubtful:
             return {}
         # Usually messages have expired in between, which only a comparison of messages shows.
         rescanned = [unit for unit in units if unit.key in doubtful]
-        return checksums.differences(
-            find_buckets.messages(self.spark, self.options.store, self._group_units(rescanned)), archived
+        return checksums.count_differences(
+            find_buckets.scan_messages(self.spark, self.options.store, self._group_units(rescanned)), archived
         )
 
-    def _manifest_of(
-        self, run: str, key: Key, summary: Summary, files: tuple[DataFile, ...], older: Older | None
+    def _make_manifest(
+        self, run: str, key: Key, summary: Summary, files: tuple[DataFile, ...], older: PresentVersion | None
     ) -> Manifest:
         now = self.now
         return Manifest(
@@ -335,33 +349,33 @@ class ArchiveRun:
             queue=key[0],
             bucket=key[1],
             seconds=self.options.seconds,
-            source=_archived_queue(self.queues[key[0]]),
+            source=_describe_queue(self.queues[key[0]]),
             summary=summary,
             files=files,
-            archived=manifest.iso(now),
+            archived=manifest.format_time(now),
             verified=self.options.verify,
-            expiring=self.expiring(key, now),
+            expiring=self.is_expiring(key, now),
         )
 
     def _group_units(self, units: Iterable[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
-        return grouped(divided(units), self.tasks)
+        return group_units(divide_large_units(units), self.tasks)
 
     def _make_search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:
         starts = tuple(bucket.start for bucket in done)
         return Search(queue.name, queue.qid, self.options.seconds, starts)
 
-    def _ttl(self, queue: Queue) -> int:
+    def _ttl_seconds(self, queue: Queue) -> int:
         return queue.ttl or self._default_ttl
 
 
-def failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
+def make_failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
     return [
         FailedBucket(queue=key[0], bucket=key[1], missing=difference.missing, changed=difference.changed)
         for key, difference in differing.items()
     ]
 
 
-def _archived_queue(queue: Queue) -> ArchivedQueue:
+def _describe_queue(queue: Queue) -> ArchivedQueue:
     return ArchivedQueue(
         uid=f"{queue.uid:x}",
         qid=f"{queue.qid:x}",
@@ -371,7 +385,7 @@ def _archived_queue(queue: Queue) -> ArchivedQueue:
     )
 
 
-def _archived_bucket(bucket: Manifest) -> ArchivedBucket:
+def _describe_bucket(bucket: Manifest) -> ArchivedBucket:
     summary = bucket.summary
     return ArchivedBucket(
         queue=bucket.queue, bucket=bucket.bucket, count=summary.count, bytes=summary.bytes, expiring=bucket.expiring

@@ -21,14 +21,14 @@ import msgspec
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.pipeline.archive import buckets, directory, find_buckets, stream_parts
-from queuey.pipeline.archive.archive_job import ArchiveRun, FailedBucket, Say, failures
+from queuey.pipeline.archive.archive_job import ArchiveRun, FailedBucket, Say, make_failures
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.lease import ArchiveBusy, ArchiveLease
 from queuey.pipeline.archive.manifest import Archive, Key
 from queuey.pipeline.archive.stream_parts import StreamParts
-from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, whole
+from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, make_bucket_units
 from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
@@ -100,7 +100,7 @@ def archive_stream(
         opened = directory.open_to_write(spark, options.to, about, write=True)
     _check_checkpoint(HadoopFiles(spark, checkpoint), opened.files)
     closing = BucketCloser(spark, options, opened, store, say, lease, grace=0.0 if once else GRACE_BATCHES * every)
-    query = _start(spark, options, checkpoint, closing.keep, every=None if once else every)
+    query = _start_query(spark, options, checkpoint, closing.keep, every=None if once else every)
     try:
         while not query.awaitTermination(max(1, round(every))):
             closing.close()
@@ -143,22 +143,22 @@ class BucketCloser:
         self._closed: dict[Key, int] = {}
         self._failed: dict[Key, FailedBucket] = {}
 
-    def keep(self, messages: DataFrame, batch: int) -> None:
+    def write_batch(self, messages: DataFrame, batch: int) -> None:
         """Writes a micro-batch, unless it was written before, and removes earlier ones that are complete."""
         query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
         if not query:
             raise OptionError("Spark does not name the stream, so its batches cannot be identified")
         with self._lock:
             self._parts.write(messages, query, batch, self._options.seconds)
-            self._parts.tidy(query, batch)
+            self._parts.remove_complete(query, batch)
             self._batches += 1
 
-    def close(self) -> None:
+    def complete_closed(self) -> None:
         """Completes all closed buckets; while another run holds the lease, leaves them for a later call."""
         with self._lock:
             # A ping advances the horizon of stores that advance it only on activity.
             bridge.run(self._store.ping())
-            queues = self._queues({key[0] for key in self._parts.keys})
+            queues = self._find_queues({key[0] for key in self._parts.keys})
             over = {key for key in self._parts.keys if self._is_closed(queues[key[0]], self._bucket_of(key))}
             if not over:
                 return
@@ -168,7 +168,7 @@ class BucketCloser:
             except ArchiveBusy as busy:
                 self._say(f"{plural(len(over), 'bucket')} to be completed later. {busy}")
 
-    def report(self) -> StreamReport:
+    def make_report(self) -> StreamReport:
         return StreamReport(
             to=self._there.files.root,
             batches=self._batches,
@@ -182,21 +182,25 @@ class BucketCloser:
         """Archives closed buckets. Buckets that changed before the second scan stay open and count as failed."""
         self._say(f"completing {plural(len(closed), 'bucket')}")
         run = ArchiveRun(self._spark, self._options, self._there, queues, self._say, self._lease)
-        units = [unit for key in sorted(closed) for unit in whole(queues[key[0]], self._bucket_of(key), BUCKET_WEIGHT)]
+        units = [
+            unit
+            for key in sorted(closed)
+            for unit in make_bucket_units(queues[key[0]], self._bucket_of(key), BUCKET_WEIGHT)
+        ]
         also = self._parts.read(self._spark, closed)
         lost: list[str] = []
         self._there.refresh()
-        manifests, differing = run.wave(closed, units, lost, also)
+        manifests, differing = run.archive_wave(closed, units, lost, also)
         for text in lost:
             self._say(f"Lost from the archive: {text}")
         self._parts.complete(bucket.key for bucket in manifests)
         for completed in manifests:
             self._closed[completed.key] = completed.summary.count
             self._failed.pop(completed.key, None)
-        self._failed.update({(bucket.queue, bucket.bucket): bucket for bucket in failures(differing)})
+        self._failed.update({(bucket.queue, bucket.bucket): bucket for bucket in make_failures(differing)})
 
     def _bucket_of(self, key: Key) -> ArchiveBucket:
-        return buckets.named(key[1], self._options.seconds)
+        return buckets.parse_bucket(key[1], self._options.seconds)
 
     def _is_closed(self, queue: Queue, bucket: ArchiveBucket) -> bool:
         """Returns whether the horizon is past the bucket's end and the grace; always true for a deleted queue."""
@@ -204,11 +208,14 @@ class BucketCloser:
             return True
         return bucket.upper[0] + self._grace <= bridge.run(self._store.bulk.horizon(queue))
 
-    def _queues(self, names: Collection[str]) -> dict[str, Queue]:
+    def _find_queues(self, names: Collection[str]) -> dict[str, Queue]:
         """Returns queues. A deleted queue has no partitions, so nothing is scanned."""
         owner = open_stores.application(self._store, self._options.store)
         gone = partial(Queue, application=owner, uid=0, qid=0, partitions=0)
-        return {name: open_stores.existing(self._store, self._options.store, name) or gone(name=name) for name in names}
+        return {
+            name: open_stores.find_existing_queue(self._store, self._options.store, name) or gone(name=name)
+            for name in names
+        }
 
 
 def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:
@@ -228,7 +235,7 @@ def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:
         )
 
 
-def _start(
+def _start_query(
     spark: SparkSession,
     options: ArchiveOptions,
     checkpoint: str,
@@ -237,9 +244,9 @@ def _start(
     every: float | None,
 ) -> StreamingQuery:
     """Starts the stream at the beginning of the queues. If ``every`` is None, it ends when it has read everything."""
-    selection = find_buckets.subscribe_options(options.selection)
+    selection = find_buckets.make_subscribe_options(options.selection)
     reading = {
-        **find_buckets.texts_of(options.store),
+        **find_buckets.make_option_texts(options.store),
         **selection,
         "startingOffsets": "earliest",
         "includeHeaders": "true",

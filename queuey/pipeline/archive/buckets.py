@@ -51,13 +51,13 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
         return self.start + self.seconds
 
 
-def containing(ticks: int, seconds: int) -> ArchiveBucket:
+def find_bucket(ticks: int, seconds: int) -> ArchiveBucket:
     """Returns the bucket that contains a time; the first bucket if the time is before 1970."""
     since = max(0, ticks - EPOCH_TICKS) // TICKS_PER_SECOND
     return ArchiveBucket(since - since % seconds, seconds)
 
 
-def named(name: str, seconds: int) -> ArchiveBucket:
+def parse_bucket(name: str, seconds: int) -> ArchiveBucket:
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a bucket")
     moment = datetime.strptime(name, _FORM).replace(tzinfo=UTC)
@@ -66,23 +66,23 @@ def named(name: str, seconds: int) -> ArchiveBucket:
 
 def is_name(name: str, seconds: int) -> bool:
     try:
-        named(name, seconds)
+        parse_bucket(name, seconds)
     except ValueError:
         return False
     return True
 
 
-def closed_end(horizon: int, seconds: int) -> Position:
+def find_closed_end(horizon: int, seconds: int) -> Position:
     """Returns the end of the closed buckets: no producer can add a message below it.
 
     Args:
         horizon: All messages with lower times have been stored, in ticks.
         seconds: Width of the buckets.
     """
-    return containing(horizon, seconds).lower
+    return find_bucket(horizon, seconds).lower
 
 
-def gaps(end: Position, done: Collection[ArchiveBucket]) -> Iterator[tuple[Position, Position]]:
+def find_gaps(end: Position, done: Collection[ArchiveBucket]) -> Iterator[tuple[Position, Position]]:
     """Returns the ranges of positions below ``end`` that ``done`` does not cover, ascending."""
     lower = FIRST
     for bucket in sorted(done):

@@ -8,7 +8,7 @@ from operator import add, xor
 from typing import TYPE_CHECKING, NamedTuple
 
 from queuey import ids
-from queuey.pipeline.archive.manifest import Key, MessageSetHash, PartitionEnds, Summary, iso
+from queuey.pipeline.archive.manifest import Key, MessageSetHash, PartitionEnds, Summary, format_time
 from queuey.spark.source import columns
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ class Difference(NamedTuple):
     changed: int
 
 
-def hashed(messages: DataFrame) -> DataFrame:
+def add_hashes(messages: DataFrame) -> DataFrame:
     return messages.select(*PLACE, "position", "expires", _byte_length("value").alias("size"), _hash().alias("hash"))
 
 
-def summaries(messages: DataFrame) -> dict[Key, Summary]:
+def summarize_buckets(messages: DataFrame) -> dict[Key, Summary]:
     """Counts and hashes messages by bucket, in one job.
 
     Args:
-        messages: Messages of an archive, or the result of :func:`hashed`.
+        messages: Messages of an archive, or the result of :func:`add_hashes`.
     """
     from pyspark.sql import functions as f
 
-    rows_with_hash = messages if "hash" in messages.columns else hashed(messages)
+    rows_with_hash = messages if "hash" in messages.columns else add_hashes(messages)
     # A decimal, because a sum of 64-bit hashes does not fit into 64 bits, and Spark does not wrap around.
     rows = (
         rows_with_hash.groupBy(*_PARTITION)
@@ -56,10 +56,10 @@ def summaries(messages: DataFrame) -> dict[Key, Summary]:
         .collect()
     )
     rows.sort(key=lambda row: (row.queue, row.bucket, row.partition))
-    return {key: summary(list(parts)) for key, parts in groupby(rows, key=lambda row: (row.queue, row.bucket))}
+    return {key: sum_rows(list(parts)) for key, parts in groupby(rows, key=lambda row: (row.queue, row.bucket))}
 
 
-def summary(rows: list[Row]) -> Summary:
+def sum_rows(rows: list[Row]) -> Summary:
     """Returns the summary of a bucket, from a row for each of its partitions."""
     return Summary(
         count=sum(row["count"] for row in rows),
@@ -69,13 +69,13 @@ def summary(rows: list[Row]) -> Summary:
         ),
         partitions={row["partition"]: PartitionEnds(row["count"], _id(row["first"]), _id(row["last"])) for row in rows},
         expires=(
-            iso(min(row["expires_first"] for row in rows) / _MICROSECONDS),
-            iso(max(row["expires_last"] for row in rows) / _MICROSECONDS),
+            format_time(min(row["expires_first"] for row in rows) / _MICROSECONDS),
+            format_time(max(row["expires_last"] for row in rows) / _MICROSECONDS),
         ),
     )
 
 
-def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]:
+def count_differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]:
     """Counts messages of the store that an archive lacks or has with other content, by bucket.
 
     Messages that only the archive has do not count: they have expired, or were deleted.
@@ -83,9 +83,9 @@ def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]
     from pyspark.sql import functions as f
 
     key_columns = list(PLACE)
-    theirs = hashed(archived).select(*key_columns, f.col("hash").alias("archived"))
+    theirs = add_hashes(archived).select(*key_columns, f.col("hash").alias("archived"))
     rows = (
-        hashed(stored)
+        add_hashes(stored)
         .join(theirs, key_columns, "left")
         .groupBy("queue", "bucket")
         .agg(
@@ -98,7 +98,7 @@ def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]
     return {(row.queue, row.bucket): Difference(row.missing, row.changed) for row in rows}
 
 
-def merged(newer: DataFrame, older: DataFrame) -> DataFrame:
+def merge_messages(newer: DataFrame, older: DataFrame) -> DataFrame:
     """Returns the messages of both frames; if both have a message, the one in ``newer``."""
     key_columns = list(PLACE)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
@@ -119,4 +119,4 @@ def _byte_length(name: str) -> Column:
 
 
 def _id(position: str) -> str:
-    return ids.to_hex(columns.position_from(position))
+    return ids.to_hex(columns.parse_position(position))

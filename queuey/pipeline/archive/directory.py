@@ -30,7 +30,7 @@ from queuey.pipeline.archive.manifest import (
     MANIFESTS,
     Archive,
     ArchiveDamaged,
-    Begun,
+    BegunRun,
     Commit,
     CommittedBucket,
     Key,
@@ -53,7 +53,7 @@ FEW_FILES = 200
 """Max small files read one after another; more files are read by a Spark job."""
 
 
-class Older(NamedTuple):
+class PresentVersion(NamedTuple):
     """The present version of a bucket that is to be written again.
 
     Attributes:
@@ -84,30 +84,30 @@ class ArchiveDirectory:
         self._committed: set[str] = set()
         self._recent: dict[str, list[Key]] | None = None
 
-    def queues(self) -> list[str]:
+    def list_queues(self) -> list[str]:
         """Returns the sorted names of queues that have committed buckets."""
         directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
-        names = {manifest.queue_of(name) for name in directories if name.startswith("queue=")}
-        return sorted(name for name in names | self._recent_commits().keys() if self._versions(name))
+        names = {manifest.parse_queue(name) for name in directories if name.startswith("queue=")}
+        return sorted(name for name in names | self._find_recent_commits().keys() if self._list_versions(name))
 
-    def selected(self, selection: Selection) -> list[str]:
+    def select_queues(self, selection: Selection) -> list[str]:
         """Returns the archived queues of a selection.
 
         Raises:
             QueueNotFound: The archive has no messages of a named queue.
         """
         if isinstance(selection, Pattern):
-            return [name for name in self.queues() if re.fullmatch(selection.regex, name)]
+            return [name for name in self.list_queues() if re.fullmatch(selection.regex, name)]
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
         for name in names:
-            if not self._versions(name):
+            if not self._list_versions(name):
                 raise QueueNotFound(name, f"The archive {self.files.root} has no messages of queue {name!r}.")
         return sorted(names)
 
-    def bucket_names(self, queue: str) -> list[str]:
-        return sorted(self._versions(queue))
+    def list_bucket_names(self, queue: str) -> list[str]:
+        return sorted(self._list_versions(queue))
 
-    def manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
+    def read_manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
         """Reads the manifests of buckets.
 
         Args:
@@ -130,7 +130,7 @@ class ArchiveDirectory:
             raise ArchiveDamaged(texts[0])
         return [manifests[0] for key, manifests in sorted(valid.items()) if key not in wrong]
 
-    def older(self, keys: Collection[Key], damaged: list[str]) -> dict[Key, Older]:
+    def find_present_versions(self, keys: Collection[Key], damaged: list[str]) -> dict[Key, PresentVersion]:
         """Returns the present versions of buckets that are to be written again, for buckets that the archive has.
 
         Args:
@@ -140,18 +140,18 @@ class ArchiveDirectory:
         valid, wrong = self._read_manifests(keys)
         older = {}
         for key in sorted(keys):
-            runs = tuple(sorted(self._versions(key[0]).get(key[1], ())))
-            paths = [path for version in valid.get(key, ()) for path in self.present(version, damaged)]
+            runs = tuple(sorted(self._list_versions(key[0]).get(key[1], ())))
+            paths = [path for version in valid.get(key, ()) for path in self.find_present_files(version, damaged)]
             if key in wrong:
                 # The file name of an unreadable manifest gives its run, and so the directory of its messages.
                 read = {version.run for version in valid.get(key, ())}
                 places = [manifest.messages_path(*key, run) for run in runs if run not in read]
                 paths += [path for place in places for path in self._list_data_files(place)]
             if runs:
-                older[key] = Older(runs, tuple(paths))
+                older[key] = PresentVersion(runs, tuple(paths))
         return older
 
-    def present(self, bucket: Manifest, damaged: list[str]) -> Iterator[str]:
+    def find_present_files(self, bucket: Manifest, damaged: list[str]) -> Iterator[str]:
         """Returns the existing data files of a bucket, relative to the archive; adds missing files to ``damaged``."""
         for path in bucket.data_paths:
             if self.files.exists(path):
@@ -159,7 +159,7 @@ class ArchiveDirectory:
             else:
                 damaged.append(f"{self.files.path(path)} is missing")
 
-    def begin(self, run: str, now: float) -> None:
+    def begin_run(self, run: str, now: float) -> None:
         """Records the beginning of a run, before it writes anything, and cleans up after runs begun over a day ago.
 
         The cleanup removes the files of killed runs, and the files that committed runs have replaced.
@@ -169,22 +169,22 @@ class ArchiveDirectory:
         for begun in old:  # the oldest first: files that a run has replaced go before the run's own files
             self._clean_up_after(begun.run)
         recent = (begun for begun in runs if begun not in old)
-        self.files.write(f"{RUNS}.json", manifest.encode(Runs(runs=(*recent, Begun(run, now)))))
+        self.files.write(f"{RUNS}.json", manifest.encode(Runs(runs=(*recent, BegunRun(run, now)))))
         if old:
-            self.refresh()
+            self.forget_listings()
 
-    def write(self, manifests: Iterable[Manifest]) -> None:
+    def write_manifests(self, manifests: Iterable[Manifest]) -> None:
         for entry in manifests:
             self.files.write(entry.path, manifest.encode(entry))
 
-    def commit(self, run: str, manifests: Sequence[Manifest]) -> None:
+    def commit_run(self, run: str, manifests: Sequence[Manifest]) -> None:
         """Writes the commit of a run, which makes its manifests valid."""
         committed = tuple(CommittedBucket(*bucket.key, bucket.replaces) for bucket in manifests)
         self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=committed)))
         for entry in manifests:
-            self._versions(entry.queue).setdefault(entry.bucket, set()).add(run)
+            self._list_versions(entry.queue).setdefault(entry.bucket, set()).add(run)
 
-    def refresh(self) -> None:
+    def forget_listings(self) -> None:
         """Forgets the listed runs and manifests, so that they are listed again."""
         self._found.clear()
         self._recent = None
@@ -195,7 +195,7 @@ class ArchiveDirectory:
         if commit is None:
             # The manifests go first: they are found by the data files.
             files = self.files.tree(manifest.run_path(run))
-            for key in {key for path in files if (key := manifest.bucket_in(path))}:
+            for key in {key for path in files if (key := manifest.parse_bucket(path))}:
                 self.files.delete(manifest.manifest_path(*key, run))
             self.files.delete(manifest.run_path(run))
         for bucket in commit.buckets if commit else ():
@@ -204,13 +204,13 @@ class ArchiveDirectory:
                 self.files.delete(manifest.manifest_path(bucket.queue, bucket.bucket, older))
         self.files.delete(f"{STAGING}/{run}")
 
-    def _versions(self, queue: str) -> dict[str, set[str]]:
-        """Returns the committed runs of each of a queue's buckets; lists them once until :meth:`refresh`."""
+    def _list_versions(self, queue: str) -> dict[str, set[str]]:
+        """Returns the committed runs of each of a queue's buckets; lists them once until :meth:`forget_listings`."""
         if queue not in self._found:
-            recent = self._recent_commits().get(queue, ())
+            recent = self._find_recent_commits().get(queue, ())
             versions: dict[str, set[str]] = defaultdict(set)
             for entry in self.files.list(f"{MANIFESTS}/{manifest.queue_path(queue)}"):
-                bucket, run = manifest.version_of(entry.name) or ("", "")
+                bucket, run = manifest.parse_version(entry.name) or ("", "")
                 if run in self._committed and buckets.is_name(bucket, self.about.seconds):
                     versions[bucket].add(run)
             for bucket, run in recent:
@@ -220,7 +220,7 @@ class ArchiveDirectory:
             self._found[queue] = {bucket: runs for bucket, runs in versions.items() if runs}
         return self._found[queue]
 
-    def _recent_commits(self) -> dict[str, list[Key]]:
+    def _find_recent_commits(self) -> dict[str, list[Key]]:
         """Finds the committed runs; returns the buckets that runs of the last day have written, by queue."""
         if self._recent is None:
             self._committed = {entry.name.removesuffix(".json") for entry in self.files.list(RUNS)}
@@ -232,7 +232,7 @@ class ArchiveDirectory:
                     self._recent[written.queue].append((written.bucket, begun.run))
         return self._recent
 
-    def _read_runs(self) -> tuple[Begun, ...]:
+    def _read_runs(self) -> tuple[BegunRun, ...]:
         text = self.files.read(f"{RUNS}.json")
         return () if text is None else manifest.decode(text, self.files.path(f"{RUNS}.json"), Runs).runs
 
@@ -243,7 +243,7 @@ class ArchiveDirectory:
 
     def _read_manifests(self, keys: Collection[Key]) -> tuple[dict[Key, list[Manifest]], dict[Key, list[str]]]:
         """Returns the valid manifests and the errors of unusable ones, by bucket."""
-        ordered = [(key, run) for key in sorted(keys) for run in sorted(self._versions(key[0]).get(key[1], ()))]
+        ordered = [(key, run) for key in sorted(keys) for run in sorted(self._list_versions(key[0]).get(key[1], ()))]
         texts = self._read_texts([manifest.manifest_path(*key, run) for key, run in ordered])
         manifests: dict[Key, list[Manifest]] = defaultdict(list)
         wrong: dict[Key, list[str]] = defaultdict(list)
@@ -252,7 +252,7 @@ class ArchiveDirectory:
                 manifests[key].append(self._decode_manifest(key, run, text))
             except ArchiveDamaged as error:
                 wrong[key].append(str(error))
-        return {key: manifest.standing(read) for key, read in manifests.items()}, dict(wrong)
+        return {key: manifest.select_not_replaced(read) for key, read in manifests.items()}, dict(wrong)
 
     def _read_texts(self, paths: Sequence[str]) -> list[str]:
         """Reads manifests, many of them in a Spark job; returns an empty text for a missing one."""

@@ -26,7 +26,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, SourceOptions, StoreOptions, Subscribe
 from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
-from queuey.spark.source.read_task import scanned
+from queuey.spark.source.read_task import scan_rows
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
 from queuey.storage import Store, bridge
 
@@ -45,13 +45,13 @@ def schema() -> StructType:
     return columns.read_schema(headers=True).add("bucket", StringType(), nullable=False)
 
 
-def texts_of(store: StoreOptions) -> dict[str, str]:
+def make_option_texts(store: StoreOptions) -> dict[str, str]:
     """Returns the options of a store as texts, for the format ``queuey``."""
     more = {"config": store.config, "application": store.application}
     return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
 
 
-def subscribe_options(selection: Selection) -> dict[str, str]:
+def make_subscribe_options(selection: Selection) -> dict[str, str]:
     """Returns a selection of whole queues as an option of the format ``queuey``.
 
     Raises:
@@ -67,29 +67,29 @@ def subscribe_options(selection: Selection) -> dict[str, str]:
     return {"subscribe": ",".join(selection.names)}
 
 
-def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
+def find_units(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
     """Finds closed buckets that have messages, in one job with a task for each share."""
     packed = [msgspec.msgpack.encode(share) for share in shares]
-    return [_decode_unit(unit) for unit in tasks.values(spark, partial(_find, store), packed)]
+    return [_decode_unit(unit) for unit in tasks.run_for_values(spark, partial(_find_in_task, store), packed)]
 
 
-def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence[WorkUnit]]) -> DataFrame:
+def scan_messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence[WorkUnit]]) -> DataFrame:
     """Returns the messages of units, scanned by one task for each group, in the order of the units in it.
 
     Skips queues that were deleted or purged since the units were made.
     """
-    return tasks.rows(spark, "units", schema(), store, [msgspec.msgpack.encode(group) for group in groups])
+    return tasks.run_for_rows(spark, "units", schema(), store, [msgspec.msgpack.encode(group) for group in groups])
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     result = columns.arrow_schema(schema())
     for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())
-        for batch in scanned(_scan_options(options, unit.queue), [unit], _READ):
+        for batch in scan_rows(_scan_options(options, unit.queue), [unit], _READ):
             yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(name, batch.num_rows)], schema=result)
 
 
-def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
+def _find_in_task(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     store = open_stores.opened(options)
     # A ping advances the horizon of stores that advance it only on activity; else the last bucket of queues without new
     # messages would never close.
@@ -97,7 +97,9 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     for search in _decode_searches(packed):
         yield from map(
             msgspec.msgpack.encode,
-            _find_all_units(partial(open_stores.existing, store, options, search.queue, search.qid), store, search),
+            _find_all_units(
+                partial(open_stores.find_existing_queue, store, options, search.queue, search.qid), store, search
+            ),
         )
 
 
@@ -122,13 +124,13 @@ def _find_units(look_up: Callable[[], Queue | None], store: Store, search: Searc
     if queue is None:
         return
     # The horizon is read first: messages below it, in new partitions too, exist when the queue is looked up.
-    end = buckets.closed_end(bridge.run(store.bulk.horizon(queue)), search.seconds)
+    end = buckets.find_closed_end(bridge.run(store.bulk.horizon(queue)), search.seconds)
     queue = look_up()
     if queue is None:
         return
     done = [ArchiveBucket(start, search.seconds) for start in search.done]
     for partition in range(1, queue.partitions + 1):
-        for lower, upper in buckets.gaps(end, done):
+        for lower, upper in buckets.find_gaps(end, done):
             yield from _find_in_gap(store, queue, search, partition, lower, upper)
 
 
@@ -141,7 +143,7 @@ def _find_in_gap(
         count, reached = bridge.run(store.bulk.extent(queue, Slice(partition, lower_bound, upper, limit=1)))
         if not count:
             return
-        bucket = buckets.containing(ids.preceding(reached)[0], search.seconds)
+        bucket = buckets.find_bucket(ids.preceding(reached)[0], search.seconds)
         over = min(upper, bucket.upper)
         weight, _ = bridge.run(store.bulk.extent(queue, Slice(partition, lower_bound, over, limit=MAX_COUNTED)))
         if weight:

@@ -92,7 +92,7 @@ class HadoopFiles:
         with _raising_unavailable(path):
             return bool(self._system.exists(self._java_path(path)))
 
-    def length(self, path: str) -> int | None:
+    def find_length(self, path: str) -> int | None:
         with _raising_unavailable(path):
             if not self._system.exists(self._java_path(path)):
                 return None
@@ -108,7 +108,7 @@ class HadoopFiles:
             self._io.copyBytes(stream, held, 65_536, True)  # noqa: FBT003 - Java has no keywords
         return bytes(held.toByteArray()).decode(errors="replace")
 
-    def tree(self, path: str) -> dict[str, int]:
+    def list_tree(self, path: str) -> dict[str, int]:
         """Returns all files below a directory: relative path -> length in bytes."""
         with _raising_unavailable(path):
             if not self._system.exists(self._java_path(path)):
@@ -160,7 +160,7 @@ class HadoopFiles:
         return self._path(self.path(path))
 
 
-def matching(spark: SparkSession, pattern: str) -> bool:
+def has_match(spark: SparkSession, pattern: str) -> bool:
     """Returns whether a path or glob matches a file or directory.
 
     Raises:

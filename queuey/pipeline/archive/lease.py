@@ -60,7 +60,7 @@ class _LeaseEntry(msgspec.Struct, frozen=True):
     since: int
     until: int
 
-    def ended(self, now: int) -> bool:
+    def has_ended(self, now: int) -> bool:
         """Returns whether the lease is free: released, expired, or held by a process that has ended."""
         return self.until <= now or (
             self.processes != "" and self.processes == _process_namespace() and not _is_running(self.pid)
@@ -140,7 +140,7 @@ class ArchiveLease:
         if not held:
             raise ArchiveBusy(f"{self._archive}: the lease of this run has ended, and another run has taken it.")
 
-    def check(self) -> None:
+    def ensure_held(self) -> None:
         """Makes sure that the lease is held, and renews it if it is about to end. Call it before replacing a file.
 
         Raises:
@@ -185,8 +185,8 @@ class ArchiveLease:
                 continue  # the store may be back in time; check() verifies the lease before anything is replaced
 
     def _holder_text(self, entry: _LeaseEntry) -> str:
-        who = f"process {entry.pid} on {entry.host}, since {_time(entry.since)}"
-        wait = f"Wait for its end; if it was killed, its lease ends at {_time(entry.until)}."
+        who = f"process {entry.pid} on {entry.host}, since {_format_time(entry.since)}"
+        wait = f"Wait for its end; if it was killed, its lease ends at {_format_time(entry.until)}."
         return f"Another run writes to {self._archive}: {who}. {wait}"
 
 
@@ -209,5 +209,5 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _time(ticks: int) -> str:
+def _format_time(ticks: int) -> str:
     return datetime.fromtimestamp(ids.ticks_to_seconds(ticks), UTC).isoformat(" ", "seconds").replace("+00:00", "Z")

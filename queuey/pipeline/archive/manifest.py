@@ -108,7 +108,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     partitions: dict[int, PartitionEnds]
     expires: tuple[str, str]
 
-    def same(self, other: Summary | None) -> bool:
+    def has_same_messages(self, other: Summary | None) -> bool:
         """Returns whether count, bytes and hash are equal; false without another summary."""
         return other is not None and (self.count, self.bytes, self.hash) == (other.count, other.bytes, other.hash)
 
@@ -168,11 +168,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        buckets.named(self.bucket, self.seconds)
+        buckets.parse_bucket(self.bucket, self.seconds)
 
     @property
     def span(self) -> ArchiveBucket:
-        return buckets.named(self.bucket, self.seconds)
+        return buckets.parse_bucket(self.bucket, self.seconds)
 
     @property
     def key(self) -> Key:
@@ -188,7 +188,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{place}/{file.name}" for file in self.files]
 
 
-class Begun(msgspec.Struct, frozen=True):
+class BegunRun(msgspec.Struct, frozen=True):
     """A run, and when it began, in seconds since 1970."""
 
     run: str
@@ -198,7 +198,7 @@ class Begun(msgspec.Struct, frozen=True):
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``runs.json``: the runs that began within a day, the oldest first."""
 
-    runs: tuple[Begun, ...] = ()
+    runs: tuple[BegunRun, ...] = ()
     format: int = FORMAT
 
 
@@ -242,7 +242,7 @@ def decode(text: str, path: str, kind: type[T]) -> T:
         raise ArchiveDamaged(f"{path}: {error}") from error
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """Escapes a queue's name for a directory, as Spark does for partition columns."""
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in name)
 
@@ -259,19 +259,19 @@ def bucket_path(queue: str, bucket: str) -> str:
     return f"{queue_path(queue)}/bucket={bucket}"
 
 
-def bucket_in(path: str) -> Key | None:
+def parse_bucket(path: str) -> Key | None:
     """Returns the bucket of a data file from its path below a run's directory, or None for other files."""
     match path.split("/"):
         case [queue, bucket, name] if name[0] not in "._":
-            return queue_of(queue), bucket.removeprefix("bucket=")
+            return parse_queue(queue), bucket.removeprefix("bucket=")
     return None
 
 
 def queue_path(queue: str) -> str:
-    return f"queue={escaped(queue)}"
+    return f"queue={escape_name(queue)}"
 
 
-def queue_of(directory: str) -> str:
+def parse_queue(directory: str) -> str:
     return unquote(directory.removeprefix("queue="))
 
 
@@ -279,7 +279,7 @@ def manifest_path(queue: str, bucket: str, run: str) -> str:
     return f"{MANIFESTS}/{queue_path(queue)}/{bucket}.{run}.json"
 
 
-def version_of(file: str) -> tuple[str, str] | None:
+def parse_version(file: str) -> tuple[str, str] | None:
     """Returns bucket and run of a manifest's file name, or None for other files, such as one being written."""
     match file.split("."):
         case [bucket, run, "json"] if bucket and run and not bucket.startswith("_"):
@@ -287,14 +287,14 @@ def version_of(file: str) -> tuple[str, str] | None:
     return None
 
 
-def standing(versions: Iterable[Manifest]) -> list[Manifest]:
+def select_not_replaced(versions: Iterable[Manifest]) -> list[Manifest]:
     """Returns the manifests of one bucket that no other one replaces. Overlapping runs leave several."""
     manifests = list(versions)
     replaced = {run for version in manifests for run in version.replaces}
     return [version for version in manifests if version.run not in replaced]
 
 
-def identity(manifests: Iterable[Manifest]) -> str:
+def digest_manifests(manifests: Iterable[Manifest]) -> str:
     """Returns a digest of the archived messages, 32 hex digits, independent of when and where they were archived."""
     lines = sorted(
         f"{m.bucket} {m.seconds} {m.summary.count} {msgspec.json.encode(m.summary.hash)!r} {m.queue}\n"
@@ -303,7 +303,7 @@ def identity(manifests: Iterable[Manifest]) -> str:
     return blake2b("".join(lines).encode(), digest_size=16).hexdigest()
 
 
-def iso(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

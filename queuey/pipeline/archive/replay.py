@@ -88,7 +88,7 @@ class ReplayNote(msgspec.Struct, frozen=True, array_like=True):
     """Ledger entry of a replay.
 
     Attributes:
-        content: Digest of the replay, as :func:`content_of` returns it.
+        content: Digest of the replay, as :func:`digest_replay` returns it.
         made: Name -> ``uid`` of queues that the replay has created; empty if it is about to create the queue.
         partitions: Target -> number of partitions among which all attempts divide its messages.
     """
@@ -107,8 +107,8 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
         QueueNotFound: The archive has no messages of a named queue.
     """
     opened = directory.open_existing(spark, options.archive)
-    manifests = chosen(opened, options)
-    targets = targets_of(manifests, options)
+    manifests = select_manifests(opened, options)
+    targets = find_targets(manifests, options)
     say(f"reading {plural(len(manifests), 'bucket')}")
     _check_partitions(manifests, options)
     store = open_stores.opened(options.store)
@@ -120,10 +120,10 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     created = replay_run.prepare(existing)
     count = plural(sum(counts.values()), "message")
     say(f"writing {count} to {plural(len(set(targets.values())), 'queue')}")
-    return replay_run.carried_out(counts, created, expired)
+    return replay_run.write_messages(counts, created, expired)
 
 
-def chosen(archive: ArchiveDirectory, options: ReplayOptions) -> list[Manifest]:
+def select_manifests(archive: ArchiveDirectory, options: ReplayOptions) -> list[Manifest]:
     """Returns the manifests of the buckets that the replay may need.
 
     Raises:
@@ -133,14 +133,14 @@ def chosen(archive: ArchiveDirectory, options: ReplayOptions) -> list[Manifest]:
     seconds = archive.about.seconds
     keys = {
         (name, bucket)
-        for name in archive.selected(options.selection)
-        for bucket in archive.bucket_names(name)
+        for name in archive.select_queues(options.selection)
+        for bucket in archive.list_bucket_names(name)
         if _overlaps(bucket, seconds, options)
     }
     return archive.manifests(keys)
 
 
-def targets_of(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[str, str]:
+def find_targets(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[str, str]:
     """Returns the target of each archived queue.
 
     Raises:
@@ -152,10 +152,10 @@ def targets_of(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[st
     return {name: options.into or name for name in sources}
 
 
-def content_of(manifests: Iterable[Manifest], targets: Mapping[str, str], options: ReplayOptions) -> str:
+def digest_replay(manifests: Iterable[Manifest], targets: Mapping[str, str], options: ReplayOptions) -> str:
     """Returns a digest of a replay, equal for replays that write the same messages to the same queues."""
     kind = (options.fresh, options.ttl, options.keep_expiry, options.partitions, options.lower, options.upper)
-    parts = (manifest.identity(manifests), sorted(targets.items()), options.where, kind)
+    parts = (manifest.digest_manifests(manifests), sorted(targets.items()), options.where, kind)
     return blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
 
 
@@ -173,24 +173,24 @@ class ReplayRun:
     ) -> None:
         self._spark = spark
         self._options = options
-        self._there = there
+        self._archive = there
         self._store = store
         self._manifests = manifests
         self._targets = targets
         self._owner = open_stores.application(store, options.store)
-        self._content = content_of(manifests, targets, options)
+        self._content = digest_replay(manifests, targets, options)
         self.run = options.run or self._content
         self._partitions: Mapping[str, int] = {}
         self._work = f"replay/{blake2b(f'{self._owner}/{self.run}'.encode(), digest_size=16).hexdigest()}"
 
-    def standing(self) -> dict[str, Queue]:
+    def find_existing_targets(self) -> dict[str, Queue]:
         """Returns the existing targets by name.
 
         Raises:
             OptionError: A target exists without permission and was not created by this replay, or it has too few
                 partitions.
         """
-        note = self._progress_note()
+        note = self._read_note()
         existing = {}
         for name in sorted(set(self._targets.values())):
             with suppress(QueueNotFound):
@@ -205,7 +205,7 @@ class ReplayRun:
                 )
         return existing
 
-    def counted(self) -> tuple[dict[str, int], int]:
+    def count_messages(self) -> tuple[dict[str, int], int]:
         """Counts the messages to write, by archived queue, and the expired ones.
 
         Raises:
@@ -217,7 +217,7 @@ class ReplayRun:
         if not self._manifests:
             return {}, 0
         whole = self._read_archived()
-        chosen = self._select(whole)
+        chosen = self._select_messages(whole)
         _check_repeatable(chosen, fresh=self._options.fresh)
         selected = chosen.select("queue", "bucket", "id", "partition", self._expired_column().alias("expired"))
         sizes = {(row.queue, row.bucket): row["count"] for row in whole.groupBy("queue", "bucket").count().collect()}
@@ -231,13 +231,13 @@ class ReplayRun:
         rows = selected.groupBy("queue").agg(live, f.count_if("expired").alias("expired")).collect()
         return {row.queue: row.live for row in rows}, sum(row.expired for row in rows)
 
-    def prepare(self, existing: Mapping[str, Queue]) -> set[str]:
+    def prepare_targets(self, existing: Mapping[str, Queue]) -> set[str]:
         """Records the run, and creates missing queues; returns the names of created queues.
 
         Raises:
             OptionError: Another replay has used the run's name, or another program has created a queue meanwhile.
         """
-        note = self._progress_note()
+        note = self._read_note()
         lacking = sorted(set(self._targets.values()) - existing.keys())
         made = {**(note.made if note else {}), **dict.fromkeys(lacking, "")}
         noted = note.partitions if note else {}
@@ -245,7 +245,9 @@ class ReplayRun:
         self._record_note(note, planned := ReplayNote(self._content, made, partitions))
         for name in lacking:
             try:
-                queue, _ = bridge.run(self._store.catalogue.create_queue(self._owner, name, self._new_queue_spec(name)))
+                queue, _ = bridge.run(
+                    self._store.catalogue.create_queue(self._owner, name, self._make_queue_spec(name))
+                )
             except QueueExists as error:
                 raise OptionError(f"queue {name!r} was created by another program meanwhile") from error
             made = {**made, name: f"{queue.uid:x}"}
@@ -255,10 +257,10 @@ class ReplayRun:
         self._partitions = partitions
         return set(lacking)
 
-    def carried_out(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
+    def write_messages(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
         """Writes the messages, each once under the name of the run; a target purged since gets all of them again."""
         if not any(counts.values()):
-            return self.report(counts, created, expired=expired)
+            return self.make_report(counts, created, expired=expired)
         queues = [
             bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
             for name in sorted(set(self._targets.values()))
@@ -266,7 +268,10 @@ class ReplayRun:
         # A queue that was purged has lost the written messages, so the next replay has to write them again.
         run = blake2b("/".join([self.run, *(f"{queue.qid:x}" for queue in queues)]).encode(), digest_size=16)
         writer = self._rows_to_write().write.format("queuey").mode("append")
-        options = find_buckets.texts_of(self._options.store) | {"application": self._owner, "run": run.hexdigest()}
+        options = find_buckets.make_option_texts(self._options.store) | {
+            "application": self._owner,
+            "run": run.hexdigest(),
+        }
         options["lead"] = str(self._options.lead)
         if self._options.ttl is not None:
             options["ttl"] = str(self._options.ttl)
@@ -275,16 +280,16 @@ class ReplayRun:
         writer.options(**options).save()
         counts_of_run = write_reports.report(self._store, self._owner, run.hexdigest())
         written, moved = (counts_of_run.written, counts_of_run.moved) if counts_of_run is not None else (0, 0)
-        return self.report(counts, created, expired=expired, written=written, moved=moved)
+        return self.make_report(counts, created, expired=expired, written=written, moved=moved)
 
-    def report(
+    def make_report(
         self, counts: Mapping[str, int], created: set[str], *, expired: int, written: int = 0, moved: int = 0
     ) -> ReplayReport:
         sources: dict[str, list[str]] = {}
         for source, target in self._targets.items():
             sources.setdefault(target, []).append(source)
         return ReplayReport(
-            archive=self._there.files.root,
+            archive=self._archive.files.root,
             run=self.run,
             queues=tuple(
                 Replayed(
@@ -303,15 +308,15 @@ class ReplayRun:
         )
 
     def _read_archived(self) -> DataFrame:
-        return storage.read(self._spark, self._there.files, self._manifests)
+        return storage.read_buckets(self._spark, self._archive.files, self._manifests)
 
-    def _select(self, messages: DataFrame) -> DataFrame:
+    def _select_messages(self, messages: DataFrame) -> DataFrame:
         """Returns the messages within the options' bounds that satisfy the condition, including expired ones."""
         chosen = messages
         if self._options.lower > FIRST:
-            chosen = chosen.where(chosen["position"] >= columns.text_of(self._options.lower))
+            chosen = chosen.where(chosen["position"] >= columns.position_text(self._options.lower))
         if self._options.upper < LAST:
-            chosen = chosen.where(chosen["position"] < columns.text_of(self._options.upper))
+            chosen = chosen.where(chosen["position"] < columns.position_text(self._options.upper))
         return chosen if self._options.where is None else chosen.where(self._options.where)
 
     def _expired_column(self) -> Column:
@@ -330,7 +335,7 @@ class ReplayRun:
         """
         from pyspark.sql import functions as f
 
-        selected = self._select(self._read_archived())
+        selected = self._select_messages(self._read_archived())
         names = f.create_map(*(f.lit(text) for pair in self._targets.items() for text in pair))
         selected = selected.withColumn("source", f.col("queue")).withColumn("queue", names[f.col("queue")])
         written = [*_WRITTEN, "expires"] if self._options.keep_expiry else [*_WRITTEN]
@@ -339,9 +344,9 @@ class ReplayRun:
         counts = f.create_map(*(f.lit(value) for pair in self._partitions.items() for value in pair))
         places = (f.col("partition") - 1) % counts[f.col("queue")] + 1
         selected = selected.withColumn("origin", f.col("partition")).withColumn("partition", places.cast("int"))
-        return _numbered(selected, written)
+        return _number_rows(selected, written)
 
-    def _progress_note(self) -> ReplayNote | None:
+    def _read_note(self) -> ReplayNote | None:
         """Returns this run's ledger entry, or None if it has none.
 
         Raises:
@@ -375,7 +380,7 @@ class ReplayRun:
         """Returns the number of partitions that a target needs so that messages keep theirs."""
         return max(_count_partitions(bucket) for bucket in self._manifests if self._targets[bucket.queue] == target)
 
-    def _new_queue_spec(self, target: str) -> QueueSpec:
+    def _make_queue_spec(self, target: str) -> QueueSpec:
         """Returns the options of a new target, as those of the archived queue in its latest bucket."""
         last = max(
             (bucket for bucket in self._manifests if self._targets[bucket.queue] == target),
@@ -389,7 +394,7 @@ class ReplayRun:
         )
 
 
-def _numbered(rows: DataFrame, written: Sequence[str]) -> DataFrame:
+def _number_rows(rows: DataFrame, written: Sequence[str]) -> DataFrame:
     """Returns the columns ``written``, and as ``sequence`` a row's number in its target partition, by old position."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -421,7 +426,7 @@ def _check_repeatable(chosen: DataFrame, *, fresh: bool) -> None:
 
 
 def _overlaps(bucket: str, seconds: int, options: ReplayOptions) -> bool:
-    span = buckets.named(bucket, seconds)
+    span = buckets.parse_bucket(bucket, seconds)
     return (span.lower < options.upper or span.start == 0) and span.upper > options.lower
 
 

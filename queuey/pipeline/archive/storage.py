@@ -21,7 +21,7 @@ WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 _ORDER = ("queue", "bucket", "partition", "position")
 
 
-def write(messages: DataFrame, files: HadoopFiles, path: str) -> int:
+def write_messages(messages: DataFrame, files: HadoopFiles, path: str) -> int:
     """Writes messages as sorted Parquet files, in a directory for each bucket; returns their number.
 
     Args:
@@ -33,12 +33,12 @@ def write(messages: DataFrame, files: HadoopFiles, path: str) -> int:
     from pyspark.sql import functions as f
 
     counted = Observation()
-    rows = messages.observe(counted, f.count(f.lit(1)).alias("count")).sortWithinPartitions(*_ORDER)
+    rows = messages.count_request(counted, f.count(f.lit(1)).alias("count")).sortWithinPartitions(*_ORDER)
     rows.write.partitionBy("queue", "bucket").option("maxRecordsPerFile", MAX_FILE_ROWS).parquet(files.path(path))
     return int(counted.get.get("count", 0))
 
 
-def written(
+def read_back(
     spark: SparkSession, files: HadoopFiles, path: str, count: int, *, waits: Sequence[float] = WAITS
 ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
     """Reads back the messages that were written to a directory, and lists its files.
@@ -57,7 +57,7 @@ def written(
     for wait in waits:
         time.sleep(wait)
         lengths = files.tree(path)
-        named = [(key, name, size) for name, size in lengths.items() if (key := manifest.bucket_in(name))]
+        named = [(key, name, size) for name, size in lengths.items() if (key := manifest.parse_bucket(name))]
         rows = read_files(spark, files, path, [f"{path}/{name}" for _, name, _ in named])
         read = rows.count()
         if read == count:
@@ -85,13 +85,15 @@ def archived(spark: SparkSession, archive: str, *queues: str) -> DataFrame:
         QueueNotFound: The archive has no messages of a named queue.
     """
     opened = directory.open_existing(spark, archive)
-    names = opened.selected(Subscribe(queues) if queues else Pattern(".*"))
-    return read(
-        spark, opened.files, opened.manifests({(queue, name) for queue in names for name in opened.bucket_names(queue)})
+    names = opened.select_queues(Subscribe(queues) if queues else Pattern(".*"))
+    return read_buckets(
+        spark,
+        opened.files,
+        opened.manifests({(queue, name) for queue in names for name in opened.list_bucket_names(queue)}),
     )
 
 
-def read(spark: SparkSession, files: HadoopFiles, manifests: Iterable[Manifest]) -> DataFrame:
+def read_buckets(spark: SparkSession, files: HadoopFiles, manifests: Iterable[Manifest]) -> DataFrame:
     """Returns the messages of buckets.
 
     Raises:

@@ -76,8 +76,8 @@ class StreamParts:
         if not self._load(base):
             place = f"{base}-{secrets.token_hex(4)}"
             named = messages.withColumn("bucket", bucket_name(messages["timestamp"], seconds))
-            count = storage.write(named.select(*find_buckets.schema().names), self._files, place)
-            _, files = storage.written(messages.sparkSession, self._files, place, count)
+            count = storage.write_messages(named.select(*find_buckets.schema().names), self._files, place)
+            _, files = storage.read_back(messages.sparkSession, self._files, place, count)
             paths = [(key, tuple(f"{manifest.bucket_path(*key)}/{file.name}" for file in files[key])) for key in files]
             self._files.write(f"{base}.json", msgspec.json.encode(MicroBatch(place, tuple(paths))).decode())
             self._load(base)
@@ -99,11 +99,11 @@ class StreamParts:
         ]
         return storage.read_paths(spark, self._files, paths).dropDuplicates(["queue", "bucket", "partition", "id"])
 
-    def complete(self, keys: Iterable[Key]) -> None:
+    def mark_complete(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._incomplete.pop(key, None)
 
-    def tidy(self, query: str, batch: int) -> None:
+    def remove_complete(self, query: str, batch: int) -> None:
         """Removes earlier micro-batches whose buckets are all complete.
 
         The last micro-batch stays, because it may run again.

@@ -11,10 +11,10 @@ import msgspec
 from queuey.pipeline.archive import checksums, directory, find_buckets, storage
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.manifest import Key, Manifest, Summary
-from queuey.pipeline.archive.work_units import Search, divided, grouped
+from queuey.pipeline.archive.work_units import Search, divide_large_units, group_units
 from queuey.spark import open_stores
 from queuey.spark.options import Selection, StoreOptions
-from queuey.spark.slices import shared_out
+from queuey.spark.slices import divide_into_groups
 from queuey.terminal.texts import plural
 from queuey.titles import titled
 
@@ -88,14 +88,18 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
         QueueNotFound: The archive has no messages of a named queue.
     """
     opened = directory.open_existing(spark, options.archive)
-    names = opened.selected(options.selection)
+    names = opened.select_queues(options.selection)
     unreadable: list[str] = []
-    manifests = opened.manifests({(name, bucket) for name in names for bucket in opened.bucket_names(name)}, unreadable)
+    manifests = opened.manifests(
+        {(name, bucket) for name in names for bucket in opened.list_bucket_names(name)}, unreadable
+    )
     say(f"checking {plural(len(manifests), 'bucket')}")
     lengths = {path: opened.files.length(path) for bucket in manifests for path in bucket.data_paths}
     present = {bucket.key: [path for path in bucket.data_paths if lengths[path] is not None] for bucket in manifests}
-    summaries = checksums.summaries(storage.read_paths(spark, opened.files, chain.from_iterable(present.values())))
-    damaged = [damage for bucket in manifests for damage in compared(bucket, summaries.get(bucket.key))]
+    summaries = checksums.summarize_buckets(
+        storage.read_paths(spark, opened.files, chain.from_iterable(present.values()))
+    )
+    damaged = [damage for bucket in manifests for damage in compare_summary(bucket, summaries.get(bucket.key))]
     damaged += [damage for bucket in manifests for damage in _check_files(bucket, lengths)]
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
@@ -112,14 +116,14 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     )
 
 
-def compared(bucket: Manifest, actual: Summary | None) -> list[Damage]:
+def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
     """Returns the first difference between a manifest and the messages that were read, if there is one."""
     expected = bucket.summary
     if actual is None:
         return [Damage(*bucket.key, f"its {expected.count} messages are missing")]
     if expected.count != actual.count:
         return [Damage(*bucket.key, f"it holds {actual.count} messages and not {expected.count}")]
-    if not expected.same(actual):
+    if not expected.has_same_messages(actual):
         return [Damage(*bucket.key, "its messages have changed since it was archived")]
     if expected.partitions != actual.partitions:
         return [Damage(*bucket.key, "its first and last messages differ from its manifest")]
@@ -147,10 +151,10 @@ def _compare_with_store(
     store = open_stores.opened(options.store)
     seconds = archive.about.seconds
     # A deleted queue does not make its archived buckets invalid.
-    live = [queue for name in names if (queue := open_stores.existing(store, options.store, name))]
+    live = [queue for name in names if (queue := open_stores.find_existing_queue(store, options.store, name))]
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
     searches = [Search(queue.name, queue.qid, seconds) for queue in live]
-    units = find_buckets.find(spark, options.store, shared_out(searches, tasks))
+    units = find_buckets.find_units(spark, options.store, divide_into_groups(searches, tasks))
     archived = [unit for unit in units if unit.key in present]
     counts: dict[Key, int] = {}
     for unit in units:
@@ -159,10 +163,10 @@ def _compare_with_store(
     waiting = [UnarchivedBucket(*key, count) for key, count in counts.items()]
     if not archived:
         return [], waiting
-    stored = find_buckets.messages(spark, options.store, grouped(divided(archived), tasks))
+    stored = find_buckets.scan_messages(spark, options.store, group_units(divide_large_units(archived), tasks))
     paths = [path for key in {unit.key for unit in archived} for path in present[key]]
     theirs = storage.read_paths(spark, archive.files, paths)
-    differences = checksums.differences(stored, theirs)
+    differences = checksums.count_differences(stored, theirs)
     return [Damage(*key, _difference_text(difference)) for key, difference in differences.items()], waiting
 
 

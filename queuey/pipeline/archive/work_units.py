@@ -11,7 +11,7 @@ import msgspec
 from queuey.ids import LOW_MIN
 from queuey.messages import Queue
 from queuey.pipeline.archive.buckets import ArchiveBucket
-from queuey.spark.slices import QueueSlice, shared_out
+from queuey.spark.slices import QueueSlice, divide_into_groups
 
 MAX_COUNTED = 1_000_000
 """Max messages of one partition in one bucket that are counted before the scan."""
@@ -54,7 +54,7 @@ class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
         return self.queue, ArchiveBucket(self.bucket, self.seconds).name
 
 
-def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
+def make_bucket_units(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
     """Returns a unit for each partition of a queue, which covers the bucket and has this weight."""
     return [
         WorkUnit(
@@ -72,7 +72,7 @@ def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
     ]
 
 
-def divided(units: Iterable[WorkUnit]) -> list[WorkUnit]:
+def divide_large_units(units: Iterable[WorkUnit]) -> list[WorkUnit]:
     """Cuts units with ``MAX_COUNTED`` messages into parts with equal time spans."""
     result: list[WorkUnit] = []
     for unit in units:
@@ -90,21 +90,21 @@ def divided(units: Iterable[WorkUnit]) -> list[WorkUnit]:
     return result
 
 
-def grouped(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
+def group_units(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
     """Divides units, in order, into at most ``tasks`` groups of about equal weight; fewer if the work is small.
 
     Units of one bucket stay together if possible, so that a bucket becomes few files.
     """
     ordered = sorted(units, key=lambda unit: (unit.queue, unit.bucket, unit.partition, unit.lower))
     total = sum(map(_cost, ordered))
-    return shared_out(ordered, max(1, min(tasks, math.ceil(total / MIN_WEIGHT))), _cost)
+    return divide_into_groups(ordered, max(1, min(tasks, math.ceil(total / MIN_WEIGHT))), _cost)
 
 
 def _cost(unit: WorkUnit) -> int:
     return unit.weight + BUCKET_WEIGHT
 
 
-def waves(units: Iterable[WorkUnit], *, buckets: int, messages: int) -> list[list[WorkUnit]]:
+def divide_into_waves(units: Iterable[WorkUnit], *, buckets: int, messages: int) -> list[list[WorkUnit]]:
     """Divides units into waves of whole buckets, oldest first.
 
     A wave is finished before the next one begins, so a crash undoes at most one wave.

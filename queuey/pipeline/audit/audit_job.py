@@ -11,7 +11,7 @@ import msgspec
 from queuey.ids import Position
 from queuey.pipeline.audit import receipt_columns, receipt_join
 from queuey.pipeline.audit.receipt_join import FLAGS
-from queuey.pipeline.audit.sources import MessageSources, spans
+from queuey.pipeline.audit.sources import MessageSources, find_spans
 from queuey.pipeline.options import AuditOptions
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
@@ -131,33 +131,33 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     message_sources = MessageSources(
         spark, options.store, archive=options.archive, only_archive=options.only_archive, groups=options.groups
     )
-    lines = receipt_columns.receipts(spark, options.receipts)
+    lines = receipt_columns.read_receipts(spark, options.receipts)
     ours = ~f.col("broken") & (f.col("app").isNull() | (f.col("app") == message_sources.application))
     selected = f.col("queue").isin(list(options.queues)) if options.queues else f.lit(col=True)
-    receipts = lines.where(ours & selected).withColumn("queue", receipt_columns.renamed("queue", options.names))
+    receipts = lines.where(ours & selected).withColumn("queue", receipt_columns.rename_queues("queue", options.names))
     counts = lines.agg(
         f.count("*").alias("lines"),
         f.count_if("broken").alias("broken"),
         f.count_if(~f.col("broken") & ~ours).alias("foreign"),
         f.count_if(ours & selected & f.col("unknown") & f.col("id").isNull()).alias("doubtful"),
     ).first()
-    queue_spans = spans(receipts)
+    queue_spans = find_spans(receipts)
     _check_receipts(options, {span.queue for span in queue_spans})
     # Horizons are read first, so all messages below them exist when the queues are read.
     about = spark.createDataFrame(message_sources.about(queue_spans), receipt_join.ABOUT)
     groups = {**message_sources.offsets(queue_spans), **options.offsets}
     say(f"scanning {plural(len(queue_spans), 'queue')}")
-    rows = receipt_join.matched(
-        message_sources.sealed(receipt_join.promised(receipts, about), queue_spans),
-        receipt_join.present(message_sources.stored(queue_spans), message_sources.archived(queue_spans)),
+    rows = receipt_join.classify_ids(
+        message_sources.add_sealed(receipt_join.find_promised(receipts, about), queue_spans),
+        receipt_join.join_present(message_sources.stored(queue_spans), message_sources.archived(queue_spans)),
         [_offsets_frame(spark, offsets) for offsets in groups.values()],
         now=message_sources.now,
         late=options.late,
         margin=options.margin,
     )
-    with _persisted(rows) as matched, _persisted(receipt_join.strays(matched, receipts)) as strays:
+    with _persisted(rows) as matched, _persisted(receipt_join.find_copies(matched, receipts)) as strays:
         partitions = _count_by_partition(matched, strays, tuple(groups), copies=options.copies)
-        total = summed(account for accounts in partitions.values() for account in accounts.values())
+        total = sum_accounts(account for accounts in partitions.values() for account in accounts.values())
         answered = strays.agg(f.coalesce(f.sum("answer"), f.lit(0)).alias("n")).first()
         alone = matched.where("stray").count()
         samples = _collect_samples(matched, strays, total, options.samples)
@@ -195,7 +195,7 @@ def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
             raise OptionError(f"There are no receipts of queue {name!r} in these files.")
 
 
-def summed(accounts: Iterable[Account]) -> Account:
+def sum_accounts(accounts: Iterable[Account]) -> Account:
     listed = list(accounts)
     groups: dict[str, Passed] = {}
     for account in listed:
@@ -208,7 +208,7 @@ def summed(accounts: Iterable[Account]) -> Account:
 
 def _offsets_frame(spark: SparkSession, offsets: Mapping[str, Mapping[int, Position]]) -> DataFrame:
     rows = [
-        (queue, partition, columns.text_of(position))
+        (queue, partition, columns.position_text(position))
         for queue, positions in offsets.items()
         for partition, position in positions.items()
     ]

@@ -14,7 +14,7 @@ from queuey.pipeline.tasks import Batches
 from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
 from queuey.spark.slices import QueueSlice
 from queuey.spark.source import columns
-from queuey.spark.source.read_task import scanned
+from queuey.spark.source.read_task import scan_rows
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
 
 HASH_BYTES = 16
@@ -33,7 +33,7 @@ _READ_ROWS, _ROWS = columns.arrow_schema(_READ), columns.arrow_schema(SCHEMA)
 _decode = msgspec.msgpack.Decoder(list[QueueSlice]).decode
 
 
-def packed(parts: Iterable[QueueSlice]) -> bytes:
+def encode_slices(parts: Iterable[QueueSlice]) -> bytes:
     return msgspec.msgpack.encode(list(parts))
 
 
@@ -50,11 +50,11 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
         ending=Bounds("endingOffsets", LATEST),
         fail_on_data_loss=False,
     )
-    for batch in scanned(read, parts, _READ_ROWS):
-        yield hashed(batch)
+    for batch in scan_rows(read, parts, _READ_ROWS):
+        yield hash_bodies(batch)
 
 
-def hashed(batch: pa.RecordBatch) -> pa.RecordBatch:
+def hash_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns messages with the hash and size of each body in place of the body."""
     bodies = batch.column("value")
     hashes = pa.array([sha256(body).digest()[:HASH_BYTES] for body in bodies.to_pylist()], pa.binary())

@@ -18,13 +18,13 @@ _FIELDS = (
     "queue string, app string, partition int, id string, sha256 string, size long, at double, ttl long, put boolean, "
     "outcome string"
 )
-"""Fields of a receipt as ``queuey.client.receipts`` writes them; neither package imports the other."""
+"""Fields of a receipt as ``queuey.client.read_receipts`` writes them; neither package imports the other."""
 _DIGITS = "0123456789abcdef"
 _FLIPPED = _DIGITS[8:] + _DIGITS[:8]
 """The hex digits with their highest bit flipped."""
 
 
-def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+def read_receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Reads files of receipts.
 
     Args:
@@ -43,7 +43,7 @@ def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as f
 
     for path in paths:
-        if not hadoop_files.matching(spark, path):
+        if not hadoop_files.has_match(spark, path):
             raise OptionError(f"There are no receipts at {path}.")
     reader = spark.read.schema(f"{_FIELDS}, {BROKEN} string").option("columnNameOfCorruptRecord", BROKEN)
     lines = reader.option("mode", "PERMISSIVE").json(list(paths))
@@ -69,7 +69,7 @@ def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     )
 
 
-def renamed(column: str, names: Mapping[str, str]) -> Column:
+def rename_queues(column: str, names: Mapping[str, str]) -> Column:
     """Returns a column of queue names with new names; names that are not in ``names`` stay."""
     from pyspark.sql import functions as f
 

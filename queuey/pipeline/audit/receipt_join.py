@@ -22,19 +22,19 @@ ABOUT = "queue string not null, default_ttl double not null, horizon long not nu
 """Columns of a queue: TTL in seconds; horizon in ticks, below which every message was read; delay in seconds after
 which readers may have passed an id."""
 FLAGS = ("accepted", "present", "archived", "missing", "expired", "ahead", "differs", "twice", "late", "maybe", "found")
-"""Flags of :func:`matched`, 0 or 1 for each id."""
+"""Flags of :func:`classify_ids`, 0 or 1 for each id."""
 BUCKETS = "queue string not null, start long not null, sealed double not null"
 """Columns of archived buckets: start in ticks since 1970, and when it was archived in seconds since 1970."""
 OFFSETS = "queue string not null, partition int not null, position string not null"
 
 
-def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
+def find_promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     """Returns a row for each id in receipts.
 
     Columns: ``PLACE``, ``must`` (a receipt promises the message), ``bodies`` (several if the message was put several
     times; any of them may be stored), ``until`` (expiry of the last one, in seconds since 1970), ``at``
     (when it was accepted), ``put`` (it was written at an id that the client chose), ``horizon``, ``delay``, and
-    ``sealed``, which is null; see :func:`sealed`.
+    ``add_sealed``, which is null; see :func:`add_sealed`.
     """
     from pyspark.sql import functions as f
 
@@ -60,11 +60,11 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     )
 
 
-def sealed(promised_messages: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
+def add_sealed(promised_messages: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
     """Adds when the bucket of each message was archived, if the message existed by then.
 
     Args:
-        promised_messages: The result of :func:`promised`.
+        promised_messages: The result of :func:`find_promised`.
         buckets: The archived buckets, with the columns ``BUCKETS``.
         width: Width of buckets, in ticks.
     """
@@ -76,7 +76,7 @@ def sealed(promised_messages: DataFrame, buckets: DataFrame, width: int) -> Data
     return with_buckets.withColumn("sealed", f.when(f.col("at") <= f.col("sealed"), f.col("sealed")))
 
 
-def present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
+def join_present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
     """Returns existing messages with ``stored`` and ``kept`` (counts in store and archive) and ``seen`` (bodies)."""
     from pyspark.sql import functions as f
 
@@ -97,7 +97,7 @@ def present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
     )
 
 
-def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
+def select_archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
     """Returns messages of an archive with the same columns as a scan of the store.
 
     Args:
@@ -115,7 +115,7 @@ def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
     )
 
 
-def matched(
+def classify_ids(
     promised_messages: DataFrame,
     present_messages: DataFrame,
     offsets: Sequence[DataFrame],
@@ -127,9 +127,9 @@ def matched(
     """Classifies every id.
 
     Args:
-        promised_messages: The result of :func:`promised` or :func:`sealed`. A message that was still alive when its bucket was
+        promised_messages: The result of :func:`find_promised` or :func:`add_sealed`. A message that was still alive when its bucket was
             archived has to be in the archive, even if its TTL is over now.
-        present_messages: The result of :func:`present`.
+        present_messages: The result of :func:`join_present`.
         offsets: The offsets of each group, with the columns ``OFFSETS``. The group has not begun partitions without
             an offset.
         now: Seconds since 1970.
@@ -179,7 +179,7 @@ def matched(
     return rows
 
 
-def strays(rows: DataFrame, receipts: DataFrame) -> DataFrame:
+def find_copies(rows: DataFrame, receipts: DataFrame) -> DataFrame:
     """Finds copies among messages without a receipt.
 
     A message with the same body as an accepted one in its queue is a ``copy``: the producer has the receipt of the

@@ -18,7 +18,7 @@ from queuey.pipeline.archive.manifest import Manifest
 from queuey.pipeline.audit import body_hashes, receipt_columns, receipt_join
 from queuey.spark import open_stores
 from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
-from queuey.spark.slices import shared_out
+from queuey.spark.slices import divide_into_groups
 from queuey.spark.source import batch_reader, columns
 from queuey.spark.start_and_end import LATEST, At, Bound, Bounds
 from queuey.storage import Store, bridge
@@ -39,7 +39,7 @@ class Span(msgspec.Struct, frozen=True):
     lower: Position
 
 
-def spans(receipts: DataFrame) -> list[Span]:
+def find_spans(receipts: DataFrame) -> list[Span]:
     """Returns the queues in receipts, each from the lowest id that a receipt has or may stand for."""
     from pyspark.sql import functions as f
 
@@ -49,7 +49,7 @@ def spans(receipts: DataFrame) -> list[Span]:
     )
     result = []
     for row in rows.collect():
-        lowest = [] if row.lowest is None else [columns.position_from(row.lowest)]
+        lowest = [] if row.lowest is None else [columns.parse_position(row.lowest)]
         if row.since is not None:
             lowest.append((max(0, ids.seconds_to_ticks(row.since - MAX_RECEIPT_DELAY)), LOW_MIN))
         result.append(Span(row.queue, min(lowest)))
@@ -96,48 +96,51 @@ class MessageSources:
             self.application = open_stores.application(self._store, options)
             self.now = ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
-    def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
+    def describe_queues(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
         """Returns name, TTL in seconds, horizon in ticks and read delay in seconds of each queue."""
         return [(span.queue, *self._read_about(span.queue)) for span in spans]
 
-    def stored(self, spans: Sequence[Span]) -> DataFrame | None:
+    def read_stored(self, spans: Sequence[Span]) -> DataFrame | None:
         """Returns the messages in the store with hashes instead of bodies, or None if no store is read."""
         if self._store is None:
             return None
-        spans = [span for span in spans if self._queue(span.queue) is not None]
-        parts = batch_reader.planned(self._source_options(spans)) if spans else []
+        spans = [span for span in spans if self._find_queue(span.queue) is not None]
+        parts = batch_reader.plan_slices(self._source_options(spans)) if spans else []
         payloads = [
-            body_hashes.packed(group) for group in shared_out(parts, batch_reader.DEFAULT_TASKS, batch_reader.weight)
+            body_hashes.encode_slices(group)
+            for group in divide_into_groups(parts, batch_reader.DEFAULT_TASKS, batch_reader.weight)
         ]
-        return tasks.rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
+        return tasks.run_for_rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
-    def archived(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns archived messages like :meth:`stored`, or None if no archive is read; skips missing files."""
+    def read_archived(self, spans: Sequence[Span]) -> DataFrame | None:
+        """Returns archived messages like :meth:`read_stored`, or None if no archive is read; skips missing files."""
         if self._archive is None:
             return None
-        lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
+        lowest = [(span.queue, columns.position_text(span.lower)) for span in spans]
         starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
         # Missing files are skipped, so that the audit reports their messages as missing.
-        paths = [path for bucket in self._manifests(spans) for path in self._archive.present(bucket, [])]
-        return receipt_join.archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
+        paths = [path for bucket in self._read_manifests(spans) for path in self._archive.present(bucket, [])]
+        return receipt_join.select_archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
-    def sealed(self, promised_messages: DataFrame, spans: Sequence[Span]) -> DataFrame:
-        """Adds when the buckets of promised messages were archived; see :func:`receipt_join.sealed`."""
+    def add_sealed(self, promised_messages: DataFrame, spans: Sequence[Span]) -> DataFrame:
+        """Adds when the buckets of promised messages were archived; see :func:`receipt_join.add_sealed`."""
         if self._archive is None:
             return promised_messages
         rows = [
             (bucket.queue, bucket.span.start * TICKS_PER_SECOND, datetime.fromisoformat(bucket.archived).timestamp())
-            for bucket in self._manifests(spans)
+            for bucket in self._read_manifests(spans)
         ]
         width = self._archive.about.seconds * TICKS_PER_SECOND
-        return receipt_join.sealed(promised_messages, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
+        return receipt_join.add_sealed(
+            promised_messages, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width
+        )
 
-    def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
+    def read_offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
         """Returns group -> queue -> partition -> position."""
         names = [span.queue for span in spans]
         return {group: {name: self._read_offsets(name, group) for name in names} for group in self._groups}
 
-    def _manifests(self, spans: Sequence[Span]) -> list[Manifest]:
+    def _read_manifests(self, spans: Sequence[Span]) -> list[Manifest]:
         """Returns the manifests of archived buckets from the first receipts on. They are read once."""
         assert self._archive is not None  # noqa: S101 - called only with an archive
         if self._cached_manifests is None:
@@ -145,8 +148,8 @@ class MessageSources:
             keys = [
                 (span.queue, name)
                 for span in spans
-                for name in self._archive.bucket_names(span.queue)
-                if buckets.named(name, seconds).upper > span.lower
+                for name in self._archive.list_bucket_names(span.queue)
+                if buckets.parse_bucket(name, seconds).upper > span.lower
             ]
             self._cached_manifests = self._archive.manifests(keys)
         return self._cached_manifests
@@ -155,8 +158,8 @@ class MessageSources:
         """Returns TTL, horizon and read delay; a deleted queue has the highest possible horizon."""
         if self._store is None:
             return self._read_about_archived(name)
-        default = float(open_stores.settings_of(self._options).default_ttl)
-        queue = self._queue(name)
+        default = float(open_stores.read_settings(self._options).default_ttl)
+        queue = self._find_queue(name)
         if queue is None:
             # The queue was deleted with all its messages.
             return default, TICKS_MAX, DEFAULT_LATE
@@ -169,21 +172,21 @@ class MessageSources:
     def _read_about_archived(self, name: str) -> tuple[float, int, float]:
         """Returns TTL, horizon and read delay; the horizon is the end of the last archived bucket, or 0 without one."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
-        manifests = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
+        manifests = self._archive.manifests([(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]])
         if not manifests:
             return float(DEFAULT_TTL), 0, DEFAULT_LATE
         return float(manifests[0].source.ttl or DEFAULT_TTL), manifests[0].span.upper[0], DEFAULT_LATE
 
-    def _queue(self, name: str) -> Queue | None:
+    def _find_queue(self, name: str) -> Queue | None:
         if name not in self._queues:
             assert self._store is not None  # noqa: S101 - called only with a store
-            self._queues[name] = open_stores.existing(self._store, self._options, name)
+            self._queues[name] = open_stores.find_existing_queue(self._store, self._options, name)
         return self._queues[name]
 
     def _source_options(self, spans: Sequence[Span]) -> SourceOptions:
         bounds: dict[str, dict[int, Bound]] = {}
         for span in spans:
-            queue = self._queue(span.queue)
+            queue = self._find_queue(span.queue)
             assert queue is not None  # noqa: S101 - others were left out
             bounds[span.queue] = dict.fromkeys(range(1, queue.partitions + 1), At(span.lower))
         return SourceOptions(
@@ -195,7 +198,7 @@ class MessageSources:
         )
 
     def _read_offsets(self, name: str, group: str) -> Mapping[int, Position]:
-        queue = self._queue(name)
+        queue = self._find_queue(name)
         if queue is None or self._store is None:
             return {}
         try:

@@ -20,7 +20,7 @@ from queuey.pipeline.deadletter.selection import DeadLetterSample, DeadLetterUni
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
-from queuey.spark.slices import shared_out
+from queuey.spark.slices import divide_into_groups
 from queuey.spark.source.columns import arrow_schema
 
 if TYPE_CHECKING:
@@ -60,19 +60,21 @@ class DeadLetterClasses(msgspec.Struct, frozen=True):
     classes: tuple[ErrorClass, ...]
 
 
-def each(spark: SparkSession, store: StoreOptions, selected: DeadLetterFilter, say: Say) -> Iterator[DeadLetter]:
+def list_dead_letters(
+    spark: SparkSession, store: StoreOptions, selected: DeadLetterFilter, say: Say
+) -> Iterator[DeadLetter]:
     """Iterates over dead letters, partition by partition.
 
     Raises:
         QueueNotFound: The given dead-letter queue does not exist.
     """
-    units = selection.units_of(store, selected)
+    units = selection.find_units(store, selected)
     say(_reading_text(units))
     for packed in _rdd_of_results(spark, units, partial(_list_in_task, store, selected)).toLocalIterator():
         yield _unpack(packed)
 
 
-def classes(
+def classify_dead_letters(
     spark: SparkSession,
     store: StoreOptions,
     selected: DeadLetterFilter,
@@ -96,12 +98,12 @@ def classes(
     """
     from pyspark.sql import functions as f
 
-    units = selection.units_of(store, selected)
+    units = selection.find_units(store, selected)
     say(_reading_text(units))
-    payloads = [msgspec.msgpack.encode((selected, group)) for group in shared_out(units, MAX_TASKS)]
+    payloads = [msgspec.msgpack.encode((selected, group)) for group in divide_into_groups(units, MAX_TASKS)]
     sample = f.struct(*DeadLetterSample.__struct_fields__)
     grouped = (
-        tasks.rows(spark, "dead_letters", _SCHEMA, store, payloads)
+        tasks.run_for_rows(spark, "dead_letters", _SCHEMA, store, payloads)
         .groupBy("queue", "error", "shape")
         .agg(
             f.count(sample).alias("count"),
@@ -130,7 +132,7 @@ def _error_class(row: Iterable[Any], samples: int) -> ErrorClass:
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     selected, units = _decode(payload)
-    for page in selection.all_pages(open_stores.opened(options), options, units, selected):
+    for page in selection.read_all_pages(open_stores.opened(options), options, units, selected):
         yield pa.RecordBatch.from_pylist([_row(found.dead_letter) for found in page], schema=_ROWS)
 
 
@@ -151,7 +153,7 @@ def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: 
         OptionError: A run with this name began with another order.
         QueueNotFound: The given dead-letter queue does not exist.
     """
-    units = selection.units_of(store, order.wanted)
+    units = selection.find_units(store, order.wanted)
     say(_reading_text(units))
     outcome = Redriven()
     for packed in _rdd_of_results(spark, units, partial(_redrive_in_task, store, order)).collect():
@@ -177,7 +179,7 @@ def _rdd_of_results(spark: SparkSession, units: Sequence[DeadLetterUnit], task: 
         units: The units; tasks get consecutive ones.
         task: The function to run.
     """
-    packed = [msgspec.msgpack.encode(group) for group in shared_out(units, MAX_TASKS)]
+    packed = [msgspec.msgpack.encode(group) for group in divide_into_groups(units, MAX_TASKS)]
     return spark.sparkContext.parallelize(packed, max(1, len(packed))).flatMap(partial(_run_task, task))
 
 
@@ -187,16 +189,16 @@ def _run_task(task: Task, packed: bytes) -> Iterator[bytes]:
 
 def _list_in_task(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
     store = open_stores.opened(options)
-    for page in selection.all_pages(store, options, units, wanted):
+    for page in selection.read_all_pages(store, options, units, wanted):
         yield from (msgspec.msgpack.encode(found.dead_letter) for found in page)
 
 
 def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
     """Redrives the dead letters of units, or counts them with ``dry_run``; skips deleted or purged queues."""
     store = open_stores.opened(options)
-    usual = open_stores.settings_of(options).default_ttl
-    work = Redrive(store, partial(open_stores.existing, store, options), order, usual)
+    usual = open_stores.read_settings(options).default_ttl
+    work = Redrive(store, partial(open_stores.find_existing_queue, store, options), order, usual)
     for unit in units:
-        queue = open_stores.existing(store, options, unit.queue, unit.qid)
+        queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is not None:
             yield msgspec.msgpack.encode(work.count(queue, unit) if order.dry_run else work.send(queue, unit))

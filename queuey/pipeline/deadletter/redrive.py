@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from queuey import deadletters
-from queuey.deadletters import SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, by_origin
+from queuey.deadletters import SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, group_by_origin
 from queuey.errors import StoreIncompatible
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue
@@ -56,7 +56,7 @@ class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
     lead: float = DEFAULT_LEAD
     dry_run: bool = False
 
-    def about(self) -> bytes:
+    def digest_order(self) -> bytes:
         """Returns a digest of the order. A run can only be continued with the order that it began with."""
         return _digest(msgspec.msgpack.encode(self.wanted))
 
@@ -93,7 +93,7 @@ class RedriveChunk(msgspec.Struct, frozen=True, array_like=True):
     outcome: Redriven | None = None
 
 
-class Returning(msgspec.Struct):
+class RedriveRows(msgspec.Struct):
     """Dead letters of a chunk on their way to one queue; see :class:`queuey.spark.sink.exactly_once.ReservableRows`."""
 
     indexes: Integers
@@ -141,15 +141,15 @@ class Redrive:
         self._page = page
         self._about = order.about()
 
-    def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
+    def count_unit(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
         """Counts a unit's dead letters by target queue, and the ones that would stay. Changes nothing."""
         outcome = Redriven()
-        for page, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
+        for page, _ in selection.read_pages(self._store, dead, unit, self._order.wanted, page=self._page):
             _, going, staying = self._group_by_target([found.dead_letter for found in page])
             outcome += Redriven({name: len(locations) for name, locations in going.items()}) + staying
         return outcome
 
-    def send(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
+    def send_unit(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
         """Sends a unit's dead letters and removes them.
 
         Raises:
@@ -160,7 +160,7 @@ class Redrive:
         sending = _UnitRedrive(self._store, target, self._order, work, chunk=self._chunk, page=self._page)
         outcome, number, planned, start = Redriven(), 0, 0, None
         while True:
-            raw, chunk = sending.entered(number) or sending.planned(number, unit, self._about, start, planned)
+            raw, chunk = sending.read_chunk(number) or sending.planned(number, unit, self._about, start, planned)
             if chunk.about != self._about:
                 raise OptionError(f"run {self._order.run!r} began with other queues or filters; use another name")
             if chunk.outcome is None:
@@ -181,13 +181,13 @@ class Redrive:
         for name, locations in going.items():
             mine = [stored[location] for location in locations]
             queue = targets[name]
-            rows = Returning(
+            rows = RedriveRows(
                 np.array([index for index, _ in mine], np.int64),
                 chunk.count,
                 [found.dead_letter for _, found in mine],
                 self._order.ttl or queue.ttl or self._usual_ttl,
             )
-            counts = sending.reserver(queue).write(number, rows)
+            counts = sending.get_reserver(queue).write(number, rows)
             outcome += Redriven({name: counts.rows}, counts.moved, counts.kept)
             gone += [_to_planned(found.message) for _, found in mine]
         done = msgspec.structs.replace(chunk, dead_letters=tuple(gone), outcome=outcome)
@@ -203,7 +203,7 @@ class Redrive:
         """
         queues = {name: self._look_up_queue(name) for name in {dead_letter.queue for dead_letter in dead_letters}}
         shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
-        going, staying = by_origin(dead_letters, shapes, self._order.wanted.dead_queue)
+        going, staying = group_by_origin(dead_letters, shapes, self._order.wanted.dead_queue)
         for name in [name for name in going if (row := queues[name]) is not None and row.keeps_keys]:
             staying += _refuse_keyed(name, [dead_letters[index] for index in going.pop(name)])
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
@@ -228,11 +228,11 @@ class _UnitRedrive:
         self._page = page
         self._reservers: dict[int, Reserver] = {}
 
-    def entered(self, number: int) -> tuple[bytes, RedriveChunk] | None:
-        raw = self._dead.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, number)))
+    def read_chunk(self, number: int) -> tuple[bytes, RedriveChunk] | None:
+        raw = self._dead.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, number)))
         return None if raw is None else (raw, _decode(raw))
 
-    def planned(
+    def plan_chunk(
         self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, before: int
     ) -> tuple[bytes, RedriveChunk]:
         """Selects the dead letters of a chunk and records them. ``before`` is their number in earlier chunks."""
@@ -241,7 +241,7 @@ class _UnitRedrive:
             selected = msgspec.structs.replace(selected, limit=selected.limit - before)
         chosen: list[PlannedDeadLetter] = []
         size, after = 0, None
-        for dead_letters, location in selection.pages(
+        for dead_letters, location in selection.read_pages(
             self._store, self._dead.queue, unit, selected, start=start, page=self._page
         ):
             chosen += [_to_planned(found.message) for found in dead_letters]
@@ -249,17 +249,17 @@ class _UnitRedrive:
             if len(chosen) >= self._chunk or size >= CHUNK_BYTES:
                 after = None if len(chosen) == selected.limit else location
                 break
-        return self.set(number, None, RedriveChunk(about, tuple(chosen), after, len(chosen)))
+        return self.set_chunk(number, None, RedriveChunk(about, tuple(chosen), after, len(chosen)))
 
-    def set(self, number: int, raw: bytes | None, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
+    def set_chunk(self, number: int, raw: bytes | None, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
         """Replaces a chunk's entry ``raw``; returns the entry that is then recorded, perhaps of another attempt."""
         value = msgspec.msgpack.encode(chunk)
-        stored = self._dead.patiently(
+        stored = self._dead.retry_call(
             lambda: bridge.run(self._store.ledger.enter(self._work, number, value, expected=raw))
         )
         return stored, _decode(stored)
 
-    def existing(self, chunk: RedriveChunk) -> list[tuple[int, FoundDeadLetter]]:
+    def find_existing(self, chunk: RedriveChunk) -> list[tuple[int, FoundDeadLetter]]:
         """Returns the dead letters of a chunk that still exist, each with its number in the chunk."""
         locations = [planned.location for planned in chunk.dead_letters]
         stored = (
@@ -276,14 +276,14 @@ class _UnitRedrive:
                 present.append((index, FoundDeadLetter(message, dead_letter)))
         return present
 
-    def reserver(self, queue: Queue) -> Reserver:
+    def get_reserver(self, queue: Queue) -> Reserver:
         if queue.uid not in self._reservers:
             target = TargetQueue(self._store, queue)
             self._reservers[queue.uid] = Reserver(target, f"{self._work}/{queue.uid:x}", lead=self._order.lead)
         return self._reservers[queue.uid]
 
-    def remove(self, chunk: RedriveChunk) -> None:
-        gone = [(found.message.partition, found.message.position) for _, found in self.existing(chunk)]
+    def remove_dead_letters(self, chunk: RedriveChunk) -> None:
+        gone = [(found.message.partition, found.message.position) for _, found in self.find_existing(chunk)]
         if gone:
             self._dead.use(lambda queue: bridge.run(self._store.messages.delete(queue, gone)))
 

@@ -78,7 +78,7 @@ class ErrorClass(msgspec.Struct, frozen=True):
     samples: tuple[DeadLetterSample, ...]
 
 
-def units_of(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLetterUnit]:
+def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLetterUnit]:
     """Returns the units of selected dead letters: one per partition, or one per queue if there is a limit per queue.
 
     Skips named queues that never had dead letters.
@@ -88,20 +88,24 @@ def units_of(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLett
     """
     store = open_stores.opened(options)
     if selected.dead_queue is not None:
-        dead_queues = [open_stores.queue(store, options, selected.dead_queue)]
+        dead_queues = [open_stores.find_queue(store, options, selected.dead_queue)]
     else:
         places: set[str] = set()
         for name in selected.queues:
             places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _existing(store, options, [name])))
         for pattern in selected.patterns:
-            places |= {queue.name for queue in open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))}
-            places |= {queue.dead_letter for queue in open_stores.selected(options, Pattern(translate(pattern)))}
+            places |= {
+                queue.name for queue in open_stores.find_selected_queues(options, Pattern(translate(pattern + SUFFIX)))
+            }
+            places |= {
+                queue.dead_letter for queue in open_stores.find_selected_queues(options, Pattern(translate(pattern)))
+            }
         dead_queues = _existing(store, options, sorted(places - {""}))
     return [unit for queue in dead_queues for unit in _make_units(queue, selected)]
 
 
 def _existing(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
-    return [queue for name in names if (queue := open_stores.existing(store, options, name))]
+    return [queue for name in names if (queue := open_stores.find_existing_queue(store, options, name))]
 
 
 def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
@@ -115,7 +119,7 @@ def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetter
             yield DeadLetterUnit(queue.name, queue.qid, (number,))
 
 
-def pages(
+def read_pages(
     store: Store,
     queue: Queue,
     unit: DeadLetterUnit,
@@ -162,16 +166,16 @@ def pages(
                     return
 
 
-def all_pages(
+def read_all_pages(
     store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], wanted: DeadLetterFilter
 ) -> Iterator[list[FoundDeadLetter]]:
     """Yields the selected dead letters of units; skips queues that were deleted or purged since."""
     for unit in units:
-        queue = open_stores.existing(store, options, unit.queue, unit.qid)
+        queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is None:
             continue
         try:
-            for dead_letters, _ in pages(store, queue, unit, wanted):
+            for dead_letters, _ in read_pages(store, queue, unit, wanted):
                 if dead_letters:
                     yield dead_letters
         except QueueChanged:

@@ -26,7 +26,7 @@ from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions, Subscribe
 from queuey.storage import Store, bridge
-from queuey.titles import duration, estimated, formatted, titled
+from queuey.titles import duration, format_as, format_estimate, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,10 +81,10 @@ class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     group: str
     offset: str | None
-    messages: Annotated[int, titled("unread", estimated("exact", ","))]
+    messages: Annotated[int, titled("unread", format_estimate("exact", ","))]
     exact: bool
     seconds: Annotated[float, titled("behind", duration)]
-    growth: Annotated[float | None, titled(unit=formatted(".2f"))]
+    growth: Annotated[float | None, titled(unit=format_as(".2f"))]
     forecast: Forecast
 
 
@@ -105,7 +105,7 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
 
     partitions: int
     behind: int
-    messages: Annotated[int, titled("unread messages", estimated("exact", ","))]
+    messages: Annotated[int, titled("unread messages", format_estimate("exact", ","))]
     exact: bool
     lost: int
     first: float | None
@@ -136,18 +136,20 @@ def run(
     """
     store = open_stores.opened(options.store)
     say("listing queues")
-    payloads = _payloads(options)
+    payloads = _make_payloads(options)
     say(f"observing, in {len(payloads):,} tasks")
     earlier, observations = {}, _collect_observations(spark, options, payloads)
     if options.sample:
         say(f"observing again in {options.sample:g} s")
         wait(options.sample)
         earlier, observations = observations, _collect_observations(spark, options, payloads)
-    behind = [group_lag(observation, earlier.get(key), options.within) for key, observation in observations.items()]
-    return lag_report(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
+    behind = [
+        make_group_lag(observation, earlier.get(key), options.within) for key, observation in observations.items()
+    ]
+    return make_report(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
 
 
-def lag_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> LagReport:
+def make_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> LagReport:
     unread = [lag for lag in behind if lag.messages]
     ordered = sorted(unread, key=_danger_key)
     firsts = [lag.forecast.first for lag in unread if lag.forecast.first is not None]
@@ -170,7 +172,7 @@ def _danger_key(lag: GroupLag) -> tuple[float, int, str, int, str]:
     return float("inf") if first is None else first, -lag.messages, lag.queue, lag.partition, lag.group
 
 
-def _payloads(options: LagOptions) -> list[bytes]:
+def _make_payloads(options: LagOptions) -> list[bytes]:
     """Returns the work of each task: a range of queues and, if offsets are given, the offsets of its queues.
 
     Given offsets restrict the selection to their queues.
@@ -178,19 +180,19 @@ def _payloads(options: LagOptions) -> list[bytes]:
     if options.offsets is None:
         if options.selection is not None:
             name_ranges.check(options.store, options.selection)
-        parts = name_ranges.name_ranges_of(options.store, options.selection, options.size)
+        parts = name_ranges.divide_names(options.store, options.selection, options.size)
         return [msgspec.msgpack.encode((part, None)) for part in parts]
     names = set(options.offsets)
     if options.selection is not None:
-        names &= {queue.name for queue in open_stores.selected(options.store, options.selection)}
-    parts = name_ranges.name_ranges_of(options.store, Subscribe(tuple(sorted(names))), options.size)
+        names &= {queue.name for queue in open_stores.find_selected_queues(options.store, options.selection)}
+    parts = name_ranges.divide_names(options.store, Subscribe(tuple(sorted(names))), options.size)
     return [msgspec.msgpack.encode((part, {name: options.offsets[name] for name in part.names})) for part in parts]
 
 
 def _collect_observations(
     spark: SparkSession, options: LagOptions, payloads: Sequence[bytes]
 ) -> dict[tuple[str, int, str], GroupObservation]:
-    observations = tasks.values(spark, partial(_observe, options.store, options.groups), payloads)
+    observations = tasks.run_for_values(spark, partial(_observe, options.store, options.groups), payloads)
     return {
         observation.key: observation
         for observation in (msgspec.msgpack.decode(packed, type=GroupObservation) for packed in observations)
@@ -201,12 +203,12 @@ def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> 
     """Observes groups in a range of queues, in a task; skips queues that are deleted or changed meanwhile."""
     stretch, offsets = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
     store = open_stores.opened(options)
-    default_ttl = open_stores.settings_of(options).default_ttl
-    for queues in name_ranges.queues(options, stretch):
+    default_ttl = open_stores.read_settings(options).default_ttl
+    for queues in name_ranges.list_queues(options, stretch):
         for queue in queues:
             try:
                 for group, positions in _read_group_offsets(store, queue, groups, offsets):
-                    for observation in observed(store, queue, group, positions, queue.ttl or default_ttl):
+                    for observation in observe_group(store, queue, group, positions, queue.ttl or default_ttl):
                         yield msgspec.msgpack.encode(observation)
             except (QueueChanged, QueueNotFound):
                 continue
@@ -229,7 +231,7 @@ def _read_group_offsets(
             continue
 
 
-def observed(
+def observe_group(
     store: Store, queue: Queue, group: str, positions: Mapping[int, Position], ttl: float
 ) -> Iterator[GroupObservation]:
     """Observes a group in all partitions of a queue.
@@ -270,7 +272,7 @@ def _read_first_unread(store: Store, queue: Queue, partition: int, offset: Posit
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
 
 
-def group_lag(observation: GroupObservation, earlier: GroupObservation | None, within: float) -> GroupLag:
+def make_group_lag(observation: GroupObservation, earlier: GroupObservation | None, within: float) -> GroupLag:
     """Computes lag, growth and forecast of a group.
 
     Args:

@@ -29,7 +29,7 @@ from queuey.messages import Measure, Queue, Slice
 from queuey.pipeline import name_ranges, tasks
 from queuey.pipeline.name_ranges import NameRange
 from queuey.pipeline.options import StatsOptions
-from queuey.pipeline.stats.totals import RecentCounts, Totals, by_queue, rate, totals
+from queuey.pipeline.stats.totals import RecentCounts, Totals, rate, sum_by_queue, sum_queues
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
@@ -85,8 +85,8 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     if options.selection is not None:
         name_ranges.check(options.store, options.selection)
     say("listing queues")
-    queues = by_queue(_measures(spark, options, say)).persist()
-    tally = totals(queues, options.top)
+    queues = sum_by_queue(_measure_queues(spark, options, say)).persist()
+    tally = sum_queues(queues, options.top)
     queues.unpersist()
     recent: dict[str, RecentCounts] = {}
     if options.recent and tally.messages:
@@ -107,14 +107,18 @@ def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
     """
     if options.selection is not None:
         name_ranges.check(options.store, options.selection)
-    return _measures(spark, options).where("messages > 0")
+    return _measure_queues(spark, options).where("messages > 0")
 
 
-def _measures(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> DataFrame:
+def _measure_queues(
+    spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None
+) -> DataFrame:
     """Returns measures; a queue without messages has one row with partition 0."""
-    parts = name_ranges.name_ranges_of(options.store, options.selection, options.size)
+    parts = name_ranges.divide_names(options.store, options.selection, options.size)
     say(f"measuring, in {len(parts):,} tasks")
-    return tasks.rows(spark, "measures", _SCHEMA, options.store, [msgspec.msgpack.encode(part) for part in parts])
+    return tasks.run_for_rows(
+        spark, "measures", _SCHEMA, options.store, [msgspec.msgpack.encode(part) for part in parts]
+    )
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
@@ -157,7 +161,7 @@ def _to_batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
 
 def _measure_range(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queue, list[Measure]]]:
     store = open_stores.opened(options)
-    for queues in name_ranges.queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
+    for queues in name_ranges.list_queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
         yield from zip(queues, bridge.iterate(store.bulk.measure(queues)), strict=True)
 
 
@@ -167,7 +171,7 @@ def _count_recent(store: Store, options: StoreOptions, tally: Totals) -> dict[st
     now = bridge.run(store.ledger.now())
     for figures in tally.top.get("messages", ()):
         try:
-            queue = open_stores.queue(store, options, figures.queue)
+            queue = open_stores.find_queue(store, options, figures.queue)
             minutes = [_count_since(store, queue, number, now, 60) for number in range(1, queue.partitions + 1)]
             hours = [_count_since(store, queue, number, now, 3600) for number in range(1, queue.partitions + 1)]
         except (QueueChanged, QueueNotFound):

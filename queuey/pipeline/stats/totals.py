@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from queuey.titles import estimated, formatted, instant, titled
+from queuey.titles import format_as, format_estimate, instant, titled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,8 +32,8 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     queue: str
     partitions: int
-    messages: Annotated[int, titled(unit=estimated("exact", ","))]
-    bytes: Annotated[int, titled(unit=estimated("exact", ","))]
+    messages: Annotated[int, titled(unit=format_estimate("exact", ","))]
+    bytes: Annotated[int, titled(unit=format_estimate("exact", ","))]
     largest: int
     exact: bool
     oldest: float
@@ -70,9 +70,9 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: int = 0
     empty: int = 0
-    partitions: Annotated[int, titled("partitions with messages", formatted(","))] = 0
-    messages: Annotated[int, titled(unit=estimated("exact", ","))] = 0
-    bytes: Annotated[int, titled(unit=estimated("exact", ","))] = 0
+    partitions: Annotated[int, titled("partitions with messages", format_as(","))] = 0
+    messages: Annotated[int, titled(unit=format_estimate("exact", ","))] = 0
+    bytes: Annotated[int, titled(unit=format_estimate("exact", ","))] = 0
     exact: bool = True
     oldest: Annotated[float | None, titled(unit=instant)] = None
     newest: Annotated[float | None, titled(unit=instant)] = None
@@ -84,7 +84,7 @@ def rate(messages: int, oldest: float, newest: float) -> float:
     return (messages - 1) / max(1.0, newest - oldest)
 
 
-def by_queue(measures: DataFrame) -> DataFrame:
+def sum_by_queue(measures: DataFrame) -> DataFrame:
     """Returns a row for each queue: the columns of :class:`QueueFigures`, ``filled`` partitions, ``rate`` and ``skew``.
 
     ``skew`` is null if a queue has too few messages.
@@ -112,11 +112,11 @@ def by_queue(measures: DataFrame) -> DataFrame:
     )
 
 
-def totals(queues: DataFrame, top: int) -> Totals:
+def sum_queues(queues: DataFrame, top: int) -> Totals:
     """Sums queues, and lists the first ones in each order.
 
     Args:
-        queues: The result of :func:`by_queue`, which is evaluated once for the sums and once for each list.
+        queues: The result of :func:`sum_by_queue`, which is evaluated once for the sums and once for each list.
         top: Length of the lists.
     """
     from pyspark.sql import functions as f

@@ -18,9 +18,9 @@ from queuey.messages import Message, Meta, body_bytes
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, Reading, mark_of, parse_bound
 from queuey.service.reading import Reader
-from queuey.terminal.task_calls import shown_call
+from queuey.terminal.task_calls import find_call
 
-__all__ = ["Browsing", "Failures", "MessageFilter", "ScanResult", "Sizes", "by_reason", "short_cursor"]
+__all__ = ["Browsing", "Failures", "MessageFilter", "ScanResult", "Sizes", "group_by_reason", "short_cursor"]
 
 MAX_SCANNED = 500
 """Max messages that one step of a scan reads; the byte limit of a page may end it sooner."""
@@ -61,7 +61,7 @@ class Sizes:
         self.count = len(messages)
         self.total = sum(body_bytes(message.body) for message in messages)
 
-    def of(self, count: int) -> int:
+    def estimate_bytes(self, count: int) -> int:
         return self.total if count <= self.count else round(self.total / max(1, self.count) * count)
 
 
@@ -113,7 +113,7 @@ class Browsing:
             messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached
         )
 
-    def neighbours(self, access: QueueAccess, partition: int, position: Position) -> tuple[str | None, str | None]:
+    def find_neighbours(self, access: QueueAccess, partition: int, position: Position) -> tuple[str | None, str | None]:
         """Returns the ids of the previous and the next message in a partition, also of messages that are not due."""
         mark = mark_of(position)
 
@@ -124,17 +124,17 @@ class Browsing:
 
         return nearest(descending=True, before=mark), nearest(after=mark)
 
-    def sizes(self, access: QueueAccess) -> Sizes:
+    def sample_sizes(self, access: QueueAccess) -> Sizes:
         return Sizes(self._read_newest(access))
 
-    def tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
+    def count_tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
         """Counts the newest messages by the task that they call; also returns their total number."""
         messages = self._read_newest(access)
-        calls = (shown_call(message.body) for message in messages if message.meta is not None and message.meta.json)
+        calls = (find_call(message.body) for message in messages if message.meta is not None and message.meta.json)
         return Counter(call.task for call in calls if call is not None), len(messages)
 
-    def failures(self, access: QueueAccess) -> Failures:
-        return grouped(self._read_newest(access), access.queue.name)
+    def sample_failures(self, access: QueueAccess) -> Failures:
+        return group_failures(self._read_newest(access), access.queue.name)
 
     def _read_newest(self, access: QueueAccess) -> Sequence[Message]:
         newest = Range(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
@@ -173,11 +173,11 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
 
     @property
-    def anything(self) -> bool:
+    def matches_all(self) -> bool:
         """True if the filter matches all messages."""
         return not (self.text or self.header or self.value or self.key)
 
-    def takes(self, message: Message) -> bool:
+    def matches(self, message: Message) -> bool:
         meta = message.meta or NOTHING
         if self.key and meta.key != self.key:
             return False
@@ -233,7 +233,7 @@ class Failures(msgspec.Struct, frozen=True):
     groups: list[Failure]
 
 
-def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
+def group_failures(messages: Iterable[Message], lies_in: str) -> Failures:
     """Groups dead letters by queue, error class and form of the error's text, the most frequent first."""
     groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
     sampled = unknown = 0
@@ -249,7 +249,7 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
     return Failures(lies_in, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))
 
 
-def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
+def group_by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
     """Groups failures of several dead-letter queues by reason, each with its queue; the most frequent reason first."""
     reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
     for sample in samples:

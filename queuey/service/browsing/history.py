@@ -18,7 +18,7 @@ import msgspec
 from queuey.access import matches
 from queuey.messages import Queue
 from queuey.service.workers import Topic, Workers
-from queuey.turns import in_turns
+from queuey.turns import order_in_turns
 
 STEP, CELLS = 10, 360
 """Seconds per cell, and cells per ring."""
@@ -98,7 +98,7 @@ class Ring:
         self.depth = array("q", [UNKNOWN] * CELLS)
         self.used = 0
 
-    def turn(self, last: int) -> int:
+    def advance_to(self, last: int) -> int:
         """Makes a cell the newest one and clears the cells since the previous one. Returns its index."""
         for number in range(max(self.last + 1, last - CELLS + 1), last + 1):
             self.sent[number % CELLS] = self.taken[number % CELLS] = 0
@@ -106,14 +106,14 @@ class Ring:
         self.last = max(self.last, last)
         return self.last % CELLS
 
-    def cells(self, last: int, count: int = CELLS) -> Cells:
+    def copy_cells(self, last: int, count: int = CELLS) -> Cells:
         """Returns a copy of the newest ``count`` cells, after making ``last`` the newest one."""
-        begin = self.turn(last) + 1
+        begin = self.advance_to(last) + 1
         rings = (self.sent, self.taken, self.depth)
         return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
 
 
-def merged(processes: Sequence[Cells], count: int = CELLS) -> Cells:
+def merge(processes: Sequence[Cells], count: int = CELLS) -> Cells:
     """Adds up the cells of several processes by cell number. The depth is the highest one."""
     last = max((cells.last for cells in processes), default=0)
     sent, taken, depth = [0] * count, [0] * count, [UNKNOWN] * count
@@ -134,8 +134,8 @@ class History:
         self._clock = clock
         self._lock = threading.Lock()
         self._rings: dict[int, Ring] = {}
-        workers.handle(HISTORY, lambda uid, answer: answer(self.own(uid)))
-        workers.handle(ACTIVITY, lambda query, answer: answer(self.own_activity(query)))
+        workers.handle(HISTORY, lambda uid, answer: answer(self.read_own(uid)))
+        workers.handle(ACTIVITY, lambda query, answer: answer(self.read_own_activity(query)))
 
     def record(self, queue: Queue, sent: int, taken: int) -> None:
         """Counts messages of a queue in the present cell. A new ring may take the room of old ones."""
@@ -169,21 +169,21 @@ class History:
         """
         with self._lock:
             rings = sorted(self._rings.values(), key=lambda ring: -ring.used)
-        in_order = in_turns(rings, lambda ring: ring.application)
+        in_order = order_in_turns(rings, lambda ring: ring.application)
         return [(ring.application, ring.name) for ring in in_order[:MAX_SAMPLED]]
 
-    def own(self, uid: int) -> Cells:
+    def read_own(self, uid: int) -> Cells:
         with self._lock:
             ring = self._rings.get(uid)
             return _BLANK if ring is None else ring.cells(int(self._clock()) // STEP)
 
-    def of(self, queue: Queue) -> Cells:
+    def read(self, queue: Queue) -> Cells:
         """Returns the merged cells of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others."""
         answers = self._workers.ask_all(HISTORY, queue.uid, ANSWER_SECONDS).values()
         now = Cells(int(self._clock()) // STEP, (), (), ())
-        return merged([now, self.own(queue.uid), *filter(None, answers)])
+        return merge([now, self.read_own(queue.uid), *filter(None, answers)])
 
-    def own_activity(self, query: ActivityQuery) -> list[Activity]:
+    def read_own_activity(self, query: ActivityQuery) -> list[Activity]:
         """Returns the activity of selected queues in this process, at most ``MAX_ACTIVE``, the last used first."""
         last, uids = int(self._clock()) // STEP, frozenset(query.uids)
 
@@ -197,7 +197,7 @@ class History:
             rings.sort(key=lambda pair: -pair[1].used)
             return [Activity(uid, ring.name, ring.used, ring.cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]]
 
-    def activity(self, query: ActivityQuery) -> list[Activity]:
+    def read_activity(self, query: ActivityQuery) -> list[Activity]:
         """Returns the merged activity of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others.
 
         All cells end with the present one. Returns at most :data:`MAX_ACTIVE` queues.
@@ -205,11 +205,11 @@ class History:
         answers = self._workers.ask_all(ACTIVITY, query, ANSWER_SECONDS).values()
         now = Cells(int(self._clock()) // STEP, (), (), ())
         counted: dict[int, list[Activity]] = {}
-        for activity in itertools.chain(self.own_activity(query), *filter(None, answers)):
+        for activity in itertools.chain(self.read_own_activity(query), *filter(None, answers)):
             counted.setdefault(activity.uid, []).append(activity)
         activities = []
         for uid, of_queue in counted.items():
-            cells = merged([now, *(activity.cells for activity in of_queue)], RECENT)
+            cells = merge([now, *(activity.cells for activity in of_queue)], RECENT)
             activities.append(Activity(uid, of_queue[0].name, max(activity.used for activity in of_queue), cells))
         return sorted(activities, key=lambda activity: -activity.used)[:MAX_ACTIVE]
 

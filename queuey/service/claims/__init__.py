@@ -38,9 +38,9 @@ from queuey.service.claims.claiming import (
     ClaimSearch,
     PartitionRotation,
     PiggybackedAck,
-    answers,
-    by_partition,
-    in_order,
+    gather_answers,
+    group_by_partition,
+    order_settlements,
 )
 from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.service.claims.follow_ups import SnapshotPolicy
@@ -58,7 +58,7 @@ from queuey.service.claims.requests import (
     Request,
     SettleRequest,
     StateQuery,
-    too_late,
+    too_late_error,
 )
 from queuey.service.claims.results import JobResult, Results
 from queuey.service.core import Core
@@ -206,7 +206,7 @@ class ClaimUseCases(JobActs):
         if ack.pending:
             if ack.results:
                 await self._keep_results(queue, ack.results)
-            parts = by_partition(ack.receipts)
+            parts = group_by_partition(ack.receipts)
             self.check(queue, list(parts))
             if parts.keys() != {order[0]} and not self._has_entries(queue, parts):
                 # If a receipt names an entry that never existed, nothing may be claimed.
@@ -274,7 +274,7 @@ class ClaimUseCases(JobActs):
         if queue.result_ttl:
             now = self._store.claim_logs.claim_now() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
-            write = partial(self._results.delivered_again, queue, time=now)
+            write = partial(self._results.void_result, queue, time=now)
             await self._write_concurrently([partial(write, receipt) for receipt in repeated])
         if states:
             await self._add_states(queue, deliveries)
@@ -285,7 +285,9 @@ class ClaimUseCases(JobActs):
 
         try:
             for delivery in repeated:
-                state = await self._attempts.last_state(queue, delivery.receipt.partition, delivery.message.position)
+                state = await self._attempts.read_last_state(
+                    queue, delivery.receipt.partition, delivery.message.position
+                )
                 delivery.state = None if state is None else state.json
         except QueueyError as error:
             logger.debug("the states of messages delivered again cannot be read: %s", error)
@@ -295,7 +297,7 @@ class ClaimUseCases(JobActs):
             self.core.loop.call_later(RETRY_SECONDS, self._watchers.schedule, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
-        return self.core.boottime() - decided > self._timing.answer_within(ttl)
+        return self.core.boottime() - decided > self._timing.seconds_to_answer(ttl)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
         if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
@@ -418,7 +420,7 @@ class ClaimUseCases(JobActs):
 
     async def _record_failures(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
         """Records the reason for the receipts that are valid now, before the claims end and may leave dead letters."""
-        parts = by_partition(receipts)
+        parts = group_by_partition(receipts)
         self.check(queue, list(parts))
         queries = {number: StateQuery(queue, partial(_find_workers, group)) for number, group in parts.items()}
         answers_by_partition = await self._ask(queue, queries)
@@ -434,14 +436,14 @@ class ClaimUseCases(JobActs):
 
         If receipts of several partitions include one of an entry that never existed, it raises before any change.
         """
-        parts = by_partition(receipts)
+        parts = group_by_partition(receipts)
         self.check(queue, list(parts))
         if len(parts) > 1 and not self._has_entries(queue, parts):
             await self._check_receipts(queue, parts)
         requests = {number: SettleRequest(queue, kind, group, ttl) for number, group in parts.items()}
-        settled = in_order(await self._ask(queue, requests), receipts)
+        settled = order_settlements(await self._ask(queue, requests), receipts)
         if settled and kind == "renew" and self._is_late(ttl, min(request.decided for request in requests.values())):
-            raise too_late()
+            raise too_late_error()
         return settled
 
     async def _check_receipts(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> None:
@@ -455,7 +457,7 @@ class ClaimUseCases(JobActs):
     async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
         for number, request in requests.items():
             self._logs.add((queue.qid, number), request)
-        return await answers(requests)
+        return await gather_answers(requests)
 
     # Names
 
@@ -472,7 +474,7 @@ class ClaimUseCases(JobActs):
 
     # Moves to another queue
 
-    async def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
+    async def take_move_turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
         """Records the result of a move's last chunk in a partition, and takes its next messages.
 
         Raises:
@@ -487,7 +489,7 @@ class ClaimUseCases(JobActs):
 
     # Expired messages
 
-    async def keep(self, queue: Queue) -> None:
+    async def keep_expired(self, queue: Queue) -> None:
         """Marks the logs of a queue so that reads for claims include expired messages."""
         self.check(queue)
         numbers = range(1, queue.partitions + 1)

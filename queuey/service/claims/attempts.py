@@ -104,18 +104,18 @@ class Attempts:
                 return True
         return False
 
-    async def records(
+    async def read_records(
         self, queue: Queue, partition: int, positions: Iterable[Position]
     ) -> dict[Position, DeliveryRecord]:
         """Returns the records of messages that have attempts or a state."""
-        records = {position: await self.record(queue, partition, position) for position in positions}
+        records = {position: await self.read_record(queue, partition, position) for position in positions}
         return {position: record for position, record in records.items() if record.attempts or record.state is not None}
 
-    async def record(self, queue: Queue, partition: int, position: Position) -> DeliveryRecord:
+    async def read_record(self, queue: Queue, partition: int, position: Position) -> DeliveryRecord:
         return _decode_record(await self._ledger.entry(*_ledger_place(queue, partition, position)), partition, position)
 
-    async def last_state(self, queue: Queue, partition: int, position: Position) -> JobState | None:
-        return (await self.record(queue, partition, position)).state
+    async def read_last_state(self, queue: Queue, partition: int, position: Position) -> JobState | None:
+        return (await self.read_record(queue, partition, position)).state
 
 
 async def record_expired_claims(

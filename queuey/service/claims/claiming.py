@@ -26,7 +26,7 @@ from queuey.service.claims.requests import (
     SettleRequest,
     outcome_of,
     release_request,
-    too_late,
+    too_late_error,
 )
 from queuey.service.claims.results import JobResult
 from queuey.storage.calls import GivenUp
@@ -83,7 +83,7 @@ class PiggybackedAck(msgspec.Struct):
     in_doubt: bool = False
 
     @property
-    def pending(self) -> bool:
+    def is_pending(self) -> bool:
         return self.settled is None and bool(self.receipts)
 
     async def wait(self, settles: Mapping[int, SettleRequest]) -> None:
@@ -93,13 +93,13 @@ class PiggybackedAck(msgspec.Struct):
             QueueyError: The acknowledgement failed. Some receipts may have been acknowledged.
         """
         try:
-            settlements = await answers(settles)
+            settlements = await gather_answers(settles)
         except QueueyError as error:
             # If one receipt was refused, others may have been acknowledged.
             self.in_doubt = self.in_doubt or isinstance(error, TooManyClaims)
             raise
         self.in_doubt = True
-        self.settled = in_order(settlements, self.receipts)
+        self.settled = order_settlements(settlements, self.receipts)
 
 
 class _Turn:
@@ -217,7 +217,7 @@ class ClaimSearch:
             raise failure
         if self._found and self._poll.ttl and is_late(self._decided):
             self._give_up()
-            raise too_late()
+            raise too_late_error()
         return self._found
 
     async def _search(self, partitions: Sequence[int], settles: Mapping[int, SettleRequest]) -> QueueyError | None:
@@ -267,7 +267,7 @@ class ClaimSearch:
         return bool(claimed)
 
 
-async def answers(requests: Mapping[int, Request]) -> dict[int, Any]:
+async def gather_answers(requests: Mapping[int, Request]) -> dict[int, Any]:
     """Returns the answers to requests, by partition.
 
     Raises:
@@ -289,14 +289,16 @@ async def answers(requests: Mapping[int, Request]) -> dict[int, Any]:
     return {number: request.future.result() for number, request in requests.items()}
 
 
-def by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:
+def group_by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:
     parts: dict[int, list[ClaimReceipt]] = {}
     for receipt in receipts:
         parts.setdefault(receipt.partition, []).append(receipt)
     return parts
 
 
-def in_order(settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+def order_settlements(
+    settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]
+) -> list[Settlement]:
     """Returns the settlements of several partitions in the order of the receipts."""
     if len(settled) == 1:
         [only] = settled.values()

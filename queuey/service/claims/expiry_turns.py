@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from queuey import ids
 from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
-from queuey.claims.expiry import LIVE_SECONDS, due_after
+from queuey.claims.expiry import LIVE_SECONDS, ticks_until_due
 from queuey.claims.state import State
 from queuey.ids import FIRST, LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
@@ -90,12 +90,12 @@ class ExpiryRequest(ReadingRequest):
             seen += [message.position for message in page.messages]
             unfinished = [message for message in page.messages if not state.is_done(message.position)]
             unknown = [message for message in unfinished if not state.is_known(message.position)]
-            firsts = await sources.firsts(state, self.copies, unknown)
+            firsts = await sources.split_copies(state, self.copies, unknown)
             live = sources.split_ended(
                 [message for message in unfinished if state.is_known(message.position)], self.ended
             )
             new = sources.split_ended(firsts, self.ended)
-            self.ended.saw_live(new)
+            self.ended.note_live(new)
             self._has_live = self._has_live or bool(live or new or len(firsts) < len(unknown))
             self._following = min([self._following, *(message.expires + self._margin_ticks for message in live + new)])
             if not page.more:
@@ -111,7 +111,7 @@ class ExpiryRequest(ReadingRequest):
 
     @property
     def _margin_ticks(self) -> int:
-        return due_after(self._margin)
+        return ticks_until_due(self._margin)
 
     async def _search_delayed(self, sources: Sources) -> None:
         """Checks whether a delayed message exists, which ends after all messages that are posted now."""
@@ -122,7 +122,7 @@ class ExpiryRequest(ReadingRequest):
 
     def edit(self, draft: EntryDraft) -> None:
         draft.drop(self._gone)
-        self.expire(draft)
+        self.add_dead_letters(draft)
         self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=True)
 
     def result(self, state: State) -> ExpiryTurn:

@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.expiry import EndedMessages, split_ended
-from queuey.claims.order import Waiting, ended_in_order, free_in_order, freed_by, key_of
+from queuey.claims.order import Waiting, count_deliverable_in_order, find_ended_in_order, find_freed_keys, key_of
 from queuey.claims.places import ClaimLimits, LikelyPlaces, limited_key_of, limits_of
 from queuey.claims.state import MAX_OUTSTANDING, ClaimTiming, State
 from queuey.errors import QueueyError
@@ -60,7 +60,7 @@ class Duplicates:
             fresh, _ = split_duplicates(state.covers, copies, messages, covered_until)
         return fresh
 
-    def draft(
+    def begin_draft(
         self, state: State, copies: ScanDuplicates, horizon: Position, now: int, below: Position = ids.LAST
     ) -> CoverDraft:
         """Begins the next entry's changes of covers.
@@ -84,15 +84,15 @@ class Duplicates:
             StoreUnavailable: The write failed. Then no messages may be delivered that add covers.
         """
         covers = state.covers
-        if len(covers.by_digest) - len(covers.unconfirmed) < MAX_COVERS or self.written(state) is not None:
+        if len(covers.by_digest) - len(covers.unconfirmed) < MAX_COVERS or self.find_written(state) is not None:
             return
         upto = state.number, state.cursor
-        storable = covers.storable(state.cursor, state.number)
+        storable = covers.find_storable(state.cursor, state.number)
         await self._store.covers.write_covers(self.row, self._partition, storable)
         self._written = covers.version, upto
         self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in storable)])
 
-    def written(self, state: State) -> tuple[int, Position] | None:
+    def find_written(self, state: State) -> tuple[int, Position] | None:
         """Returns ``CoverChanges.stored`` if this process has written the covers of this version, else None."""
         if self._written is None or self._written[0] != state.covers.version:
             return None
@@ -116,7 +116,7 @@ class Finder:
     The parts are chosen once per version of the row, so a plain queue without limits pays nothing for the other kinds.
 
     Attributes:
-        row: The queue's row. Set by :meth:`use` before any read.
+        row: The queue's row. Set by :meth:`use_row` before any read.
         scanner: Reads messages that were not delivered yet.
         duplicates: Covers of a dedup queue; else None.
         ordered: Scanner of a queue that keeps keys; else None.
@@ -143,7 +143,7 @@ class Finder:
         self._read_at = 0
         """Start of the last read (ticks), in a log that keeps messages that have ended."""
 
-    def use(self, row: Queue) -> None:
+    def use_row(self, row: Queue) -> None:
         """Adapts to the row of a queue. Its kind and whether it keeps keys never change."""
         self.row = row
         self.claim_limits = limits_of(row, self._partition)
@@ -181,7 +181,7 @@ class Finder:
         if state.ended(expired, 1):
             ended = partial(state.ended, expired) if places is None else places.ended
             if self.waiting is not None:
-                ended = partial(ended_in_order, state, expired, max_per_key)
+                ended = partial(find_ended_in_order, state, expired, max_per_key)
             max_bytes = await self._read_ended(state, candidates, ended, max_messages, max_bytes)
             max_messages -= len(candidates.again)
         if candidates.full or max_bytes <= 0 or max_messages <= 0:
@@ -191,7 +191,7 @@ class Finder:
             return candidates
         exact = self._store.messages.exact_horizon
         if self.waiting is not None or places is None:
-            free = partial(free_in_order, state, _find_freed(state, taken, candidates), max_per_key)
+            free = partial(count_deliverable_in_order, state, _find_freed(state, taken, candidates), max_per_key)
             wish = ScanDemand(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
         else:
             places.give(candidates.again)
@@ -211,7 +211,7 @@ class Finder:
         # By the time of the read: a row that still exists some seconds after its end is a kept message.
         return split_ended(messages, ended, self._read_at, self._timing.margin)
 
-    async def gather(self, state: State, request: ReadingRequest) -> None:
+    async def read_for(self, state: State, request: ReadingRequest) -> None:
         """Lets a request read for itself, after covers were written if there are too many."""
         if self.keeps != state.keeps:
             self._begin(state)
@@ -269,7 +269,7 @@ class Finder:
         candidates.unread = len(candidates.again) < max_messages and bool(all_ended(tried_count + 1)[tried_count:])
         return max_bytes
 
-    def passed(self, state: State, scan: ScanResult) -> bool:
+    def record_scan(self, state: State, scan: ScanResult) -> bool:
         """Records the deliveries of a scan; returns whether the next scan begins further on."""
         return self.scanner.advance_front(state, scan) if self.ordered is None else self.ordered.moved
 
@@ -303,7 +303,7 @@ def _find_freed(state: State, requests: Sequence[Request], candidates: Candidate
     settles = [request for request in requests if isinstance(request, SettleRequest) and request.kind in ending]
     ended = [receipt.position for request in settles for receipt in request.receipts]
     redelivered = [message.position for message in candidates.again]
-    return freed_by(state, [*ended, *candidates.gone, *candidates.dead, *redelivered]) if state.busy else set()
+    return find_freed_keys(state, [*ended, *candidates.gone, *candidates.dead, *redelivered]) if state.busy else set()
 
 
 def split_by_deliveries(

@@ -70,7 +70,7 @@ class FollowUps:
         for key in keys:
             self.open.setdefault(key, since)
 
-    def deletions(self, state: State, own: int, now: float) -> list[int]:
+    def find_due_deletions(self, state: State, own: int, now: float) -> list[int]:
         """Returns the entries whose deletions this process carries out now: ``own`` and overdue ones."""
         self._deleted.intersection_update(state.pending_deletes)
         return [
@@ -79,11 +79,11 @@ class FollowUps:
             if key not in self._deleted and (key == own or self._is_overdue(key, now))
         ]
 
-    def deleted(self, number: int) -> None:
+    def mark_deleted(self, number: int) -> None:
         self._deleted.add(number)
         self.open.pop(number, None)
 
-    def all_deleted(self, state: State) -> int:
+    def find_last_deleted(self, state: State) -> int:
         """Returns the entry up to which this process knows all deletions to be done; 0 if none."""
         last_deleted = 0
         for number in state.pending_deletes:
@@ -92,7 +92,7 @@ class FollowUps:
             last_deleted = number
         return last_deleted
 
-    def letters(self, state: State, own: Iterable[Position], now: float, limit: int) -> Letters:
+    def find_due_letters(self, state: State, own: Iterable[Position], now: float, limit: int) -> Letters:
         """Returns the dead letters to publish now, ``own`` and overdue ones, up to ``limit`` and ``MAX_LETTERS``."""
         self._forget_done(state)
         self.open.update(dict.fromkeys(own, -inf))
@@ -137,7 +137,7 @@ class FollowUpRunner:
 
     async def delete(self, queue: Queue, state: State, number: int) -> None:
         """Deletes the messages of entry ``number`` and of overdue entries, until an error occurs."""
-        for key in self.known.deletions(state, number, self._core.boottime()):
+        for key in self.known.find_due_deletions(state, number, self._core.boottime()):
             places = [(self._partition, position) for position in state.pending_deletes[key]]
             try:
                 await self._store.messages.delete(queue, places)
@@ -351,7 +351,7 @@ class LogCompaction:
             while len(self._marks) > 1 and self._marks[1][0] <= written - self._upkeep.kept_seconds:
                 self._marks.popleft()
 
-    def read(self, length: int) -> None:
+    def record_snapshot_read(self, length: int) -> None:
         self._snapshot = length
         self._entries = self._bytes = 0
 
@@ -360,15 +360,15 @@ class LogCompaction:
             return False
         return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
 
-    def begun(self) -> None:
+    def record_snapshot_begun(self) -> None:
         """Records that a snapshot is being written. If that fails, it is due after as many entries again."""
         self._entries = self._bytes = 0
 
-    def written(self, number: int, length: int) -> None:
+    def record_snapshot_written(self, number: int, length: int) -> None:
         self._snapshot = length
         self.to_name = number
 
-    def truncatable(self, last: int, now: float) -> int | None:
+    def find_truncatable(self, last: int, now: float) -> int | None:
         """Returns the number below which entries may be removed by an entry that names :attr:`to_name`, or None."""
         last_old = 0
         while self._marks and self._marks[0][0] <= now - self._upkeep.kept_seconds:

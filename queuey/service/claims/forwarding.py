@@ -45,7 +45,7 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
     max_bytes: int
     worker: str
 
-    def request(self) -> Request:
+    def make_request(self) -> Request:
         return PollRequest(self.queue, Poll(self.limit, self.ttl, self.max_bytes, self.worker))
 
 
@@ -58,7 +58,7 @@ class _Settle(msgspec.Struct, array_like=True, frozen=True):
     receipts: Sequence[ClaimReceipt]
     ttl: float
 
-    def request(self) -> Request:
+    def make_request(self) -> Request:
         return SettleRequest(self.queue, self.kind, self.receipts, self.ttl)
 
 
@@ -112,7 +112,7 @@ class Forwarding:
         # The home chooses the claims' expiries later; whether they are late for the caller counts from now.
         request.asked = request.decided = now
         request.sent = True
-        self._totals.forwarded()
+        self._totals.count_forwarding()
         ask()
         return True
 

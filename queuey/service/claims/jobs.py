@@ -25,7 +25,7 @@ from queuey.service.claims.follow_ups import ERROR
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many_done
+from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many_done_error
 from queuey.service.claims.results import EXPIRED, JobEnd, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
@@ -110,7 +110,7 @@ class JobWatch:
         self.watched: dict[Key, _Watched] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
-    def source(self, places: Iterable[Location]) -> WakeSource:
+    def make_source(self, places: Iterable[Location]) -> WakeSource:
         return WakeSource(partial(self._watch, _by_partition(places)), for_all=True)
 
     def _watch(
@@ -185,13 +185,13 @@ class JobStatuses:
         self._attempts = Attempts(store.ledger)
         self._results = Results(store.ledger)
 
-    async def show(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
+    async def read_answer(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
         """Returns the status of jobs. Later attempts of a waiting request return no infos until a job has ended."""
         if waiter is not None:
             numbers = sorted({number for number, _ in poll.places})
             poll.source = poll.source or self._watch.source(poll.places)
             waiter.subscribe([(queue, numbers, poll.source)])
-        views = await self.views(queue, poll.places)
+        views = await self.find_views(queue, poll.places)
         poll.unfinished.update(place for place, view in views.items() if not view.has_ended)
         if waiter is not None and poll.has_tried and not any(view.has_ended for view in views.values()):
             return JobAnswer([], has_ended=False)
@@ -199,7 +199,7 @@ class JobStatuses:
         infos: list[JobInfo] = await self._core.in_thread(partial(self._read_infos, queue, poll, views))
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
-    async def views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
+    async def find_views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
         """Returns the standing of each job by its claim log, without reading messages."""
         expired = self._timing.expired(self._store.claim_logs.claim_now())
         positions = _by_partition(places)
@@ -211,14 +211,14 @@ class JobStatuses:
         self, queue: Queue, places: Collection[Location], status: Literal["removed", "superseded"]
     ) -> None:
         """Records the coming end of unfinished jobs, before their messages are removed."""
-        views = await self.views(queue, places)
+        views = await self.find_views(queue, places)
         for place, view in views.items():
             if not view.has_ended:
                 await self._results.leaves(queue, *place, status, self._store.claim_logs.claim_now() / 1000)
 
     async def record_moved(self, queue: Queue, places: Collection[Location]) -> None:
         """Records ``removed`` as the end of jobs that left the queue after a delivery without an acknowledgement."""
-        views = await self.views(queue, places)
+        views = await self.find_views(queue, places)
         now = self._store.claim_logs.claim_now() / 1000
         for place in [place for place, view in views.items() if view.standing == "left"]:
             await self._results.ended(queue, *place, "removed", now)
@@ -242,7 +242,7 @@ class JobStatuses:
             if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
                 fields |= self._failure_fields(queue, place, fields["status"])
             if poll.states:
-                state = bridge.run(self._attempts.last_state(queue, *place))
+                state = bridge.run(self._attempts.read_last_state(queue, *place))
                 fields["state"] = None if state is None else msgspec.Raw(state.json)
                 fields["state_at"] = None if state is None else state.at
             infos[place] = JobInfo(message_id=ids.to_hex(place[1]), partition=place[0], **fields)
@@ -425,7 +425,7 @@ class JobActs(ClaimOverview):
             text = f"The message is delayed, and queue {queue.name!r} delivers {how}, so it waits until it is due"
             raise InvalidRequest({"id": text})
         if standing == "refused":
-            raise too_many_done(number)
+            raise too_many_done_error(number)
         return standing, entry
 
 

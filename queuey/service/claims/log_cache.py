@@ -60,12 +60,12 @@ class LogCache:
         log = self._logs.get(key)
         return log is not None and all(receipt.number <= log.state.number for receipt in receipts)
 
-    def refused(self, key: Key) -> float:
+    def find_last_refusal(self, key: Key) -> float:
         """Returns the boot time at which another process was last found at work on a log; -1e9 if never."""
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
-    def done(self, key: Key) -> tuple[int, int]:
+    def count_finished(self, key: Key) -> tuple[int, int]:
         """Returns the state's counts ``freed`` and ``vacated``; zeros if the log is not in memory."""
         log = self._logs.get(key)
         return (0, 0) if log is None else (log.state.freed, log.state.vacated)

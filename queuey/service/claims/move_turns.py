@@ -93,7 +93,7 @@ class Sources(NamedTuple):
     split: SplitDuplicates | None
     split_ended: SplitEnded
 
-    async def firsts(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+    async def split_copies(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
         """Returns the messages that are not copies, and records the copies, in a dedup queue; else all of them."""
         return messages if self.split is None else await self.split(state, copies, messages)
 
@@ -127,7 +127,7 @@ class ReadingRequest(Request):
     async def gather(self, state: State, sources: Sources) -> None:
         """Reads messages."""
 
-    def expire(self, draft: EntryDraft) -> None:
+    def add_dead_letters(self, draft: EntryDraft) -> None:
         draft.expire(self.ended, queue_for(self.queue.name, self.queue.dead_letter))
 
 
@@ -193,8 +193,8 @@ class MoveRequest(ReadingRequest):
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
             new = [m for m in page.messages if m.position < horizon and not state.is_known(m.position)]
-            fresh += sources.split_ended(await sources.firsts(state, self.copies, new), self.ended)
-            self.ended.saw_live(fresh)
+            fresh += sources.split_ended(await sources.split_copies(state, self.copies, new), self.ended)
+            self.ended.note_live(fresh)
             lower = page.next or lower
             self.chain.bound = min(horizon, lower)
             if not page.more:
@@ -231,12 +231,15 @@ class MoveRequest(ReadingRequest):
         if may_take:
             draft.drop(self._gone)
             taken = draft.add_to_move(order.move, self._candidates)
-            self.expire(draft)
+            self.add_dead_letters(draft)
         delete = self.queue.on_ack == "delete"
         self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=delete)
         # If the entry is full of copies to delete, the cursor may not have passed all of them.
         is_over = (
-            self._is_complete and not taken and not draft.withdraws and not (delete and draft.size >= MAX_ENTRY_IDS)
+            self._is_complete
+            and not taken
+            and not draft.withdraws_covers
+            and not (delete and draft.size >= MAX_ENTRY_IDS)
         )
         if may_take and (is_over or order.stop or order.give_back):
             draft.end_move(order.move)

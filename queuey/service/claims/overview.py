@@ -24,8 +24,8 @@ from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
-from queuey.terminal.task_calls import shown_call
-from queuey.terminal.texts import shortened
+from queuey.terminal.task_calls import find_call
+from queuey.terminal.texts import shorten
 
 T = TypeVar("T")
 MAX_SHOWN_TEXT = 200
@@ -72,7 +72,7 @@ class ClaimOverview(ABC):
             numbers: Partitions; None for all.
         """
 
-    def counts(self, access: QueueAccess) -> ClaimCounts:
+    def count_claims(self, access: QueueAccess) -> ClaimCounts:
         """Counts outstanding messages by status and partition. Messages that were never delivered do not count."""
 
         def count(state: State, expired: int) -> PartitionClaims:
@@ -117,7 +117,7 @@ class ClaimOverview(ABC):
 
         return access.use(backlog)
 
-    def workers(self, access: QueueAccess) -> list[WorkerClaims]:
+    def list_workers(self, access: QueueAccess) -> list[WorkerClaims]:
         """Returns the workers that have claims, the busiest first. Workers without a name count as one."""
 
         def live(state: State, expired: int) -> list[WorkerClaims]:
@@ -128,7 +128,7 @@ class ClaimOverview(ABC):
         workers = _merge_by_worker(worker for group in partitions.values() for worker in group)
         return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
 
-    def outstanding(
+    def list_jobs(
         self, access: QueueAccess, limit: int, *, states: bool = False, only: JobStatus | None = None
     ) -> list[Job]:
         """Returns outstanding messages: those whose claims have ended, then the others by the end of their claims.
@@ -177,7 +177,7 @@ class ClaimOverview(ABC):
         """Returns the calls in JSON messages, as fields of a job, by location."""
         calls = {}
         for message in self._fetch_in_batches(queue, places):
-            call = shown_call(message.body) if message.meta is not None and message.meta.json else None
+            call = find_call(message.body) if message.meta is not None and message.meta.json else None
             if call is not None:
                 calls[message.partition, message.position] = call._asdict()
         return calls
@@ -216,7 +216,7 @@ class ClaimOverview(ABC):
     def _find_next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
         """Returns when the first delayed message is due that was not hastened (seconds since 1970), or None."""
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
-        limits = {number: min(_PAGE, 1 + view.known_above(now)) for number, view in views.items()}
+        limits = {number: min(_PAGE, 1 + view.count_known_above(now)) for number, view in views.items()}
         slices = [Slice(n, now, limit=limit, delayed=False, due=False, bodies=False) for n, limit in limits.items()]
         messages = (
             message for page in bridge.run(self._store.messages.read(queue, slices)) for message in page.messages
@@ -289,7 +289,7 @@ def _record_fields(record: DeliveryRecord, number: int) -> dict[str, Any]:
     if not record.attempts:
         return fields
     failure = record.attempts[-1]
-    return fields | {"failure": msgspec.structs.replace(failure, text=shortened(failure.text, MAX_SHOWN_TEXT))}
+    return fields | {"failure": msgspec.structs.replace(failure, text=shorten(failure.text, MAX_SHOWN_TEXT))}
 
 
 class _View:
@@ -311,7 +311,7 @@ class _View:
     def is_known(self, position: Position) -> bool:
         return position in self.known or position in self._above
 
-    def known_above(self, position: Position) -> int:
+    def count_known_above(self, position: Position) -> int:
         return sum(p > position for positions in (self.known, self._above) for p in positions)
 
     @property

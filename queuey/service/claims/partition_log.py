@@ -54,8 +54,8 @@ from queuey.service.claims.requests import (
     polls_of,
     read_limit_error,
     release_request,
-    too_many,
-    too_many_wait,
+    too_many_claims_error,
+    too_many_waiting_error,
 )
 from queuey.service.claims.scans import Candidates, OrderedScanner
 from queuey.service.core import Core
@@ -339,7 +339,7 @@ class PartitionLog:
     def _make_entry(self, queue: Queue, draft: EntryDraft) -> Entry:
         """Returns the entry of a draft; it also records finished deletions and the last snapshot."""
         state, duplicates = self.state, self._finder.duplicates
-        deleted = self._follow_ups.known.all_deleted(state) if state.pending_deletes else 0
+        deleted = self._follow_ups.known.find_last_deleted(state) if state.pending_deletes else 0
         snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
         delete = queue.on_ack == "delete"
         stored = None if duplicates is None else duplicates.written(state)
@@ -366,7 +366,7 @@ class PartitionLog:
         scan = candidates.scan
         gets_further = (is_written or scan.is_cut) and self._finder.passed(self.state, scan)
         is_cut_short = scan.is_cut and (gets_further or passed_count > 0)
-        return candidates.has_any or candidates.unread or draft.withdraws or is_cut_short
+        return candidates.has_any or candidates.unread or draft.withdraws_covers or is_cut_short
 
     # Answers
 
@@ -387,7 +387,7 @@ class PartitionLog:
                 statuses = {settlement.status for settlement in request.settled}
                 if ReceiptStatus.REFUSED in statuses:
                     outcome: Outcome = "unknown" if ReceiptStatus.DONE in statuses else "none"
-                    request.answer(None, too_many(self._partition, outcome))
+                    request.answer(None, too_many_claims_error(self._partition, outcome))
                 else:
                     request.answer(request.settled)
             elif not isinstance(request, PollRequest):
@@ -399,7 +399,7 @@ class PartitionLog:
         An empty answer comes only from a round that found no message, so at some moment none was free. If others got
         the candidates, new messages may have come since.
         """
-        if claimed := request.gets(self.state, self._partition, end.number):
+        if claimed := request.list_claimed(self.state, self._partition, end.number):
             request.decided = end.chosen
             if not request.answer(claimed) and request.poll.ttl:
                 self.add(release_request(request.queue, [receipt for _, _, receipt, _ in claimed]))
@@ -409,12 +409,12 @@ class PartitionLog:
             return False
         may_find_more = end.must_search_again
         if candidates.full:
-            request.answer(None, too_many(self._partition))
+            request.answer(None, too_many_claims_error(self._partition))
         elif candidates.by_key and request.queue.kind == "plain" and not may_find_more:
             # Messages that were not read also wait for others of their keys.
             request.answer([])
         elif candidates.scan.full and not may_find_more:
-            request.answer(None, (too_many_wait if candidates.by_key else read_limit_error)(self._partition))
+            request.answer(None, (too_many_waiting_error if candidates.by_key else read_limit_error)(self._partition))
         elif may_find_more or candidates.scan.end is not None:
             request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:
@@ -490,7 +490,7 @@ class PartitionLog:
         state = self.state
         log_entry = LogEntry(state.number + 1, encode_entry(entry))
         began = self._core.boottime()
-        below = self._length.truncatable(state.number, began) if entry.snapshot else None
+        below = self._length.find_truncatable(state.number, began) if entry.snapshot else None
         append = partial(self._store.claim_logs.append_entry, snapshot=entry.snapshot or None, truncate_below=below)
         is_in_doubt = False
         pause = FIRST_PAUSE

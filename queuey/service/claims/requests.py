@@ -104,7 +104,7 @@ class PollRequest(Request):
                 self.answer(None, cast("Exception", error))
         return super().enter()
 
-    def gets(self, state: State, partition: int, number: int) -> list[Claimed]:
+    def list_claimed(self, state: State, partition: int, number: int) -> list[Claimed]:
         """Returns the messages that entry ``number`` has claimed for the poll, or all of them if its TTL is 0."""
         claimed: list[Claimed] = []
         for message in self.poll.given:
@@ -302,7 +302,7 @@ class RequestQueue:
             self._busy = False
         return taken
 
-    def join(self, taken: list[Request], number: int, *, polls: bool = False) -> None:
+    def take_without_reads(self, taken: list[Request], number: int, *, polls: bool = False) -> None:
         """Adds waiting requests that need no further reads to an entry.
 
         Args:
@@ -319,7 +319,7 @@ class RequestQueue:
             taken.append(self._waiting.popleft())
             self._answering += request.weight
 
-    def waiting(self) -> list[Request]:
+    def list_waiting(self) -> list[Request]:
         """Returns the requests that no round has taken yet, and drops answered ones."""
         unanswered = [request for request in self._waiting if not request.future.done()]
         self._waiting = deque(unanswered)
@@ -349,7 +349,7 @@ def release_request(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleReq
     return SettleRequest(queue, "release", receipts)
 
 
-def too_late() -> StoreUnavailable:
+def too_late_error() -> StoreUnavailable:
     return StoreUnavailable("The claim would expire before this answer arrives. Claim again.", outcome="unknown")
 
 
@@ -362,17 +362,17 @@ def read_limit_error(partition: int) -> ClaimUndecided:
     return ClaimUndecided(f"{text} Claim again in a second, or spread the messages over more partitions.")
 
 
-def too_many_wait(partition: int) -> ClaimUndecided:
+def too_many_waiting_error(partition: int) -> ClaimUndecided:
     text = f"{MAX_WAITING} messages of partition {partition} wait until earlier messages of their keys are done"
     return ClaimUndecided(f"{text}, or {MAX_ABOVE} are done behind one that waits. Acknowledge the earlier ones.")
 
 
-def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:
+def too_many_claims_error(partition: int, outcome: Outcome = "none") -> TooManyClaims:
     text = f"Partition {partition} has {MAX_OUTSTANDING} claims, the maximum."
     return TooManyClaims(f"{text} Acknowledge or release some.", outcome=outcome)
 
 
-def too_many_done(partition: int) -> TooManyClaims:
+def too_many_done_error(partition: int) -> TooManyClaims:
     text = f"Partition {partition} has the maximum number of messages that are claimed, or done before earlier ones"
     return TooManyClaims(f"{text} or before they are due. Try again when workers have handled earlier messages.")
 
@@ -385,15 +385,15 @@ class ClaimTotals:
         self._counts = dict.fromkeys(("appends", "appends_refused", "operations", "forwarded"), 0)
         self._counts |= dict.fromkeys(("delivered", "redelivered", "acknowledged", "superseded"), 0)
 
-    def refused(self) -> None:
+    def count_refusal(self) -> None:
         with self._lock:
             self._counts["appends_refused"] += 1
 
-    def forwarded(self) -> None:
+    def count_forwarding(self) -> None:
         with self._lock:
             self._counts["forwarded"] += 1
 
-    def ended(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
+    def count_round(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
         """Counts settlements of a finished round, and its operations and deliveries if an entry was appended."""
         counts = self._counts
         with self._lock:

@@ -37,7 +37,7 @@ EXPIRED = "Expired"
 _TRIES = 5
 
 End = Literal["failed", "expired", "removed", "superseded"]
-"""How a job ended without an acknowledgement; ``failed``: it became a dead letter."""
+"""How a job ended without an acknowledgement; ``record_dead_letter``: it became a dead letter."""
 JobResult = bytes | int
 """A result as JSON, or the size in bytes of a result that is too large to keep."""
 
@@ -77,7 +77,7 @@ class Results:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
+    async def write_result(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
         """Writes the result of a delivery that is about to be acknowledged, and was the last one at ``time``."""
         is_kept = isinstance(result, bytes)
         end = JobEnd(
@@ -95,12 +95,12 @@ class Results:
 
         await self._write(queue, end, lambda row: end if is_new(row) else row)
 
-    async def delivered_again(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
+    async def void_result(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
         """Voids the result of earlier deliveries of a message, if it has one or gets one later."""
         end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", time)
         await self._write(queue, end, lambda row: end if row.number < end.number else row)
 
-    async def ended(
+    async def record_end(
         self, queue: Queue, partition: int, position: Position, status: End, time: float, *why: str
     ) -> None:
         """Records that a job has ended without an acknowledgement; ``why`` is the class and text of its error.
@@ -115,14 +115,18 @@ class Results:
 
         await self._write(queue, end, changed)
 
-    async def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
+    async def record_dead_letter(
+        self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float
+    ) -> None:
         """Records the end of a job that became a dead letter: expired, or failed with the letter's error."""
         headers = dict(letter.meta.headers) if letter.meta else {}
         dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
-        await self.ended(queue, partition, position, "expired" if error == EXPIRED else "failed", time, error, text)
+        await self.record_end(
+            queue, partition, position, "expired" if error == EXPIRED else "failed", time, error, text
+        )
 
-    async def leaves(
+    async def record_leaving(
         self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
     ) -> None:
         """Records that an unfinished message is about to be removed. Its last delivery may still be acknowledged."""
@@ -135,7 +139,7 @@ class Results:
 
         await self._write(queue, end, changed)
 
-    async def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
+    async def read(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
         """Returns the row of a message, or None if it is not to be shown at ``now`` (seconds since 1970)."""
         row = _decode_row(await self._ledger.entry(*_ledger_place(queue, partition, position)), partition, position)
         if row is None or now > row.time + _shown_seconds(queue, row):

@@ -179,7 +179,7 @@ class Scanner:
         self.split: SplitDuplicates | None = None
         self.split_ended: SplitEnded | None = None
 
-    def live(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
+    def split_live(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
         return messages if self.split_ended is None else self.split_ended(messages, ended)
 
     async def scan(self, state: State, now: int, max_messages: int, max_bytes: int) -> ScanResult:
@@ -298,7 +298,7 @@ class Scanner:
                 fresh = await self.split(state, result.copies, fresh)
             if self.split_ended is not None:
                 fresh = self.split_ended(fresh, result.ended)
-                result.ended.saw_live(fresh)
+                result.ended.note_live(fresh)
             result.add(fresh)
             if not page.more or result.has_enough:
                 return
@@ -389,7 +389,7 @@ class OrderedScanner:
         scan.fresh.sort(key=lambda message: message.position)
         scan.chain = self._chain(state, {message.position for message in scan.fresh} | scan.ended.all.keys())
         if scan.ended.all:
-            live = (position for position in waiting.ascending(state) if position not in scan.ended.all)
+            live = (position for position in waiting.iterate(state) if position not in scan.ended.all)
             scan.ended.first_live = next(live, ids.LAST)
         return scan
 
@@ -400,7 +400,7 @@ class OrderedScanner:
     def _chain(self, state: State, chosen: Collection[Position]) -> ContiguousRead:
         """Returns a chain up to the front, which has seen the waiting messages up to the first not in ``chosen``."""
         seen = []
-        for position in self.waiting.ascending(state):
+        for position in self.waiting.iterate(state):
             seen.append(position)
             if position not in chosen:
                 break

@@ -23,7 +23,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from queuey.claims.expiry import due_after
+from queuey.claims.expiry import ticks_until_due
 from queuey.errors import NotFound, QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
 from queuey.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Queue, Record
@@ -70,7 +70,7 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
     until: int
     shortest: int
 
-    def holds(self, queue: Queue, ttl: int, now: int) -> bool:
+    def suffices_for(self, queue: Queue, ttl: int, now: int) -> bool:
         """Returns whether the record is in force, for all partitions, and for messages with this TTL."""
         return self.is_in_force(now) and self.partitions >= queue.partitions and self.shortest <= ttl
 
@@ -196,7 +196,7 @@ class ExpiryRecords(DueWork):
             now = self._now()
             until = now + min(max(ttl, MIN_RELIANCE), MAX_RELIANCE) * TICKS_PER_SECOND
             value = ExpiryRecord(queue.name, queue.partitions, until, ttl)
-            due = now + ttl * TICKS_PER_SECOND + due_after(self._store.clock_difference)
+            due = now + ttl * TICKS_PER_SECOND + ticks_until_due(self._store.clock_difference)
             if record is None or before is None:
                 record = Record(KIND, queue.application, name, _encode(value), due)
             else:

@@ -29,9 +29,9 @@ from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, digest_of
-from queuey.service.groups.searches import find_queues, planned_queues
+from queuey.service.groups.searches import find_queues, read_planned_queues
 from queuey.service.groups.state_cache import GroupContext
-from queuey.service.groups.state_changes import ATTEMPTS, clock_slack, draft_of
+from queuey.service.groups.state_changes import ATTEMPTS, clock_slack, make_draft
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
@@ -72,7 +72,7 @@ class GroupUseCases:
         self._workers = Workers()
         self.rights = lambda credential: credential
 
-    def share(self, workers: Workers) -> None:
+    def share_with(self, workers: Workers) -> None:
         """Wakes members at other workers when this worker changes a group. Without it, their polls find the change."""
         self._workers = workers
         workers.handle(GROUP_CHANGED, self._receive_report)
@@ -235,7 +235,7 @@ class GroupUseCases:
         Raises:
             StoreUnavailable: The clock is not sound.
         """
-        draft = draft_of(state, await local.changes.read_sessions(), clock_slack(self._store))
+        draft = make_draft(state, await local.changes.read_sessions(), clock_slack(self._store))
         draft.end_sessions()
         return draft.state
 
@@ -267,12 +267,12 @@ class GroupUseCases:
         seen = local.changes.sessions.members
 
         if few:
-            queues = await planned_queues(self._store, application, state, views.LAG_PAGE)
+            queues = await read_planned_queues(self._store, application, state, views.LAG_PAGE)
         else:
             queues = await find_queues(self._store, application, state, fresh=False)
-        return await views.show(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
+        return await views.make_group_info(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
 
-    async def names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
+    async def list_names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
         names = await self._store.groups.group_names(application, start=start, limit=limit + 1)
         return GroupNames(tuple(names[:limit]), names[limit] if len(names) > limit else None)
 

@@ -34,10 +34,10 @@ class Targets:
             for number, target in planned.targets.items():
                 self._by_member.setdefault(target.member, {}).setdefault(planned.name, {})[number] = target.epoch
 
-    def names(self, member: int) -> set[str]:
+    def find_queues(self, member: int) -> set[str]:
         return set(self._by_member.get(member, ()))
 
-    def missing(self, member: int, owned: Partitions) -> dict[str, set[int]]:
+    def find_missing(self, member: int, owned: Partitions) -> dict[str, set[int]]:
         """Returns the partitions that are planned for a member and that it does not name as its own.
 
         A partition that it names under an epoch from the target's to the plan's is its own: only it ends its ownership.
@@ -49,7 +49,7 @@ class Targets:
                 missing[name] = numbers
         return missing
 
-    def foreign(self, member: int, owned: Partitions) -> set[str]:
+    def find_foreign_queues(self, member: int, owned: Partitions) -> set[str]:
         """Returns the queues of which a member names partitions that are not planned for it."""
         planned = self._by_member.get(member, {})
         return {name for name, epochs in owned.items() if not epochs.keys() <= planned.get(name, {}).keys()}
@@ -58,7 +58,7 @@ class Targets:
         """Returns whether, before ``now`` (ms), a member should have given back a partition planned for another."""
         return any(
             target.member != member.number and target.epoch + member.revoke < now
-            for name in self.foreign(member.number, held) & self.queues.keys()
+            for name in self.find_foreign_queues(member.number, held) & self.queues.keys()
             for number, target in self.queues[name].targets.items()
             if number in held[name]
         )
@@ -106,7 +106,7 @@ def answer_heartbeat(
     return answer
 
 
-def to_give_back(answer: HeartbeatAnswer) -> frozenset[tuple[str, int, int]]:
+def list_give_backs(answer: HeartbeatAnswer) -> frozenset[tuple[str, int, int]]:
     return frozenset((name, n, give.epoch) for name, numbers in answer.give_back.items() for n, give in numbers.items())
 
 

@@ -62,7 +62,7 @@ class HandOvers:
         self.rows: dict[str, tuple[int, Rows]] = {}
         self.leavers: set[int] = set()
 
-    def rows_since(self, name: str, since: int = 0) -> Rows | None:
+    def find_rows(self, name: str, since: int = 0) -> Rows | None:
         """Returns the rows of a queue if they were read at or after a tick, else None."""
         read, rows = self.rows.get(name, (-1, {}))
         return rows if read >= since else None
@@ -91,9 +91,9 @@ class HandOvers:
             lock = self._locks[name] = asyncio.Lock()
         async with lock:
             waiting = self._give_backs.get(name, {})
-            if self.rows_since(name, since) is not None and not waiting:
+            if self.find_rows(name, since) is not None and not waiting:
                 return
-            began = self._cache.tick()
+            began = self._cache.next_tick()
             rows = await self._hand_over(name)
             self.rows.pop(name, None)
             if len(self.rows) >= MAX_KEPT:

@@ -18,10 +18,10 @@ from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.service.groups.answers import Rows, answer_heartbeat, to_give_back
+from queuey.service.groups.answers import Rows, answer_heartbeat, list_give_backs
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.state_cache import GroupContext, StateCache
-from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, clock_slack, draft_of
+from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, clock_slack, make_draft
 from queuey.service.watching import Waiter
 
 POLL, QUICK_POLL = 0.5, 0.2
@@ -112,7 +112,7 @@ class LocalGroup:
 
     # Members
 
-    async def member(self, text: str, credential: Credential) -> Member:
+    async def find_member(self, text: str, credential: Credential) -> Member:
         """Returns a member by its id.
 
         Raises:
@@ -167,8 +167,8 @@ class LocalGroup:
 
         A later heartbeat of the member takes the place of one that waits. With ``last``, it is always answered.
         """
-        clock, now, arrived = self._store.groups.sample_clock(), self._core.boottime(), self.cache.tick()
-        member = await self.member(text, credential)
+        clock, now, arrived = self._store.groups.sample_clock(), self._core.boottime(), self.cache.next_tick()
+        member = await self.find_member(text, credential)
         number = member.number
         previous = beat = self._beats.get(number)
         is_late = waiter is not None and waiter.closed  # The member has sent a later heartbeat.
@@ -184,7 +184,7 @@ class LocalGroup:
         try:
             member = await self._renew(member, beat, credential)
             answer = await self._answer(member, beat, is_new=is_new)
-            to_return = to_give_back(answer)
+            to_return = list_give_backs(answer)
             is_last = last or is_late or waiter is None or now - beat.when >= answer.wait
             if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
@@ -229,7 +229,7 @@ class LocalGroup:
         """Returns whether a member is late in giving back partitions that it names, or owns and was asked for."""
         held = {name: dict(epochs) for name, epochs in beat.content.owned.items()}
         for name in self._requested_queues(member.number):
-            for partition, row in (self.owners.rows_since(name) or {}).items():
+            for partition, row in (self.owners.find_rows(name) or {}).items():
                 if row.owner == member.number and partition not in beat.content.given_back.get(name, {}):
                     held.setdefault(name, {})[partition] = row.epoch
         return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
@@ -251,12 +251,12 @@ class LocalGroup:
             named_queues = targets.foreign(number, owned) | self._requested_queues(number) | given_back.keys()
             missing = targets.missing(number, owned).keys() - named_queues
             for names in (named_queues, missing):  # Others are read in turns while it waits, or for its next heartbeat.
-                unread = sorted(name for name in names if self.owners.rows_since(name, since) is None)
+                unread = sorted(name for name in names if self.owners.find_rows(name, since) is None)
                 batch = self._core.chance.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
                 await self.owners.settle_all(batch, since)
             if targets is self.cache.targets:
                 break
-        rows_by_name = {name: self.owners.rows_since(name, since) for name in sorted(named_queues | missing)}
+        rows_by_name = {name: self.owners.find_rows(name, since) for name in sorted(named_queues | missing)}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
         return answer_heartbeat(targets, member, beat.content, rows, seen=self._last_seen(member), now=beat.clock.now)
 
@@ -265,7 +265,7 @@ class LocalGroup:
 
         With ``returns``, its targets are kept until its instance joins again.
         """
-        member = await self.member(text, credential)
+        member = await self.find_member(text, credential)
         number = member.number
         beat = self._beats.pop(number, None)
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
@@ -275,7 +275,7 @@ class LocalGroup:
         try:
             await self.changes.apply(partial(GroupDraft.leave, number=number, returns=returns))
             with suppress(QueueyError):
-                await self.owners.settle_all(names, self.cache.tick())
+                await self.owners.settle_all(names, self.cache.next_tick())
         finally:
             self.owners.leavers.discard(number)
 
@@ -348,7 +348,7 @@ class LocalGroup:
         # Counted from the last check, not the last read: requests that show the group read the sessions, too.
         if now - self._sessions_checked >= min(shortest, SEARCH):
             self._sessions_checked = now
-            if draft_of(state, await self.changes.read_sessions(), clock_slack(self._store)).end_sessions():
+            if make_draft(state, await self.changes.read_sessions(), clock_slack(self._store)).end_sessions():
                 self.changes.apply(GroupDraft.is_plan_due)
         if now - self._rights_read >= RIGHTS:
             self._rights_read = now
@@ -386,7 +386,7 @@ class LocalGroup:
         batch = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
         if batch:
             self._last_queue = batch[-1]
-            await self.owners.settle_all(batch, self.cache.tick())
+            await self.owners.settle_all(batch, self.cache.next_tick())
             for number, missing in waiting.items():
                 for name in missing.keys() & set(batch):
                     await self._wake_or_request(number, name, missing[name])
@@ -396,7 +396,7 @@ class LocalGroup:
         """Returns the partitions planned for a member that it neither names nor, as far as known, owns, by queue."""
         unowned = {}
         for name, numbers in self.cache.targets.missing(number, beat.content.owned).items():
-            rows = self.owners.rows_since(name) or {}
+            rows = self.owners.find_rows(name) or {}
             if remaining := {n for n in numbers if n not in rows or rows[n].owner != number}:
                 unowned[name] = remaining
         return unowned
@@ -408,7 +408,7 @@ class LocalGroup:
             return
         latest = self._store.claim_logs.claim_now() - state.members[number].session // 3
         for partition in sorted(numbers & planned.targets.keys()):
-            row = (self.owners.rows_since(name) or {}).get(partition)
+            row = (self.owners.find_rows(name) or {}).get(partition)
             owner = state.members.get(row.owner) if row is not None else None
             if owner is not None and owner.number == number:
                 _wake(beat)

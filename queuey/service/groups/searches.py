@@ -47,7 +47,7 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
     return [queues[name] for name in sorted(queues)]
 
 
-async def planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
+async def read_planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
     """Returns the first ``limit`` queues of the plan by name, without deleted ones."""
     queues = []
     for name in sorted(planned.name for planned in state.plan.values())[:limit]:

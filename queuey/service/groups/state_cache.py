@@ -77,7 +77,7 @@ class StateCache:
         if not self.is_here:
             raise GroupElsewhere(self._key[1], self.state.head.centre)
 
-    def tick(self) -> int:
+    def next_tick(self) -> int:
         """Returns a number above all earlier ones, to order events independently of clocks."""
         self._ticks += 1
         return self._ticks
@@ -92,7 +92,7 @@ class StateCache:
         now = self._core.boottime()
         is_serial = bool(self._store.groups.centre) and now - self._read_serially_at > serial_age
         if is_serial or not max_age or now - self._checked_at > max_age:
-            wanted_since = self.tick()
+            wanted_since = self.next_tick()
             async with self._reading:
                 while self._began < wanted_since or (is_serial and self._read_serially_at < now):
                     await self._read(is_serial=is_serial)
@@ -100,7 +100,7 @@ class StateCache:
 
     async def _read(self, *, is_serial: bool) -> None:
         """Reads the head of the group, and the whole state only if its version has changed."""
-        before, began, now = self.state, self.tick(), self._core.boottime()
+        before, began, now = self.state, self.next_tick(), self._core.boottime()
         head = await self._store.groups.group_head(*self._key, serial=is_serial)
         state = before
         if head is None:
@@ -130,7 +130,7 @@ class StateCache:
         self._checked_at = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
-                self.targets, self.planned = Targets(state), self.tick()
+                self.targets, self.planned = Targets(state), self.next_tick()
             self.state, self.is_own = state, is_own
             self._changed()
 

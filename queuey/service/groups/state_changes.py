@@ -95,7 +95,7 @@ class StateChanges:
             if not self._cache.is_here:
                 state = await self._cache.refresh()
                 self._cache.require_here()
-            draft = draft_of(state, sessions, clock_slack(self._store))
+            draft = make_draft(state, sessions, clock_slack(self._store))
             ended = draft.end_sessions()
             results = [_apply_act(act, draft) for act in acts]
             if any(isinstance(result, QueueyError) for result in results) and await self._cache.refresh() is not state:
@@ -162,7 +162,7 @@ def clock_slack(store: Store) -> int:
     return round(store.clock_difference * 1000)
 
 
-def draft_of(state: GroupState, sessions: GroupSessions, slack: int) -> GroupDraft:
+def make_draft(state: GroupState, sessions: GroupSessions, slack: int) -> GroupDraft:
     """Returns a working copy of a state, with a clock that was sampled before the sessions were read.
 
     Args:

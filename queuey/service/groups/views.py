@@ -17,7 +17,7 @@ PAGE, LAG_PAGE = 100, 16
 """Max queues of a page, without and with lags."""
 
 
-async def show(
+async def make_group_info(
     store: Store,
     group: str,
     state: GroupState,

@@ -52,7 +52,7 @@ class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
     beat: float = 1.0
 
     @property
-    def of_steps(self) -> DueTiming:
+    def to_due_timing(self) -> DueTiming:
         return DueTiming(search=self.search, overdue=0.0, max_ahead=self.stale, max_pause=self.search, at_once=1)
 
 
@@ -66,7 +66,7 @@ class MoveUseCases:
         self._claims = claims
         timing = timing or MoveTiming()
         self._carrier = MoveCarrier(store, claims, self._records, timing)
-        self._runner = DueRunner(store, self._carrier, claims.core, stopping, timing.of_steps)
+        self._runner = DueRunner(store, self._carrier, claims.core, stopping, timing.to_due_timing)
 
     def statistics(self) -> dict[str, float]:
         return self._carrier.statistics()
@@ -206,7 +206,7 @@ class MoveCarrier(DueWork):
     async def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner accounts for it
         await self._records.adopt()
 
-    def held(self, name: str) -> Record | None:
+    def find_held(self, name: str) -> Record | None:
         work = self._work.get(name)
         return None if work is None else work.record
 

@@ -77,14 +77,14 @@ class PartitionMove(ABC):
     Attributes:
         number: Number of the partition.
         turn: The log's last answer; None before the first one.
-        over: The move takes no more messages here.
+        is_over: The move takes no more messages here.
         is_given_back: The target is gone for good: the current chunk stays here.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.turn: MoveTurn | None = None
-        self.over = False
+        self.is_over = False
         self.is_given_back = False
 
     async def advance(self) -> None:
@@ -95,18 +95,18 @@ class PartitionMove(ABC):
         """
         if self.is_given_back:
             await self.ask(give_back=True)
-            self.over = True
+            self.is_over = True
             return
         turn = self.turn
         if turn is None or not turn.chunk:
             self.turn = await self.ask()
         else:
-            self.turn = await self.ask(moved=turn.chunk, last=await self.carry(turn))
+            self.turn = await self.ask(moved=turn.chunk, last=await self.move_chunk(turn))
         if self.turn.blocked and not self.turn.ended:
             raise MoveBlocked("An earlier move from this queue was never finished.")
-        self.over = self.turn.ended
+        self.is_over = self.turn.ended
 
-    async def carry(self, turn: MoveTurn) -> Position:
+    async def move_chunk(self, turn: MoveTurn) -> Position:
         """Publishes and deletes a chunk; returns the position of its last message in the target."""
         messages = await self.fetch(turn.places) if turn.messages is None else turn.messages
         last = await self.publish(turn.chunk, messages, turn.last)
@@ -147,12 +147,12 @@ class _Partition(PartitionMove):
         self._pause = FIRST_PAUSE
         self._move = move
 
-    def advanced(self, now: float) -> None:
+    def schedule_next(self, now: float) -> None:
         """Schedules the next step: at once, or after a pause if there was nothing to move."""
         self._pause = FIRST_PAUSE
         self.due = now if self.turn is None or self.turn.chunk else now + TURN_INTERVAL
 
-    def failed(self, now: float) -> None:
+    def schedule_retry(self, now: float) -> None:
         self.due = now + self._pause
         self._pause = min(2 * self._pause, MAX_PAUSE)
 
@@ -205,14 +205,14 @@ class ActiveMove:
         self._turns: dict[int, MoveTurn] = {}
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return not self._partitions
 
     @property
     def due(self) -> float:
         return min((partition.due for partition in self._partitions), default=0.0)
 
-    def counted(self) -> Progress:
+    def make_progress(self) -> Progress:
         """Returns the progress by the turns taken here; ``left`` only once all partitions have had one."""
         moved = sum(turn.moved for turn in self._turns.values())
         left = sum(turn.left for turn in self._turns.values())
@@ -241,7 +241,7 @@ class ActiveMove:
             logger.info("move %s waits: %s", self.move.id, error)
             partition.failed(self._clock())
         else:
-            partition.advanced(self._clock())
+            partition.schedule_next(self._clock())
             if partition.over:
                 self._partitions.remove(partition)
 

@@ -208,7 +208,7 @@ class MoveRecords:
                 return old
         raise MoveNotFound(name)
 
-    async def listed(self, application: str) -> list[MoveRecord]:
+    async def list_moves(self, application: str) -> list[MoveRecord]:
         """Returns an application's moves, the newest first: running ones, and the last ones that have ended."""
         moves = {
             value.move.number: value

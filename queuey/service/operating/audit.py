@@ -112,7 +112,7 @@ class AuditLog:
         self._core = core
         self._clock = clock
 
-    def sent(self, application: str, form: str) -> SubmittedForm | None:
+    def find_form(self, application: str, form: str) -> SubmittedForm | None:
         entry = bridge.run(self._store.ledger.entry(_work_name(application, form), 0))
         return None if entry is None else _decode_sent(entry)
 
@@ -150,7 +150,7 @@ class AuditLog:
             return None
         return _decode(messages[0].body) if messages else None
 
-    def page(self, application: str, cursor: str, is_seen: Callable[[Entry], bool]) -> Page:
+    def read_page(self, application: str, cursor: str, is_seen: Callable[[Entry], bool]) -> Page:
         """Returns a page of the entries that a caller may see, the newest first.
 
         The cursor is the id of the next visible entry, so it reveals nothing about other entries. If ``MAX_SCANNED``

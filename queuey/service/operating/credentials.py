@@ -145,7 +145,7 @@ class Sessions:
         bridge.run(self._store.ledger.enter(_session_work(token), _FIRST, _encode(session), expected=None))
         return token, session
 
-    def offer(self, holder: bytes) -> str:
+    def make_link(self, holder: bytes) -> str:
         """Returns the token of a link that logs in once, within ``LINK_SECONDS``, with the key of this digest."""
         token = secrets.token_urlsafe(LINK_BYTES)
         link = _encode(Session(holder, self._clock() + LINK_SECONDS))

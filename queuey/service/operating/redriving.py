@@ -16,12 +16,12 @@ from hashlib import blake2b
 import msgspec
 
 from queuey import ids
-from queuey.deadletters import DeadLetter, by_origin, place_of, shape_of, stored_dead_letter
+from queuey.deadletters import DeadLetter, group_by_origin, place_of, shape_of, stored_dead_letter
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.messages import Location, Message, Meta, PostKey, Queue
 from queuey.service.browsing import MAX_SHAPED, short_cursor
 from queuey.service.core import Core
-from queuey.service.messages import Draft, MessageUseCases, content_of
+from queuey.service.messages import Draft, MessageUseCases, hash_content
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
@@ -117,7 +117,7 @@ class Redriving:
         rows = {name: (target.queue.partitions, target.queue.dead_letter) for name, target in accesses.items()}
         allowed = [letter for letter in letters if letter.queue in accesses]
         reasons = Counter(refusals[letter.queue] for letter in letters if letter.queue in refusals)
-        going, staying = by_origin(allowed, rows)
+        going, staying = group_by_origin(allowed, rows)
         sent: Counter[str] = Counter()
         before, failure = 0, None
         for name, indexes in going.items():
@@ -145,7 +145,7 @@ class Redriving:
         async def post(letter: DeadLetter) -> bool | QueueyError:
             draft = _make_draft(letter, queue)
             content = blake2b(msgspec.msgpack.encode(letter), digest_size=16).hexdigest()
-            key = PostKey(f"redrive-{uid}-{content}", content_of([draft]), KEY_SECONDS)
+            key = PostKey(f"redrive-{uid}-{content}", hash_content([draft]), KEY_SECONDS)
             try:
                 return (await self._messages.post(queue, [draft], key=key)).replayed
             except QueueyError as error:

@@ -32,7 +32,7 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
 from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
-from queuey.service.messages import MessageUseCases, content_of
+from queuey.service.messages import MessageUseCases, hash_content
 from queuey.service.queue_access import ATTEMPTS, find_queue
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
@@ -157,7 +157,7 @@ class ScheduleUseCases:
             raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules, the maximum. Remove unused ones.")
 
     def _save_and_plan(self, record: Record, schedule: Schedule) -> Record:
-        saved = bridge.run(self._store.records.set_record(states.with_schedule(record, schedule)))
+        saved = bridge.run(self._store.records.set_record(states.make_record(record, schedule)))
         self._runner.plan(saved)
         return saved
 
@@ -251,7 +251,7 @@ class FireUseCases(DueWork):
 
     async def prepare(self, ahead: float) -> None:
         if warning := clock_warning(ahead):
-            self._clock.met("ahead", warning)
+            self._clock.record_failure("ahead", warning)
         else:
             self._clock.passed()
 
@@ -274,10 +274,10 @@ class FireUseCases(DueWork):
         now = self.now()
         ticks = await self._core.in_thread(partial(states.choose, schedule, ids.ticks_to_seconds(now)))
         if ticks.instant is not None:
-            return await self._fire(record, states.advance(schedule, ticks), ticks.instant, now)
+            return await self._fire(record, states.pass_instant(schedule, ticks), ticks.instant, now)
         if ticks.next == schedule.next:
             return record
-        record = await self.save(record, states.skip(schedule, ticks, ids.ticks_to_seconds(now)))
+        record = await self.save(record, states.record_skip(schedule, ticks, ids.ticks_to_seconds(now)))
         self.counts["skipped"] += ticks.skipped is not None
         return record
 
@@ -292,7 +292,7 @@ class FireUseCases(DueWork):
             queue = await find_queue(self._store, record.application, schedule.plan.queue, fresh=True)
         except NotFound as error:
             return await self._record_outcome(record, schedule, instant, "failed", error=str(error))
-        schedule = states.begin(schedule, instant, queue.qid, now)
+        schedule = states.begin_firing(schedule, instant, queue.qid, now)
         record = await self.save(record, schedule)
         assert schedule.firing is not None  # noqa: S101 - it has begun
         try:
@@ -327,7 +327,7 @@ class FireUseCases(DueWork):
         if queue.qid != firing.qid:
             return None
         drafts = [firing.message.draft]
-        key = PostKey(firing.key, content_of(drafts), states.KEY_SECONDS)
+        key = PostKey(firing.key, hash_content(drafts), states.KEY_SECONDS)
         return await self._messages.post(queue, drafts, key=key)
 
     async def _record_outcome(
@@ -345,7 +345,7 @@ class FireUseCases(DueWork):
         ended = ids.ticks_to_seconds(self.now())
         queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
         outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR], queue)
-        record = await self.save(record, states.end(schedule, outcome))
+        record = await self.save(record, states.end_firing(schedule, outcome))
         self.counts[state] += 1
         return record
 
@@ -354,4 +354,4 @@ class FireUseCases(DueWork):
         return self._store.claim_logs.claim_time()
 
     async def save(self, record: Record, schedule: Schedule) -> Record:
-        return await self._store.records.set_record(states.with_schedule(record, schedule))
+        return await self._store.records.set_record(states.make_record(record, schedule))

@@ -29,7 +29,7 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Meta, Record
 from queuey.service.due_work import MAX_AHEAD
 from queuey.service.messages import Draft
-from queuey.service.schedules.timetables import Timetable, instants, next_instant
+from queuey.service.schedules.timetables import Timetable, find_next_instant, iterate_instants
 
 KIND = "schedule"
 """Kind of the due-work records."""
@@ -70,7 +70,7 @@ class KeptMessage(msgspec.Struct, frozen=True, array_like=True):
         return Draft(body, self.ttl, self.partition, self.meta, key=self.key)
 
 
-def kept(draft: Draft) -> KeptMessage:
+def keep_message(draft: Draft) -> KeptMessage:
     text = isinstance(draft.body, str)
     body = draft.body.encode() if isinstance(draft.body, str) else draft.body
     return KeptMessage(body, text, draft.ttl, draft.partition, draft.meta, draft.key)
@@ -177,7 +177,7 @@ def due_ticks(schedule: Schedule) -> int:
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
 
 
-def with_schedule(record: Record, schedule: Schedule) -> Record:
+def make_record(record: Record, schedule: Schedule) -> Record:
     return replace(record, value=encode(schedule), due=due_ticks(schedule))
 
 
@@ -193,18 +193,18 @@ def choose(schedule: Schedule, now: float) -> Ticks:
         begin = max(first, int(now) - INTERVAL_CAUGHT_UP) if now - first > MAX_LATE else first
         [*missed] = deque(_instants_between(timetable, begin - 1, now), MAX_CAUGHT_UP)
         instant = missed[0] if missed else None
-        return Ticks(instant, next_instant(timetable, now if instant is None else instant))
+        return Ticks(instant, find_next_instant(timetable, now if instant is None else instant))
     [*recent] = deque(_instants_between(timetable, max(first, int(now) - MAX_LATE) - 1, now), 1)
     if recent:
-        return Ticks(recent[0], next_instant(timetable, now))
-    return Ticks(None, next_instant(timetable, now), skipped=first)
+        return Ticks(recent[0], find_next_instant(timetable, now))
+    return Ticks(None, find_next_instant(timetable, now), skipped=first)
 
 
 def next_fire_time(schedule: Schedule, now: float) -> int | None:
     """Returns the next instant. If the clock was ahead when the schedule was fired or changed, computes it again."""
     if schedule.next is None or schedule.next <= now or not _was_ahead(schedule, now):
         return schedule.next
-    return next_instant(schedule.plan.timetable, now)
+    return find_next_instant(schedule.plan.timetable, now)
 
 
 def _was_ahead(schedule: Schedule, now: float) -> bool:
@@ -213,10 +213,10 @@ def _was_ahead(schedule: Schedule, now: float) -> bool:
 
 
 def _instants_between(timetable: Timetable, after: float, until: float) -> Iterator[int]:
-    return takewhile(lambda instant: instant <= until, instants(timetable, after))
+    return takewhile(lambda instant: instant <= until, iterate_instants(timetable, after))
 
 
-def skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
+def record_skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
     """Returns the schedule with the next instant of ``ticks``, and an outcome if these were skipped."""
     last = schedule.last
     fired = min(schedule.fired, int(now))
@@ -226,7 +226,7 @@ def skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
     return replace(schedule, next=ticks.next, fired=fired, last=last)
 
 
-def begin(schedule: Schedule, instant: float, qid: int, now: int) -> Schedule:
+def begin_firing(schedule: Schedule, instant: float, qid: int, now: int) -> Schedule:
     """Begins to fire an instant, of the timetable or on request. ``now`` is in ticks."""
     plan = schedule.plan
     # The identity is secret, so no other caller can post under this key.
@@ -234,19 +234,19 @@ def begin(schedule: Schedule, instant: float, qid: int, now: int) -> Schedule:
     return replace(schedule, firing=Firing(instant, f"schedule {text}", plan.queue, qid, plan.message, now))
 
 
-def advance(schedule: Schedule, ticks: Ticks) -> Schedule:
+def pass_instant(schedule: Schedule, ticks: Ticks) -> Schedule:
     assert ticks.instant is not None  # noqa: S101 - it was chosen
     return replace(schedule, next=ticks.next, fired=max(schedule.fired, ticks.instant))
 
 
-def end(schedule: Schedule, outcome: Outcome) -> Schedule:
+def end_firing(schedule: Schedule, outcome: Outcome) -> Schedule:
     return replace(schedule, firing=None, last=outcome, next=next_fire_time(schedule, outcome.at))
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
     """Computes the next instant again, after now and the last one that was fired; None if paused."""
     after = now if _was_ahead(schedule, now) else max(now, float(schedule.fired))
-    following = None if schedule.plan.paused else next_instant(schedule.plan.timetable, after)
+    following = None if schedule.plan.paused else find_next_instant(schedule.plan.timetable, after)
     return replace(schedule, next=following)
 
 
@@ -259,5 +259,5 @@ def list_next_fire_times(schedule: Schedule, limit: int) -> list[int]:
 def _coming(timetable: Timetable, first: int, limit: int) -> tuple[int, ...]:
     """Caches next instants, because rare ones, such as leap days, take milliseconds each."""
     with suppress(TimeZoneUnknown):
-        return (first, *islice(instants(timetable, first), limit - 1))
+        return (first, *islice(iterate_instants(timetable, first), limit - 1))
     return (first,)

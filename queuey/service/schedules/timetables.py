@@ -63,18 +63,18 @@ def check_cron(expression: str, zone: str, now: float) -> None:
     if len(expression) > MAX_EXPRESSION or _ALLOWED.fullmatch(expression) is None:
         raise ValueError(f'"{shown}" is not a cron expression: minute, hour, day, month, day of the week')
     try:
-        if next_instant(Timetable(expression, zone), now) is not None:
+        if find_next_instant(Timetable(expression, zone), now) is not None:
             return
     except (CronSimError, AssertionError) as error:
         raise ValueError(f'"{shown}" is not a cron expression: {error}') from error
     raise ValueError(f'"{shown}" does not occur within {_YEARS} years')
 
 
-def next_instant(timetable: Timetable, after: float) -> int | None:
-    return next(instants(timetable, after), None)
+def find_next_instant(timetable: Timetable, after: float) -> int | None:
+    return next(iterate_instants(timetable, after), None)
 
 
-def instants(timetable: Timetable, after: float) -> Iterator[int]:
+def iterate_instants(timetable: Timetable, after: float) -> Iterator[int]:
     """Yields the instants after a time (seconds since 1970) in order, usually without end."""
     if timetable.every:
         first = timetable.anchor + (int(after - timetable.anchor) // timetable.every + 1) * timetable.every

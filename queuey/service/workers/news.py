@@ -55,7 +55,7 @@ class News:
         self._is_closed = False
         workers.handle(NEWS, self._heard)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Starts to exchange news, unless this worker is the only one."""
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}

@@ -70,7 +70,7 @@ class ColumnLayout(msgspec.Struct, frozen=True):
         return name in self.columns
 
 
-def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
+def read_layout(schema: _Schema, *, queue: str | None) -> ColumnLayout:
     """Checks the schema of a frame that is to be written. Case does not matter in names, and aliases are resolved.
 
     Args:
@@ -126,7 +126,7 @@ class RowChunk(msgspec.Struct, gc=False):
     count: int
     columns: dict[str, pa.Array]
 
-    def values(self, name: str, which: Integers) -> pa.Array:
+    def read_values(self, name: str, which: Integers) -> pa.Array:
         """Returns the values of a column in some rows.
 
         Args:
@@ -136,7 +136,7 @@ class RowChunk(msgspec.Struct, gc=False):
         values = self.columns[name]
         return values if len(which) == self.count else values.take(pa.array(which))
 
-    def encoded(self, which: Integers) -> pa.Array:
+    def encode_rows(self, which: Integers) -> pa.Array:
         """Encodes each row as bytes, which are equal only for equal rows.
 
         Args:
@@ -144,7 +144,7 @@ class RowChunk(msgspec.Struct, gc=False):
         """
         numbers, texts = [], []
         for name in sorted(self.columns):
-            column = self.values(name, which)
+            column = self.read_values(name, which)
             if pa.types.is_list(column.type):
                 column = pa.array(map(_encode, column.to_pylist()), pa.binary())
             if pa.types.is_integer(column.type):
@@ -158,7 +158,7 @@ class RowChunk(msgspec.Struct, gc=False):
         return pc.binary_join_element_wise(rows_as_bytes(table), *texts, pa.scalar(b"", pa.binary()))
 
 
-def chunks(
+def divide_into_chunks(
     batches: Iterable[pa.RecordBatch], layout: ColumnLayout, *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
 ) -> Iterator[RowChunk]:
     """Divides the rows of a task into chunks.
@@ -219,7 +219,7 @@ def _normalize_column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
     return chunked.combine_chunks()
 
 
-def row_error(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:
+def make_row_error(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:
     """Returns the error for one row of a chunk, with the number of the row in the task."""
     return OptionError(
         f"Row {chunk.first + index + 1} of this task, column {column}: {text}. Its chunk is not written."

@@ -31,7 +31,16 @@ from queuey.errors import QueueChanged, QueueyError, StoreClosed, StoreUnavailab
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Location, Queue
 from queuey.spark.sink import piece_order
-from queuey.spark.sink.ledger_entry import FORMAT, ChunkEntry, ReservedIds, decode, encode, index_set, members, union
+from queuey.spark.sink.ledger_entry import (
+    FORMAT,
+    ChunkEntry,
+    ReservedIds,
+    decode,
+    encode,
+    find_members,
+    make_index_set,
+    union,
+)
 from queuey.spark.sink.piece_order import PieceOrder, Timing
 from queuey.storage import Store, bridge
 from queuey.storage.columns import Integers, Mask, MessageColumns
@@ -83,7 +92,7 @@ class ReservableRows(Protocol):
     def content(self) -> bytes:
         """Digest of the rows in any order; empty if each row has its own index."""
 
-    def messages(self, base: int, low: int) -> MessageColumns:
+    def make_messages(self, base: int, low: int) -> MessageColumns:
         """Returns the messages in the order of ``indexes``, with the ids ``(base + index % span, low)``."""
 
 
@@ -126,7 +135,7 @@ class TargetQueue:
         self.queue = queue
         self._sleep = sleep
 
-    def use(self, call: Callable[[Queue], T]) -> T:
+    def call_with_queue(self, call: Callable[[Queue], T]) -> T:
         """Calls a function with the queue's present row.
 
         Raises:
@@ -139,12 +148,12 @@ class TargetQueue:
                 try:
                     return call(self.queue)
                 except QueueChanged:
-                    self._refresh()
+                    self._refresh_queue()
             raise StoreUnavailable(f"queue {self.queue.name!r} keeps changing")
 
-        return self.patiently(attempt)
+        return self.retry_call(attempt)
 
-    def patiently(self, call: Callable[[], T]) -> T:
+    def retry_call(self, call: Callable[[], T]) -> T:
         """Makes an idempotent call; repeats it while the store is unavailable, up to ``TRIES`` attempts.
 
         Raises:
@@ -162,13 +171,13 @@ class TargetQueue:
                 pause *= 2
         return call()
 
-    def settle(self) -> None:
+    def await_earlier_writes(self) -> None:
         """Waits until all writes that began in time have ended. Returns at once if the queue has no read delay."""
         delay = self.store.read_delay(self.queue)
         if delay:
             self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
 
-    def _refresh(self) -> None:
+    def _refresh_queue(self) -> None:
         present = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
         if present.uid != self.queue.uid:
             raise QueueChanged(f"queue {present.name!r} was deleted and created again since this write began")
@@ -197,16 +206,16 @@ class Reserver:
         self._last: tuple[int, int] = (-1, 0)
         """The last piece with reserved ids, and the lowest base above them."""
 
-    def begun(self, piece: int) -> bool:
+    def has_begun(self, piece: int) -> bool:
         """Returns whether the ledger has an entry of this micro-batch, or a later one, for a chunk."""
         return self._read_entry(piece) is not None
 
     def count_undone(self, piece: int, indexes: Integers) -> int:
         entry = self._read_entry(piece)
-        return len(indexes) if entry is None else int((~members(entry.done, indexes)).sum())
+        return len(indexes) if entry is None else int((~find_members(entry.done, indexes)).sum())
 
     def _read_entry(self, piece: int) -> ChunkEntry | None:
-        raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
+        raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
         entry = None if raw is None else decode(raw)
         return entry if entry is not None and entry.batch >= self._batch else None
 
@@ -222,12 +231,12 @@ class Reserver:
             QueueChanged, StoreUnavailable: Some rows may be written. It is safe to try again.
         """
         raw, entry = self._enter_chunk(piece, rows)
-        done = members(entry.done, rows.indexes)
+        done = find_members(entry.done, rows.indexes)
         skipped = int(done.sum())
         if not (done.all() and entry.content == rows.content and entry.span == rows.span):
             self._check_same_rows(piece, entry, rows)
         written = expired = 0
-        while not (done := members(entry.done, rows.indexes)).all():
+        while not (done := find_members(entry.done, rows.indexes)).all():
             if entry.moves(rows.indexes[~done]) >= MAX_MOVES:
                 raise StoreUnavailable(
                     "the store is too slow: rows cannot be written before readers may pass their ids, with any lead"
@@ -236,7 +245,7 @@ class Reserver:
             attempt.write(~done)
             raw, entry = self._set_entry(piece, raw, self._next_entry(entry, attempt))
             written, expired = written + attempt.written, expired + attempt.expired
-            if attempt.late.any() and members(entry.done, rows.indexes[attempt.late]).all():
+            if attempt.late.any() and find_members(entry.done, rows.indexes[attempt.late]).all():
                 log.warning(
                     "%d messages of queue %s were acknowledged late, while another attempt counted them as written: a "
                     "reader may have passed them.", attempt.late.sum(), self._target.queue.name,
@@ -246,7 +255,7 @@ class Reserver:
             written=written,
             skipped=skipped,
             moved=int((entry.newest(rows.indexes) > 0).sum()),
-            kept=int(members(entry.kept, rows.indexes).sum()),
+            kept=int(find_members(entry.kept, rows.indexes).sum()),
             expired=expired,
         )
 
@@ -255,7 +264,7 @@ class Reserver:
         raw: bytes | None = None
         lowest_base, lead = 0, self._lead
         if self._numbered:
-            raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
+            raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
             if raw is not None:
                 entry = decode(raw)
                 if entry.batch == self._batch:
@@ -263,9 +272,9 @@ class Reserver:
                 lowest_base = entry.end
             lowest_base, lead = max(lowest_base, self._reserve_in_order(piece, rows.span)), 0.0
         else:
-            lowest_base = self._lowest_base(piece)
+            lowest_base = self._find_lowest_base(piece)
         while True:
-            first = ReservedIds(self._base(lowest_base, lead), ids.random_low())
+            first = ReservedIds(self._choose_base(lowest_base, lead), ids.random_low())
             mine = ChunkEntry(FORMAT, self._batch, rows.span, rows.order, rows.content, (first,))
             raw, entry = self._set_entry(piece, raw, mine)
             if entry.batch == self._batch:
@@ -276,7 +285,7 @@ class Reserver:
     def _reserve_in_order(self, piece: int, span: int) -> int:
         """Reserves ids for a piece of numbered rows, in the order of pieces; returns their base."""
         work = f"{self._work}/order"
-        raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(work, 0)))
+        raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(work, 0)))
         lead = round(self._lead * TICKS_PER_SECOND)
         while True:
             order = PieceOrder(self._batch) if raw is None else _decode_order(raw)
@@ -284,31 +293,31 @@ class Reserver:
                 raise self._overtaken_error(order.batch)
             if order.batch < self._batch:
                 order = order.following(self._batch, span)
-            now = self._target.patiently(lambda: bridge.run(self._store.ledger.now()))
+            now = self._target.retry_call(lambda: bridge.run(self._store.ledger.now()))
             timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MAX_LEADS)
-            changed, base = piece_order.reserved(order, piece, timing)
+            changed, base = piece_order.reserve_piece(order, piece, timing)
             if changed == order:
                 return base
             value = msgspec.msgpack.encode(changed)
-            raw = self._target.patiently(partial(self._exchange_order, work, value, raw))
+            raw = self._target.retry_call(partial(self._exchange_order, work, value, raw))
             if raw == value:
                 return base
 
     def _exchange_order(self, work: str, value: bytes, expected: bytes | None) -> bytes:
         return bridge.run(self._store.ledger.enter(work, 0, value, expected=expected))
 
-    def _lowest_base(self, piece: int) -> int:
+    def _find_lowest_base(self, piece: int) -> int:
         """Returns the lowest base above the previous chunk's ids, or 0 if that chunk is not in the ledger."""
         if self._last[0] in {piece - 1, piece} or not piece:
             return self._last[1]
-        before = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece - 1)))
+        before = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, piece - 1)))
         return decode(before).end if before is not None else 0
 
-    def _base(self, lowest_base: int, lead: float) -> int:
+    def _choose_base(self, lowest_base: int, lead: float) -> int:
         """Returns the time that is ``lead`` seconds ahead of the store's clock, or ``lowest_base`` if that is later."""
         return max(
             lowest_base,
-            self._target.patiently(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
+            self._target.retry_call(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
         )
 
     def _set_entry(self, piece: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
@@ -317,7 +326,7 @@ class Reserver:
         Raises NotRepeatable if that is of a later micro-batch.
         """
         value = encode(entry)
-        stored = self._target.patiently(
+        stored = self._target.retry_call(
             lambda: bridge.run(self._store.ledger.enter(self._work, piece, value, expected=raw))
         )
         result = entry if stored == value else decode(stored)
@@ -347,8 +356,8 @@ class Reserver:
         if attempt.moving.any():
             moving = indexes[attempt.moving]
             lead = min(MAX_LEAD, self._lead * 2 ** (entry.moves(moving) + 1))
-            base = self._base(entry.end, lead)
-            generations = (*generations, ReservedIds(base, ids.random_low(), index_set(moving)))
+            base = self._choose_base(entry.end, lead)
+            generations = (*generations, ReservedIds(base, ids.random_low(), make_index_set(moving)))
         return msgspec.structs.replace(
             entry,
             generations=generations,
@@ -383,7 +392,7 @@ class _ChunkAttempt:
         for number in np.unique(newest[remaining]).tolist():
             chosen = remaining & (newest == number)
             for place, older in enumerate(self._entry.generations[:number]):
-                moved_there = members(older.rows, self.rows.indexes) if place else True
+                moved_there = find_members(older.rows, self.rows.indexes) if place else True
                 places = self._make_messages(older, chosen & moved_there).places
                 self._target.use(lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places)))  # type: ignore[misc]
             self._write_generation(self._entry.generations[number], chosen)

@@ -66,17 +66,17 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
         """The lowest base above all these ids, in ticks."""
         return max(generation.base for generation in self.generations) + self.span
 
-    def newest(self, indexes: Integers) -> Integers:
+    def find_newest_generations(self, indexes: Integers) -> Integers:
         """Returns for each index the number of the newest generation that has it."""
         newest = np.zeros(len(indexes), np.int64)
         for number, generation in enumerate(self.generations[1:], 1):
-            newest[members(generation.rows, indexes)] = number
+            newest[find_members(generation.rows, indexes)] = number
         return newest
 
-    def moves(self, indexes: Integers) -> int:
+    def max_moves(self, indexes: Integers) -> int:
         """Returns the max number of moves of any of these rows."""
         counts = sum(
-            (members(generation.rows, indexes).astype(int) for generation in self.generations[1:]),
+            (find_members(generation.rows, indexes).astype(int) for generation in self.generations[1:]),
             np.zeros(len(indexes), int),
         )
         return int(counts.max(initial=0))
@@ -104,7 +104,7 @@ def decode(raw: bytes) -> ChunkEntry:
 _decode = msgspec.msgpack.Decoder(ChunkEntry).decode
 
 
-def index_set(indexes: Integers) -> IndexSet:
+def make_index_set(indexes: Integers) -> IndexSet:
     numbers = np.unique(indexes)
     if not len(numbers):
         return ()
@@ -126,10 +126,10 @@ def numbers_in(indexes: IndexSet) -> Integers:
 def union(indexes: IndexSet, more: Integers) -> IndexSet:
     if not len(more):
         return indexes
-    return index_set(np.concatenate([numbers_in(indexes), more]))
+    return make_index_set(np.concatenate([numbers_in(indexes), more]))
 
 
-def members(index_set: IndexSet, indexes: Integers) -> Mask:
+def find_members(index_set: IndexSet, indexes: Integers) -> Mask:
     if isinstance(index_set, bytes):
         return np.isin(indexes, numbers_in(index_set))
     result = np.zeros(len(indexes), bool)

@@ -20,7 +20,7 @@ from queuey import ids
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Meta
 from queuey.partitions import MAX_RUNS, by_key
-from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, row_error
+from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, make_row_error
 from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes_of, meta_of
 
 T = TypeVar("T")
@@ -84,11 +84,11 @@ class MessageBuilder(msgspec.Struct):
     def __len__(self) -> int:
         return len(self.indexes)
 
-    def messages(self, base: int, low: int) -> MessageColumns:
+    def make_messages(self, base: int, low: int) -> MessageColumns:
         ticks = self.indexes % self.span + base
         return self._messages(ticks, np.full(len(ticks), low), ticks)
 
-    def own(self, now: int) -> MessageColumns:
+    def make_messages_with_own_ids(self, now: int) -> MessageColumns:
         """Returns the messages with the ids in their rows. A TTL counts from now, or from the id if that is later."""
         ticks, low = self.positions or (self.indexes, self.indexes)
         return self._messages(ticks, low, np.maximum(ticks, now))
@@ -98,7 +98,7 @@ class MessageBuilder(msgspec.Struct):
         columns = [pa.array(ticks), pa.array(low), pa.array(ends), self.bodies, self.metas]
         return MessageColumns(self.partitions, pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
-    def part(self, chosen: Integers, indexes: Integers, span: int) -> MessageBuilder:
+    def select_rows(self, chosen: Integers, indexes: Integers, span: int) -> MessageBuilder:
         """Returns the rows at some places, with other indexes that belong to the rows themselves."""
         places = pa.array(chosen)
         return MessageBuilder(
@@ -114,7 +114,7 @@ class MessageBuilder(msgspec.Struct):
         )
 
 
-def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[str, Integers]:
+def group_by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[str, Integers]:
     """Groups the rows of a chunk by queue: queue name -> numbers of rows in the chunk, ascending.
 
     Args:
@@ -131,13 +131,13 @@ def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[s
     for code, name in enumerate(names):
         if not name and (codes == code).any():
             index = int(np.argmax(codes == code))
-            raise row_error(chunk, index, "queue", "no queue is named, neither here nor by the option queue")
+            raise make_row_error(chunk, index, "queue", "no queue is named, neither here nor by the option queue")
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     parts = np.split(np.argsort(codes, kind="stable"), ends[:-1])
     return {name: part for name, part in zip(names, parts, strict=True) if len(part)}
 
 
-def drafts_of(chunk: RowChunk, layout: ColumnLayout, row_numbers: Integers, rules: Rules) -> MessageBuilder:
+def make_messages(chunk: RowChunk, layout: ColumnLayout, row_numbers: Integers, rules: Rules) -> MessageBuilder:
     """Converts some rows of a chunk to messages without ids.
 
     Args:
@@ -167,7 +167,7 @@ def drafts_of(chunk: RowChunk, layout: ColumnLayout, row_numbers: Integers, rule
     )
 
 
-def sequences(chunk: RowChunk, row_numbers: Integers) -> Integers:
+def read_sequences(chunk: RowChunk, row_numbers: Integers) -> Integers:
     """Returns the column ``sequence`` of some rows.
 
     Raises:
@@ -175,7 +175,7 @@ def sequences(chunk: RowChunk, row_numbers: Integers) -> Integers:
     """
     numbers = _integers(chunk.values("sequence", row_numbers), -1)
     if len(bad := np.flatnonzero(numbers < 0)):
-        raise row_error(chunk, int(row_numbers[bad[0]]), "sequence", "every row needs a number from 0 on")
+        raise make_row_error(chunk, int(row_numbers[bad[0]]), "sequence", "every row needs a number from 0 on")
     return numbers
 
 
@@ -214,7 +214,7 @@ class _RowConverter:
     def _column(self, name: str) -> pa.Array | None:
         return self._chunk.values(name, self._which) if name in self._layout else None
 
-    def _refuse(self, invalid: Mask, name: str, make_text: Callable[[int], str]) -> None:
+    def _refuse_rows(self, invalid: Mask, name: str, make_text: Callable[[int], str]) -> None:
         """Raises OptionError for the first invalid row, if there is one.
 
         Args:
@@ -224,19 +224,19 @@ class _RowConverter:
         """
         if invalid.any():
             place = int(np.argmax(invalid))
-            raise row_error(self._chunk, int(self._which[place]), name, make_text(place))
+            raise make_row_error(self._chunk, int(self._which[place]), name, make_text(place))
 
     def _parse_cell(self, index: int, name: str, reader: Callable[[Any], T], value: object) -> T:
         try:
             return reader(value)
         except (ValueError, TypeError) as error:
-            raise row_error(self._chunk, int(self._which[index]), name, str(error)) from error
+            raise make_row_error(self._chunk, int(self._which[index]), name, str(error)) from error
 
     def bodies(self) -> pa.Array:
         """Returns the bodies. Refuses rows whose body is null, empty or too long."""
         most = self._rules.most
         sizes = _integers(pc.binary_length(self._bodies), -1)
-        self._refuse(
+        self._refuse_rows(
             (sizes < 1) | (sizes > most),
             "value",
             lambda place: (
@@ -271,7 +271,7 @@ class _RowConverter:
             return np.full(count, self._layout.text), np.zeros(count, bool)
         kinds, codes = _encode_distinct(column)
         allowed = np.array([kind is None or kind in _KINDS for kind in kinds])
-        self._refuse(
+        self._refuse_rows(
             ~allowed[codes], "valueType", lambda place: f"{kinds[codes[place]]!r} is not one of {', '.join(_KINDS)}"
         )
         text = np.array([self._layout.text if kind is None else kind != "bytes" for kind in kinds])[codes]
@@ -295,7 +295,7 @@ class _RowConverter:
             return [None], np.zeros(len(self._which), np.int64)
         types, codes = _encode_distinct(column)
         bad = np.array([bool(kind and _CONTROL.search(kind)) for kind in types])
-        self._refuse(bad[codes], "contentType", lambda _: "a content type cannot have control characters")
+        self._refuse_rows(bad[codes], "contentType", lambda _: "a content type cannot have control characters")
         return [kind or None for kind in types], codes
 
     def _distinct_headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
@@ -315,7 +315,7 @@ class _RowConverter:
         partitions, assigned = np.zeros(count, np.int64), np.zeros(count, bool)
         if column is not None:
             partitions, assigned = _integers(column, 0).copy(), column.is_valid().to_numpy(zero_copy_only=False)
-            self._refuse(
+            self._refuse_rows(
                 assigned & ((partitions < 1) | (partitions > most)),
                 "partition",
                 lambda place: f"{partitions[place]} is not one of the queue's (1 to {most})",
@@ -355,7 +355,7 @@ class _RowConverter:
         if column is None:
             return np.full(len(self._which), self._rules.ttl * TICKS_PER_SECOND)
         seconds = _integers(column, self._rules.ttl)
-        self._refuse(
+        self._refuse_rows(
             (seconds < 1) | (seconds > MAX_TTL),
             "ttl",
             lambda place: f"{seconds[place]} is not between 1 and {MAX_TTL} seconds",
@@ -373,7 +373,7 @@ class _RowConverter:
             return self.lifetimes(), np.ones(len(self._which), bool)
         latest = (self._rules.now - EPOCH_TICKS) // _TICKS_PER_MICROSECOND + MAX_TTL * 1_000_000
         expires = np.maximum(_integers(column, 0), 0)  # Any time before 1970 means expired.
-        self._refuse(expires > latest, "expires", lambda _: f"more than {MAX_TTL} seconds ahead")
+        self._refuse_rows(expires > latest, "expires", lambda _: f"more than {MAX_TTL} seconds ahead")
         unsaid = column.is_null().to_numpy(zero_copy_only=False)
         ends = np.where(unsaid, self._rules.ttl * TICKS_PER_SECOND, expires * _TICKS_PER_MICROSECOND + EPOCH_TICKS)
         return ends, unsaid

@@ -45,7 +45,7 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
     stretches: tuple[Stretch, ...] = ()
     before: tuple[int, ...] = ()
 
-    def following(self, batch: int, span: int) -> PieceOrder:
+    def make_following(self, batch: int, span: int) -> PieceOrder:
         """Returns the initial entry of a later micro-batch."""
         tops = (stretch.top + span for stretch in self.stretches)
         lasts = (stretch.last for stretch in self.stretches)
@@ -74,7 +74,7 @@ class Timing(msgspec.Struct, frozen=True):
     most: int
 
 
-def reserved(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceOrder, int]:
+def reserve_piece(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceOrder, int]:
     """Reserves ids for a piece; returns the new order, and the base of the ids in ticks.
 
     A reserved piece keeps its ids if it is at an end of its stretch. A request for a reserved piece in between means

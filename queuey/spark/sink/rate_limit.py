@@ -26,11 +26,11 @@ class RateLimit:
         self._rate = rate
         self._sleep = sleep
 
-    def chunk(self, max_messages: int) -> int:
+    def chunk_size(self, max_messages: int) -> int:
         """Returns the number of messages to write at once: the messages of one second, at most ``max_messages``."""
         return max_messages if not self._rate else max(1, min(max_messages, int(self._rate)))
 
-    def wait(self, count: int) -> None:
+    def reserve_time(self, count: int) -> None:
         """Reserves time for a number of messages behind the reservations of all tasks, and sleeps until it begins."""
         if not self._rate:
             return

@@ -21,7 +21,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions
 from queuey.spark.sink import write_reports
-from queuey.spark.sink.arrow_rows import ColumnLayout, layout_of
+from queuey.spark.sink.arrow_rows import ColumnLayout, read_layout
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
 from queuey.storage import bridge
@@ -132,7 +132,7 @@ def _make_layout(options: SinkOptions, schema: StructType, *, overwrite: bool, s
     if overwrite:
         mode = "the output mode complete" if streaming else "the mode overwrite"
         raise OptionError(f"Queues can only be appended to: {mode} is not possible, append is.")
-    return layout_of(schema, queue=options.queue)
+    return read_layout(schema, queue=options.queue)
 
 
 def _prepare_queue(options: SinkOptions) -> None:
@@ -146,7 +146,7 @@ def _prepare_queue(options: SinkOptions) -> None:
         return
     store = open_stores.opened(options.store)
     if not options.create:
-        open_stores.queue(store, options.store, options.queue)
+        open_stores.find_queue(store, options.store, options.queue)
         return
     application = open_stores.application(store, options.store)
     try:
@@ -169,7 +169,7 @@ def _write(
     """Writes the rows of this task; ``name`` is the kind and name of the writer, the same for all its attempts."""
     store = open_stores.opened(options.store)
     application = open_stores.application(store, options.store)
-    settings = open_stores.settings_of(options.store)
+    settings = open_stores.read_settings(options.store)
     kind, writer_name = name
     identity = TaskIdentity.of(kind, application, writer_name, batch=batch, task=_task_context().partitionId())
     limits = WriteLimits(settings.max_body, settings.default_ttl)

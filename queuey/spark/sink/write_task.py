@@ -17,9 +17,9 @@ from queuey.errors import QueueNotFound
 from queuey.messages import Queue, QueueSpec
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions
-from queuey.spark.sink.arrow_rows import CHUNK_ROWS, ColumnLayout, RowChunk, chunks
+from queuey.spark.sink.arrow_rows import CHUNK_ROWS, ColumnLayout, RowChunk, divide_into_chunks
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
-from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, by_queue, drafts_of, sequences
+from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, group_by_queue, make_messages, read_sequences
 from queuey.spark.sink.rate_limit import RateLimit
 from queuey.storage import Store, bridge, exchange
 from queuey.storage.columns import Integers
@@ -49,7 +49,7 @@ class TaskIdentity(msgspec.Struct, frozen=True):
     task: int
 
     @classmethod
-    def of(cls, kind: str, application: str, name: str, *, batch: int = 0, task: int = 0) -> TaskIdentity:
+    def make(cls, kind: str, application: str, name: str, *, batch: int = 0, task: int = 0) -> TaskIdentity:
         """Returns the identity of a writer of a kind and name that writes to an application's queues.
 
         Users choose the names of runs. They are hashed, because ``nightly/1`` would else be task 1 of ``nightly``.
@@ -59,16 +59,16 @@ class TaskIdentity(msgspec.Struct, frozen=True):
             writer = f"{kind}/{blake2b(writer.encode(), digest_size=20).hexdigest()}"
         return cls(writer, batch, task)
 
-    def work(self, *parts: str) -> str:
+    def shared_name(self, *parts: str) -> str:
         """Returns the ledger name of work that all tasks share."""
         return "/".join(("spark", self.writer, *parts))
 
-    def own(self, *parts: str) -> str:
-        return self.work(str(self.task), *parts)
+    def task_name(self, *parts: str) -> str:
+        return self.shared_name(str(self.task), *parts)
 
-    def finished(self, uid: int) -> str:
+    def finished_name(self, uid: int) -> str:
         """Returns the ledger name of the record that a run has written all rows for a queue."""
-        return self.work(f"{uid:x}", "finished")
+        return self.shared_name(f"{uid:x}", "finished")
 
 
 class WriteLimits(msgspec.Struct, frozen=True):
@@ -137,7 +137,7 @@ class TaskWriter:
         if first is None:  # Without rows, nothing is recorded in the ledger.
             return total
         self._rows = self._chunk_rows()
-        for chunk in chunks(chain([first], filled), self._layout, rows=self._rows):
+        for chunk in divide_into_chunks(chain([first], filled), self._layout, rows=self._rows):
             parts = [(target, self._convert(chunk, target.queue, which)) for target, which in self._divide_rows(chunk)]
             total = sum(self._write_parts(chunk, parts), total)
         return total
@@ -156,13 +156,13 @@ class TaskWriter:
         Numbered rows are divided into pieces of that size, the same for all tasks. Ids of a piece are reserved
         together, so writing a piece must not take long.
         """
-        return self._agree_on(self._ledger_name("rows"), self._pace.chunk(CHUNK_ROWS))
+        return self._agree_on_number(self._ledger_name("rows"), self._pace.chunk(CHUNK_ROWS))
 
     def _ledger_name(self, part: str) -> str:
         """Returns the ledger name of work, which all tasks share if rows are numbered."""
         return self._identity.work(part) if "sequence" in self._layout else self._identity.own(part)
 
-    def _agree_on(self, work: str, number: int) -> int:
+    def _agree_on_number(self, work: str, number: int) -> int:
         """Returns the number that the first attempt of this micro-batch has recorded; the first one records ``number``.
 
         Raises:
@@ -180,7 +180,7 @@ class TaskWriter:
 
     def _divide_rows(self, chunk: RowChunk) -> list[tuple[TargetQueue, Integers]]:
         """Returns the queues of a chunk and the rows for each. Looks up all queues before anything is written."""
-        rows_by_queue = by_queue(chunk, self._layout, self._options.queue)
+        rows_by_queue = group_by_queue(chunk, self._layout, self._options.queue)
         return [(self._get_target(name), which) for name, which in rows_by_queue.items()]
 
     def _get_target(self, name: str) -> TargetQueue:
@@ -217,7 +217,7 @@ class TaskWriter:
         rules = Rules(
             partitions, queue.partitions, first, ttl, self._limits.max_body, bridge.run(self._store.ledger.now())
         )
-        return drafts_of(chunk, self._layout, row_indexes, rules)
+        return make_messages(chunk, self._layout, row_indexes, rules)
 
     def _initial_partitions(self, chunk: RowChunk, queue: Queue) -> int:
         """Returns the number of partitions for rows without a partition: the queue's at the first attempt.
@@ -228,7 +228,7 @@ class TaskWriter:
             return queue.partitions
         if queue.uid not in self._partitions:
             work = self._ledger_name(f"{queue.uid:x}/partitions")
-            self._partitions[queue.uid] = self._agree_on(work, queue.partitions)
+            self._partitions[queue.uid] = self._agree_on_number(work, queue.partitions)
         return self._partitions[queue.uid]
 
     def _write_rows(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
@@ -239,7 +239,7 @@ class TaskWriter:
         if "sequence" not in self._layout:
             return self._write_piece(work, chunk.number, target, drafts)
         total = WriteCounts()
-        for piece, rows in _divide_by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
+        for piece, rows in _divide_by_sequence(drafts, read_sequences(chunk, drafts.indexes), self._rows):
             total += self._write_piece(work, piece, target, rows)
         return total
 

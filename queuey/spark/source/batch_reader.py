@@ -21,13 +21,13 @@ from queuey.messages import PartitionInfo, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, SourceOptions
-from queuey.spark.slices import QueueSlice, shared_out
+from queuey.spark.slices import QueueSlice, divide_into_groups
 from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
-from queuey.spark.source.read_task import scanned
+from queuey.spark.source.read_task import scan_rows
 from queuey.spark.start_and_end import EARLIEST, At, Bound
 from queuey.storage import Store, bridge
-from queuey.storage.scanning import divided
+from queuey.storage.scanning import divide
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,15 +62,15 @@ class QueueyReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks. Raises OptionError, and the errors of opening the store and looking up queues."""
-        parts = planned(self._options)
-        return [InputPartition(group) for group in shared_out(parts, _max_tasks(self._options, parts), weight)]
+        parts = plan_slices(self._options)
+        return [InputPartition(group) for group in divide_into_groups(parts, _max_tasks(self._options, parts), weight)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Without partitions, Spark makes one up.
-        return scanned(self._options, partition.value or (), self._arrow)
+        return scan_rows(self._options, partition.value or (), self._arrow)
 
 
-def planned(options: SourceOptions, *, max_divided: int = MAX_PLANNED) -> list[QueueSlice]:
+def plan_slices(options: SourceOptions, *, max_divided: int = MAX_PLANNED) -> list[QueueSlice]:
     """Returns the slices of a read, by queue, partition and position.
 
     Queues that change while others are planned are looked up again.
@@ -83,7 +83,7 @@ def planned(options: SourceOptions, *, max_divided: int = MAX_PLANNED) -> list[Q
         OptionError: A named partition does not exist.
         QueueNotFound: A named queue does not exist.
     """
-    queues = open_stores.selected(options.store, options.selection)
+    queues = open_stores.find_selected_queues(options.store, options.selection)
     ranges_of = _range_finder(options, queues)
     store = open_stores.opened(options.store)
     divide = len(queues) <= max_divided
@@ -114,7 +114,7 @@ def _plan_steadily(
             return parts(queue)
         except QueueChanged:
             try:
-                queue = open_stores.queue(store, options.store, queue.name)
+                queue = open_stores.find_queue(store, options.store, queue.name)
             except QueueNotFound:
                 if isinstance(options.selection, Pattern):
                     return ()
@@ -189,7 +189,7 @@ def _divide_queue(
     min_pieces = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
     pieces = math.ceil(min_pieces / filled) * filled
     lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
-    slices = divided(infos, lower, min(upper, (horizon, LOW_MIN)), pieces=pieces)
+    slices = divide(infos, lower, min(upper, (horizon, LOW_MIN)), pieces=pieces)
     clipped = [inside for whole in slices if (inside := _clip(whole, ranges)) is not None]
     for number, group in groupby(clipped, key=lambda part: part.partition):
         parts = list(group)

@@ -98,7 +98,7 @@ def needs_bodies(schema: pa.Schema) -> bool:
     return not _BODIES.isdisjoint(schema.names)
 
 
-def rows_of(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
+def make_rows(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
     """Converts a batch of messages to the columns of a read.
 
     Args:
@@ -150,12 +150,12 @@ def id_texts(ticks: Integers, low: Integers) -> pa.Array:
     return _hex_texts(high, low.view(np.uint64) ^ np.uint64(FLIP))
 
 
-def text_of(position: Position) -> str:
+def position_text(position: Position) -> str:
     ticks, low = position
     return f"{ticks:016x}{low - LOW_MIN:016x}"
 
 
-def position_from(text: str) -> Position:
+def parse_position(text: str) -> Position:
     """Parses a position.
 
     Raises:

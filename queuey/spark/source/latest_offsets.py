@@ -34,7 +34,7 @@ class QueueHorizon(NamedTuple):
         return ((self.queue.name, number) for number in self.partitions)
 
 
-def queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[QueueHorizon]:
+def read_queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[QueueHorizon]:
     """Returns the horizons of all queues of a read.
 
     Args:
@@ -49,7 +49,7 @@ def queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[QueueH
     owner = open_stores.application(store, options.store)
     selection = options.selection
     if isinstance(selection, Pattern):
-        queues = open_stores.selected(options.store, selection)
+        queues = open_stores.find_selected_queues(options.store, selection)
         return [front for queue in queues if (front := _read_horizon(store, queue)) is not None]
     names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
     horizons = []

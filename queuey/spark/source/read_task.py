@@ -31,7 +31,7 @@ READ_TIMEOUT = 30.0
 POLL_INTERVAL = 0.05
 
 
-def scanned(
+def scan_rows(
     options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a task, at most ``rows`` in a record batch.
@@ -48,7 +48,7 @@ def scanned(
     for item in slices:
         try:
             for batch in () if item.queue in gone else _scan_part(store, owner, queues, item, rows=rows, bodies=bodies):
-                yield columns.rows_of(batch, item.queue, item.partition, schema)
+                yield columns.make_rows(batch, item.queue, item.partition, schema)
         except QueueNotFound:
             gone.add(item.queue)
             report_loss(options, f"Queue {item.queue!r} was purged or deleted while it was being read.")

@@ -32,7 +32,7 @@ class StreamLag:
         self._requested_at: float | None = None
         self._last = Lag(0, exact=True, seconds=0.0)
 
-    def after(self, store: Store, batch_ends: Mapping[Queue, Mapping[int, Position]]) -> dict[str, Any]:
+    def measure(self, store: Store, batch_ends: Mapping[Queue, Mapping[int, Position]]) -> dict[str, Any]:
         """Returns the number of remaining messages, whether it is exact, and the age of the oldest one in seconds.
 
         Args:

@@ -20,8 +20,8 @@ import msgspec
 from queuey import ids
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.spark.errors import OptionError
-from queuey.spark.slices import QueuePartition, QueueSlice, shared_out
-from queuey.spark.start_and_end import EARLIEST, partition_numbers
+from queuey.spark.slices import QueuePartition, QueueSlice, divide_into_groups
+from queuey.spark.start_and_end import EARLIEST, parse_partition_numbers
 
 VERSION = 1
 DEFAULT_TASKS = 200
@@ -40,7 +40,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
     positions: dict[QueuePartition, Position] = {}
 
-    def of(self, queue_partition: QueuePartition) -> Position:
+    def position_of(self, queue_partition: QueuePartition) -> Position:
         return self.positions.get(queue_partition, FIRST)
 
     def moved(self, changes: Mapping[QueuePartition, Position], gone: Iterable[QueuePartition] = ()) -> StreamOffset:
@@ -81,7 +81,7 @@ def parse(value: object) -> StreamOffset:
         for queue, runs in value["queues"].items():
             for key, text in runs.items():
                 position = FIRST if text == EARLIEST else ids.parse_position(text)
-                positions.update({(queue, number): position for number in partition_numbers("offset", key)})
+                positions.update({(queue, number): position for number in parse_partition_numbers("offset", key)})
     except (AttributeError, TypeError, ValueError) as error:
         raise OptionError("The checkpoint has invalid offsets.") from error
     return StreamOffset(positions)
@@ -96,7 +96,7 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
     ]
 
 
-def plan(start: StreamOffset, end: StreamOffset, *, min_tasks: int | None = None) -> list[tuple[QueueSlice, ...]]:
+def plan_tasks(start: StreamOffset, end: StreamOffset, *, min_tasks: int | None = None) -> list[tuple[QueueSlice, ...]]:
     """Divides the ranges between two offsets into tasks.
 
     Args:
@@ -113,14 +113,14 @@ def plan(start: StreamOffset, end: StreamOffset, *, min_tasks: int | None = None
     if min_tasks is not None and 0 < len(pieces) < min_tasks:
         share = -(-min_tasks // len(pieces))
         pieces = [piece for whole in pieces for piece in _cut_by_time(whole, share)]
-    return shared_out(pieces, max(DEFAULT_TASKS, min_tasks or 0))
+    return divide_into_groups(pieces, max(DEFAULT_TASKS, min_tasks or 0))
 
 
 ScanExtent = Callable[[QueueSlice, int], ScannedTo]
 """Returns the extent of a range, up to a max number of messages."""
 
 
-def occupied(
+def find_occupied(
     waiting: Sequence[QueueSlice], extent: ScanExtent
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
     """Returns the ends of ranges with messages, and the partitions of empty ranges."""
@@ -142,7 +142,7 @@ def _has_messages(part: QueueSlice, extent: ScanExtent) -> bool:
     return reached.found > 0
 
 
-def share(
+def share_messages(
     waiting: Sequence[QueueSlice], limit: int, extent: ScanExtent
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
     """Distributes a number of messages to ranges, as equally as their content allows.

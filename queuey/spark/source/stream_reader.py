@@ -40,8 +40,8 @@ from queuey.spark.slices import QueuePartition, QueueSlice
 from queuey.spark.source import columns, stream_offsets
 from queuey.spark.source.failing_reader import FailingReader
 from queuey.spark.source.group_offsets import GroupOffsets
-from queuey.spark.source.latest_offsets import TRIES, QueueHorizon, queue_horizons
-from queuey.spark.source.read_task import BATCH_ROWS, READ_TIMEOUT, report_loss, scanned
+from queuey.spark.source.latest_offsets import TRIES, QueueHorizon, read_queue_horizons
+from queuey.spark.source.read_task import BATCH_ROWS, READ_TIMEOUT, report_loss, scan_rows
 from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
@@ -110,7 +110,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: The options for the start do not match the queues.
         """
         if self._initial is None:
-            fronts = self._horizons(skip_missing=False)
+            fronts = self._read_horizons(skip_missing=False)
             starting = self._options.starting
             starting.check({front.queue.name: front.queue.partitions for front in fronts})
             queue_partitions = {
@@ -137,7 +137,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of this run: the present horizons of the existing partitions."""
         self._targets = {
-            queue_partition: front.horizon for front in self._horizons() for queue_partition in front.queue_partitions()
+            queue_partition: front.horizon
+            for front in self._read_horizons()
+            for queue_partition in front.queue_partitions()
         }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -182,11 +184,11 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = stream_offsets.parse(start), stream_offsets.parse(end)
         if end != self._last_answer:
             self._check_planned(stream_offsets.ranges(first, last))
-        tasks = stream_offsets.plan(first, last, min_tasks=self._options.min_partitions)
+        tasks = stream_offsets.plan_tasks(first, last, min_tasks=self._options.min_partitions)
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return scanned(self._options, partition.value, self._schema, rows=self._rows)
+        return scan_rows(self._options, partition.value, self._schema, rows=self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Records the end of a batch as the group's offsets, if the option ``group`` is set."""
@@ -208,7 +210,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Positions that are idle for too long advance over empty ranges.
         """
         store = open_stores.opened(self._options.store)
-        fronts = {front.queue.name: front for front in self._horizons()}
+        fronts = {front.queue.name: front for front in self._read_horizons()}
         horizons = {
             queue_partition: front.horizon for front in fronts.values() for queue_partition in front.queue_partitions()
         }
@@ -243,20 +245,20 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._remaining.setdefault(fronts[name].queue, {})[number] = end.of(queue_partition)
         return end
 
-    def _horizons(self, *, skip_missing: bool = True) -> list[QueueHorizon]:
+    def _read_horizons(self, *, skip_missing: bool = True) -> list[QueueHorizon]:
         """Returns the queues' horizons, and makes sure that they are recent.
 
         Without writes the clock of an embedded store does not advance; a ping advances it.
         """
         store = open_stores.opened(self._options.store)
-        fronts = queue_horizons(self._options, skip_missing=skip_missing)
+        fronts = read_queue_horizons(self._options, skip_missing=skip_missing)
         now = bridge.run(store.ledger.now())
         for queue, _, horizon in fronts:
             delay = int(store.read_delay(queue) * TICKS_PER_SECOND)
             if horizon[0] < now - delay - self._idle_max_age(queue):
                 with contextlib.suppress(StoreUnavailable):
                     bridge.run(store.ping())
-                return queue_horizons(self._options, skip_missing=skip_missing)
+                return read_queue_horizons(self._options, skip_missing=skip_missing)
         return fronts
 
     def _limit_to_targets(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
@@ -287,8 +289,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ScannedTo(*bridge.run(store.bulk.extent(horizons[queue_slice.queue].queue, limited)))
 
         if isinstance(limit, ReadMaxRows):
-            return stream_offsets.share(waiting, limit.max_rows, extent)
-        return stream_offsets.occupied(waiting, extent)
+            return stream_offsets.share_messages(waiting, limit.max_rows, extent)
+        return stream_offsets.find_occupied(waiting, extent)
 
     def _check_planned(self, planned: Sequence[QueueSlice]) -> None:
         """Reports data loss if a queue of these ranges was deleted, or their messages may have expired."""
@@ -343,5 +345,5 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if queue.ttl is not None:
             return queue.ttl
         if self._default_ttl is None:
-            self._default_ttl = open_stores.settings_of(self._options.store).default_ttl
+            self._default_ttl = open_stores.read_settings(self._options.store).default_ttl
         return self._default_ttl

@@ -143,7 +143,7 @@ class BucketIndex:
 
     # Reading
 
-    def cached(
+    def find_cached(
         self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool, kept: bool = False
     ) -> BucketLookup | None:
         """Returns the remembered lookup if it began at ``since`` or later and covers the tick where reading begins."""
@@ -156,7 +156,7 @@ class BucketIndex:
     def forget_all(self) -> None:
         self._known.clear()
 
-    async def lookup(
+    async def read_lookups(
         self,
         starts: Sequence[tuple[int, int, int]],
         *,
@@ -177,7 +177,7 @@ class BucketIndex:
         first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in starts])
         lookups = []
         for (qid, part, start), rows in zip(starts, first, strict=True):
-            lookup = all_of(began, rows, low_watermarks=low_watermarks)
+            lookup = complete_lookup(began, rows, low_watermarks=low_watermarks)
             if lookup is None:
                 low_watermark = _low_watermark(rows) if low_watermarks else None
                 key = (qid, part)
@@ -234,7 +234,7 @@ class BucketIndex:
             self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _log_failure)
 
 
-def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | None:
+def complete_lookup(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | None:
     """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= MAX_FIRST_ROWS:
         return None

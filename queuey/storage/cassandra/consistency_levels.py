@@ -93,7 +93,7 @@ class InForce(NamedTuple):
     safe: bool
 
 
-def usual(copies: Copies) -> str:
+def usual_level(copies: Copies) -> str:
     """Returns the level that ``auto`` means: LOCAL_QUORUM if the copies are in several data centres."""
     return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
 
@@ -104,7 +104,7 @@ def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
     It does if every read meets every acknowledged write of every data centre. That includes writes at the other safe
     levels, since the queue may have had another level before.
     """
-    writes = {level.write or usual(copies) for level in options.levels.values() if level.safe}
+    writes = {level.write or usual_level(copies) for level in options.levels.values() if level.safe}
     return all(_meets_everywhere(write, reads, copies) for write in writes)
 
 
@@ -232,7 +232,7 @@ class ConsistencyLevels:
         return reads if _meets_everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial
 
     def _is_claimable(self, name: str, copies: Copies) -> bool:
-        level, auto = self._options.levels[name], usual(copies)
+        level, auto = self._options.levels[name], usual_level(copies)
         return level.safe and _meets_everywhere(level.write or auto, level.read or auto, copies)
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
@@ -243,7 +243,7 @@ class ConsistencyLevels:
     def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, InForce]) -> InForce:
         """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""
         try:
-            auto = usual(self._replication())
+            auto = usual_level(self._replication())
         except StoreUnavailable:  # Reads and writes fail now anyway. Not cached, so it is decided later.
             return self._make_in_force(name, "QUORUM", stored)
         level = by_level[name] = self._make_in_force(name, auto, stored)

@@ -20,7 +20,7 @@ _TEXT, _BYTES = b"\0", b"\1"
 """First byte of a ``meta`` column. A text without metadata has no such column."""
 _NAMED = 2
 """Number added to the first byte if the message was written as the value of a name. The name follows (see
-:func:`named`)."""
+:func:`mark_named`)."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Meta).decode
@@ -136,7 +136,7 @@ def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> b
     return key + _pack_range(16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
 
 
-def starts(body: bytes, columns: int) -> list[int]:
+def find_starts(body: bytes, columns: int) -> list[int]:
     """Returns the offset of each row in an answer, to ``IDS_UP`` or ``IDS_DOWN`` unless ``columns`` is COLUMNS."""
     _, count = _shape(body, 8)
     offset = 16
@@ -160,7 +160,7 @@ def starts(body: bytes, columns: int) -> list[int]:
     return offsets
 
 
-def packed(rows: Rows, columns: int) -> bytes:
+def pack_rows(rows: Rows, columns: int) -> bytes:
     """Encodes rows that the driver has decoded (ids as UUIDs) as they were received."""
     cells = []
     for row in rows:
@@ -203,7 +203,7 @@ def decode_ids(body: bytes) -> Rows:
     if columns != ID_COLUMNS:
         raise ValueError(f"the answer has {columns} columns, not {ID_COLUMNS}")
     rows: Rows = []
-    for offset in starts(body, ID_COLUMNS):
+    for offset in find_starts(body, ID_COLUMNS):
         _, data, size = _start_of_row(body, offset)
         rows.append((data, _ticks_at(body, offset + 24)[0] if size > 0 else None))
     return rows
@@ -235,7 +235,7 @@ class NamedMessage(Message, gc=False):
     name: str = ""
 
 
-def named(message: NewMessage, name: str) -> NewMessage:
+def mark_named(message: NewMessage, name: str) -> NewMessage:
     """Returns the message marked as the value of a name."""
     meta = message.meta or Meta()
     return msgspec.structs.replace(message, meta=NamedMeta(meta.content_type, meta.headers, meta.json, name=name))
@@ -270,7 +270,7 @@ def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the
     ticks = (last & 0x0FFF) << 48 | middle << 32 | first
     if meta is None:
         return Message(ticks, low ^ FLIP, partition, expires, body.decode())
-    name, meta = unmarked(meta)
+    name, meta = split_name(meta)
     text, decoded_meta = _decode_meta(meta)
     if text:
         body = body.decode()
@@ -279,7 +279,7 @@ def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the
     return NamedMessage(ticks, low ^ FLIP, partition, expires, body, decoded_meta, name)
 
 
-def unmarked(meta: bytes) -> tuple[str | None, bytes]:
+def split_name(meta: bytes) -> tuple[str | None, bytes]:
     """Returns the name in a ``meta`` column (None without a mark), and the column as it is without a name."""
     if meta[:1] <= _BYTES:
         return None, meta

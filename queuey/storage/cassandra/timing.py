@@ -75,7 +75,7 @@ class Timing(msgspec.Struct, frozen=True):
                 )
         return self
 
-    def merged(self, other: Timing, choose: Callable[[float, float], float]) -> Timing:
+    def merge(self, other: Timing, choose: Callable[[float, float], float]) -> Timing:
         """Returns timing with ``choose`` applied to each pair of values; a level in one of them only is kept."""
         levels = {
             name: LevelTiming(
@@ -143,21 +143,21 @@ class StoredTiming(msgspec.Struct, frozen=True):
         return max(difference, self.claimed_by) if now < self.claimed_until else difference
 
 
-def settled(timing: Timing, change: str = "") -> StoredTiming:
+def make_settled(timing: Timing, change: str = "") -> StoredTiming:
     return StoredTiming(change, timing, timing, timing.unseen())
 
 
-def between(old: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
+def make_step(old: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
     """Returns what is stored while a change is under way: the lower values are kept, the higher ones assumed.
 
     Raises SettingsError if the lower values together do not keep the guarantees.
     """
-    kept, assumed = old.kept.merged(new, min).check(), old.assumed.merged(new, max)
+    kept, assumed = old.kept.merge(new, min).check(), old.assumed.merge(new, max)
     unseen = {name: min(value, new.unseen().get(name, value)) for name, value in old.unseen.items()}
     return StoredTiming(change, kept, assumed, unseen, old.claim_margin(now), now + MAX_CLAIM_SECONDS)
 
 
-def after(step: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
+def make_final(step: StoredTiming, new: Timing, change: str, now: float) -> StoredTiming:
     """Returns what is stored after a change: only the new set, and S of the claims that may still last."""
     return StoredTiming(
         change, new, new, new.unseen(), max(step.claimed_by, step.assumed.clock_difference), now + MAX_CLAIM_SECONDS
@@ -186,7 +186,7 @@ LONGEST_ROW_AGE = 1.0
 """Default C in seconds: a change of a queue is answered after it."""
 
 
-def changed(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> Timing:
+def change_values(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> Timing:
     """Returns timing with the named values replaced: W, U and D only of the given levels.
 
     Unless it is named, D becomes the least value that the others allow, and C the greatest, at most a second. Raises
@@ -207,7 +207,7 @@ def changed(base: Timing, levels: Iterable[str], named: Mapping[str, float]) -> 
     return Timing(difference, age, level_timings).check()
 
 
-def stated_in(base: Timing, stated: Mapping[str, float]) -> Timing:
+def apply_stated(base: Timing, stated: Mapping[str, float]) -> Timing:
     """Returns timing with the values that settings name. The rest of a delay is for undo writes."""
     difference = stated.get("cassandra_clock_difference", base.clock_difference)
     levels = {}

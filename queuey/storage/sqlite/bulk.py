@@ -23,8 +23,8 @@ from queuey.storage.calls import in_steps, in_thread
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.messages import behind, sample
-from queuey.storage.sqlite.slices import FROM, RANGE, bounds, live_keys
+from queuey.storage.sqlite.messages import sample_horizon, stay_behind
+from queuey.storage.sqlite.slices import FROM, RANGE, find_bounds, read_live_keys
 from queuey.storage.sqlite.write.transaction import Row, Transaction
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class SqliteBulk(Bulk):
     @threaded
     def horizon(self, queue: Queue) -> int:
         with self._db.readers.reading() as connection:
-            safe = sample(self._db, connection, queue)
-        return behind(queue, safe, self._db.clock())
+            safe = sample_horizon(self._db, connection, queue)
+        return stay_behind(queue, safe, self._db.clock())
 
     def _iterate_batches(self, queue: Queue, requested: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
         """Yields batches within the slice's limits, each from a new snapshot, until the slice has no more messages."""
@@ -102,7 +102,7 @@ class SqliteBulk(Bulk):
                 return
             requested = msgspec.structs.replace(requested, lower=ids.following((values[0][-1], values[1][-1])))
             if bodies:
-                values[4:] = [list(map(columns.marked, values[4], values[5]))]
+                values[4:] = [list(map(columns.mark_meta, values[4], values[5]))]
             yield columns.batch_from(*values)
 
     def _read_columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
@@ -113,7 +113,7 @@ class SqliteBulk(Bulk):
             if bodies:
                 return _gather_columns(connection.execute(_ROWS, (*where, limit)), limit, requested.max_bytes)
             columns: list[list[int]] = [[], [], []]
-            for keys in live_keys(connection, *where, limit=limit):
+            for keys in read_live_keys(connection, *where, limit=limit):
                 for take, column in zip(_GETTERS[1:4], columns, strict=True):
                     column.extend(map(take, keys))
         return columns, len(columns[0]) >= limit
@@ -123,10 +123,12 @@ class SqliteBulk(Bulk):
 
         ``qp`` is -1 if the queue has no such partition.
         """
-        safe = sample(self._db, connection, queue)
+        safe = sample_horizon(self._db, connection, queue)
         now = self._db.clock()
         qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1
-        lower, upper = bounds(connection, qp, requested, behind(queue, safe, now) if requested.delayed else safe, now)
+        lower, upper = find_bounds(
+            connection, qp, requested, stay_behind(queue, safe, now) if requested.delayed else safe, now
+        )
         return (qp, *lower, *upper, now)
 
     @threaded
@@ -135,7 +137,7 @@ class SqliteBulk(Bulk):
         end = part.lower
         with self._db.readers.reading() as connection:
             where = self._bounds_of(connection, queue, part)
-            for keys in live_keys(connection, *where, limit=part.limit):
+            for keys in read_live_keys(connection, *where, limit=part.limit):
                 count += len(keys)
                 end = ids.following(keys[-1][1:3])
         return count, end if count >= part.limit else max(part.lower, where[3:5])

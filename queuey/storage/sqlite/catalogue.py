@@ -44,12 +44,12 @@ class SqliteCatalogue(Catalogue):
             connection = transaction.connection
             present = row_codec.find_queue(connection, application, name, transaction.catalogue)
             if present is not None:
-                if differing := catalogue_rows.differing(present, spec):
+                if differing := catalogue_rows.find_differing(present, spec):
                     raise QueueExists(present, differing)
                 return present, False
             if not row_codec.has_application(connection, application):
                 raise ApplicationNotFound(application)
-            number = transaction.new_id()
+            number = transaction.make_queue_number()
             queue = Queue(
                 application=application,
                 name=name,
@@ -88,12 +88,14 @@ class SqliteCatalogue(Catalogue):
         return cached if cached is not None and cached.version == self._db.catalogue else None
 
     async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
-        fields = catalogue_rows.changed(queue, changes, clear)
+        fields = catalogue_rows.find_changed(queue, changes, clear)
 
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
             changed = msgspec.structs.replace(queue, **fields, version=transaction.change_catalogue())
-            transaction.connection.execute(_UPDATE, (*catalogue_rows.values(changed), queue.application, queue.name))
+            transaction.connection.execute(
+                _UPDATE, (*catalogue_rows.encode_values(changed), queue.application, queue.name)
+            )
             return changed
 
         return self._replace_cached(queue, await self._db.write(work))
@@ -114,7 +116,9 @@ class SqliteCatalogue(Catalogue):
     async def purge_queue(self, queue: Queue) -> Queue:
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
-            purged = msgspec.structs.replace(queue, qid=transaction.new_id(), version=transaction.change_catalogue())
+            purged = msgspec.structs.replace(
+                queue, qid=transaction.make_queue_number(), version=transaction.change_catalogue()
+            )
             transaction.connection.execute(
                 "UPDATE queues SET qid = ? WHERE application = ? AND name = ?",
                 (purged.qid, queue.application, queue.name),

@@ -97,7 +97,7 @@ def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
             return StoreUnavailable(f"the store failed: {text}", outcome=outcome, retry_after=5)
 
 
-def damaged(error: Exception) -> StoreUnavailable:
+def make_damage_error(error: Exception) -> StoreUnavailable:
     return StoreUnavailable(f"the store's file is damaged: {error}", retry_after=60)
 
 
@@ -276,7 +276,7 @@ class Readers:
         self._free.put(None)
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def lend(self) -> Iterator[Connection]:
         """Lends a connection and translates driver errors.
 
         Raises:
@@ -330,7 +330,7 @@ class Readers:
         if isinstance(error, apsw.Error):
             raise translate(error) from error
         if isinstance(error, DAMAGE):
-            raise damaged(error) from error
+            raise make_damage_error(error) from error
 
     def close(self, timeout: float) -> None:
         """Closes the connections as they become free, for at most ``timeout`` seconds.

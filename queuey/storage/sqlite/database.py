@@ -220,7 +220,7 @@ class Database:
         if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
             message = f"no space left for the store: {disk.f_bavail * disk.f_frsize} bytes are free"
             error = StoreFull(message, retry_after=10)
-            self.writer.trouble.met(error.code, error)
+            self.writer.trouble.record_failure(error.code, error)
             raise error
 
     def _read_identity(self) -> tuple[int, int] | None:

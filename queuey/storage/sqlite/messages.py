@@ -30,7 +30,14 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.slices import estimate, live_windows, lowest_live, read_slice, to_messages, with_kept
+from queuey.storage.sqlite.slices import (
+    estimate_live,
+    find_lowest_live,
+    include_kept,
+    read_live_windows,
+    read_slice,
+    to_messages,
+)
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
 MAX_LOOP_MESSAGES = 1000
@@ -48,7 +55,7 @@ _FETCH = (
     "SELECT ticks, low, expires, body, meta FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
     "AND expires > ?"
 )
-_FETCH_KEPT = with_kept(_FETCH)
+_FETCH_KEPT = include_kept(_FETCH)
 _COUNT = (
     "SELECT count(*) FROM (SELECT 1 FROM messages "
     "WHERE queue_partition = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? LIMIT ?)"
@@ -131,7 +138,7 @@ class SqliteMessages(Messages):
     @threaded
     def _read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         with self._db.readers.reading() as connection:
-            safe = sample(self._db, connection, queue, [piece.partition for piece in slices])
+            safe = sample_horizon(self._db, connection, queue, [piece.partition for piece in slices])
             return self._read_pages(connection, queue, slices, safe)
 
     def _read_pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
@@ -173,7 +180,7 @@ class SqliteMessages(Messages):
 
     def _read_page_hastily(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
         """Reads a page without waiting: raises ``StoreBusy`` if the clock must be advanced."""
-        safe = sample(self._db, connection, queue, (requested.partition,), wait=False)
+        safe = sample_horizon(self._db, connection, queue, (requested.partition,), wait=False)
         return _read_page(connection, queue, requested, safe, self._db.clock())
 
     @threaded
@@ -184,16 +191,16 @@ class SqliteMessages(Messages):
         rough: bool = False,  # noqa: ARG002 - counts are bounded in any case
     ) -> tuple[int, list[PartitionInfo]]:
         with self._db.readers.reading() as connection:
-            horizon = sample(self._db, connection, queue)
+            horizon = sample_horizon(self._db, connection, queue)
             now = self._db.clock()
             partitions = [
                 self._inspect_partition(connection, queue.qid << 8 | partition, partition, now)
                 for partition in range(1, queue.partitions + 1)
             ]
-        return behind(queue, horizon, now), partitions
+        return stay_behind(queue, horizon, now), partitions
 
     def _inspect_partition(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
-        alive = lowest_live(connection, qp, now)
+        alive = find_lowest_live(connection, qp, now)
         if alive is None:
             return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
         count, exact = _count_live(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now)
@@ -205,12 +212,12 @@ class SqliteMessages(Messages):
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
         lags: list[Lag] = []
         with self._db.readers.reading() as connection:
-            safe = sample(self._db, connection, queue)
+            safe = sample_horizon(self._db, connection, queue)
             now = self._db.clock()
-            horizon = behind(queue, safe, now)
+            horizon = stay_behind(queue, safe, now)
             for partition, offset in offsets:
                 qp = queue.qid << 8 | partition if 0 < partition <= queue.partitions else -1
-                alive = lowest_live(connection, qp, now)
+                alive = find_lowest_live(connection, qp, now)
                 if alive is None:
                     lags.append(Lag(0, exact=True, seconds=0.0))
                     continue
@@ -233,7 +240,7 @@ class SqliteMessages(Messages):
         return self._arrivals.hear(moment, partitions)
 
 
-def sample(
+def sample_horizon(
     database: Database, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True
 ) -> int:
     """Checks that a queue's row is current. Returns the horizon without the read delay.
@@ -268,17 +275,17 @@ def _count_live(connection: Connection, qp: int, above: Position, horizon: int, 
     count: int = row[0]
     if count <= MAX_COUNTED:
         return count, True
-    return max(count, estimate(live_windows(connection, qp, now), now, above[0])), False
+    return max(count, estimate_live(read_live_windows(connection, qp, now), now, above[0])), False
 
 
-def behind(queue: Queue, horizon: int, now: int) -> int:
+def stay_behind(queue: Queue, horizon: int, now: int) -> int:
     """Returns the horizon of a reader that stays behind the clock by the queue's read delay."""
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
 
 
 def _choose_horizon(queue: Queue, part: Slice, safe: int, now: int) -> int:
     """Returns the horizon of a slice: behind the clock by the read delay if ``delayed`` but not ``ahead``."""
-    return behind(queue, safe, now) if part.delayed and not part.ahead else safe
+    return stay_behind(queue, safe, now) if part.delayed and not part.ahead else safe
 
 
 def _read_page(connection: Connection, queue: Queue, part: Slice, safe: int, now: int) -> Page:

@@ -78,7 +78,7 @@ class SqliteOffsets(Offsets):
         commit: MemberCommit | None = None,
         disown: int | None = None,
     ) -> list[Offset]:
-        offset_changes.check(queue, changes, commit)
+        offset_changes.check_changes(queue, changes, commit)
 
         def work(transaction: Transaction) -> Decision:
             transaction.verify(queue)
@@ -128,7 +128,7 @@ class SqliteOffsets(Offsets):
     @threaded
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         with self._db.readers.reading() as connection:
-            return offset_changes.with_notes(_add_version(_read_rows(connection, queue, group)), notes)
+            return offset_changes.keep_notes(_add_version(_read_rows(connection, queue, group)), notes)
 
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         def work(transaction: Transaction) -> bool:
@@ -252,8 +252,8 @@ def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
 
 
 def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
-    """Calls :func:`queuey.storage.offset_changes.disowned`; computes the version only if it is needed."""
-    return offset_changes.disowned(_add_version(rows), disown) if was_owned(rows) else set()
+    """Calls :func:`queuey.storage.offset_changes.find_disowned`; computes the version only if it is needed."""
+    return offset_changes.find_disowned(_add_version(rows), disown) if was_owned(rows) else set()
 
 
 def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:

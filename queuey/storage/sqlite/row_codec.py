@@ -25,11 +25,11 @@ _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 
 def queue_from_row(row: Sequence[Any], version: int) -> Queue:
-    return Queue(**catalogue_rows.fields(dict(zip(_QUEUE_FIELDS, row, strict=True))), version=version)
+    return Queue(**catalogue_rows.decode_fields(dict(zip(_QUEUE_FIELDS, row, strict=True))), version=version)
 
 
 def queue_to_row(queue: Queue) -> list[Any]:
-    return catalogue_rows.values(queue, _QUEUE_FIELDS)
+    return catalogue_rows.encode_values(queue, _QUEUE_FIELDS)
 
 
 def find_queue(connection: Connection, application: str, name: str, version: int) -> Queue | None:

@@ -20,7 +20,7 @@ RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND 
 KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
 
 
-def with_kept(query: str) -> str:
+def include_kept(query: str) -> str:
     """Returns the query extended to kept messages that have expired."""
     return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
 
@@ -30,7 +30,7 @@ _ROWS = {
     for bodies, columns in ((True, "body, meta"), (False, "'', NULL"))
     for descending, order in ((False, "ASC"), (True, "DESC"))
 }
-_KEPT_ROWS = {order: with_kept(query) for order, query in _ROWS.items()}
+_KEPT_ROWS = {order: include_kept(query) for order, query in _ROWS.items()}
 _BESIDE = 64
 """Number of bytes by which the overhead of metadata as JSON may exceed its overhead in the column."""
 
@@ -48,7 +48,7 @@ _LOWEST = (
 
 def read_slice(connection: Connection, qp: int, part: Slice, horizon: int, now: int) -> Page:
     """Reads one page below a horizon that was sampled before this call."""
-    lower, upper = bounds(connection, qp, part, horizon, now)
+    lower, upper = find_bounds(connection, qp, part, horizon, now)
     rows: list[Any] = []
     more = False
     if lower < upper and part.limit > 0:
@@ -59,7 +59,7 @@ def read_slice(connection: Connection, qp: int, part: Slice, horizon: int, now: 
     return Page(messages, horizon, _next_lower(part, messages, upper, more=more), more)
 
 
-def bounds(connection: Connection, qp: int, part: Slice, horizon: int, now: int) -> tuple[Position, Position]:
+def find_bounds(connection: Connection, qp: int, part: Slice, horizon: int, now: int) -> tuple[Position, Position]:
     """Returns the bounds of a slice: ``due`` ones end at the horizon, old ones begin at the lowest live message.
 
     If a partition has no live messages, an old slice is empty.
@@ -68,7 +68,7 @@ def bounds(connection: Connection, qp: int, part: Slice, horizon: int, now: int)
     if part.due:
         upper = min(upper, (horizon, ids.LOW_MIN))
     if lower[0] < now - _RECENT:
-        alive = lowest_live(connection, qp, now, kept=part.kept)
+        alive = find_lowest_live(connection, qp, now, kept=part.kept)
         lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
     return lower, upper
 
@@ -112,7 +112,7 @@ def _next_lower(part: Slice, messages: list[Message], upper: ids.Position, *, mo
     return max(part.lower, upper)
 
 
-def live_keys(
+def read_live_keys(
     connection: Connection, qp: int, ticks: int, low: int, end: int, end_low: int, now: int, *, limit: int
 ) -> Iterator[list[tuple[int, int, int, int]]]:
     """Yields the keys of live messages of a range, at most ``limit`` in all, in chunks of ``KEYS_TOGETHER``.
@@ -160,7 +160,7 @@ class ExpiryWindow(NamedTuple):
     span: int
 
 
-def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow]:
+def read_live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow]:
     """Returns the windows with rows that still have to be removed after ``now``, the first to end first."""
     rows = connection.execute(
         "SELECT expired_by, message_count, first_ticks, last_ticks, longest_ttl FROM expiry_windows WHERE "
@@ -170,7 +170,7 @@ def live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow
     return [ExpiryWindow(*row) for row in rows]
 
 
-def lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = False) -> int | None:
+def find_lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = False) -> int | None:
     """Returns a tick below which a partition has no live messages, or with ``kept`` no stored ones.
 
     Returns None if the partition has none at all. A read that starts at this tick skips expired messages that have not
@@ -182,7 +182,7 @@ def lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = False
     return lowest
 
 
-def estimate(windows: Iterable[ExpiryWindow], now: int, above: int) -> int:
+def estimate_live(windows: Iterable[ExpiryWindow], now: int, above: int) -> int:
     """Estimates the number of live messages above a tick, assuming that ids are spread evenly over each window."""
     total = 0.0
     for window in windows:

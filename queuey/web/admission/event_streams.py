@@ -14,7 +14,7 @@ from typing import Protocol
 
 from queuey.access import Caller
 from queuey.web.admission.long_polls import LongPoll
-from queuey.web.responses import Body, body_of, event
+from queuey.web.responses import Body, body_of, make_event
 
 KEEPALIVE_INTERVAL = 25.0
 """Interval of keep-alives in a silent stream, in seconds: proxies close connections after 30 or 60."""
@@ -88,19 +88,19 @@ async def stream_events(
             try:
                 woken = await turn.next(max(0.0, min(pause, remaining)), more=source.more)
                 if turn.is_stopped:
-                    yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
+                    yield make_event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return
                 if turn.client.is_leaving:
                     return
                 events = [] if woken or time.monotonic() - last_sent < beat / 3 else [KEEPALIVE]
                 if not woken and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
-                    events, ends = [event("expiring", {"expires": ends})], None
+                    events, ends = [make_event("expiring", {"expires": ends})], None
                 elif woken or source.polls_unwoken:
                     if not woken:
                         await turn.resume()
                     events = await source.further(turn, woken=woken) or events
             except Exception as error:  # noqa: BLE001 - of any kind, it ends the stream
-                yield event("bye", source.explain(error))
+                yield make_event("bye", source.explain(error))
                 return
             if events:
                 turn.end_attempt()  # The client may take long to receive them.

@@ -48,7 +48,7 @@ LISTEN_AFTER = 1.0
 """Age of a request at which its client is watched, in seconds: watching costs more than most requests."""
 
 
-def client_left() -> InvalidRequest:
+def make_client_left() -> InvalidRequest:
     return InvalidRequest({"connection": "Was closed before the answer"})
 
 
@@ -60,10 +60,10 @@ class Client:
         has_left: The client has disconnected.
         is_leaving: The client sends no more. It may still read, but a long poll ends, because the client may be gone.
         receive: Reports the disconnect, once the body has been received, or None if nothing does.
-        left, leaving: Called when the client has left, and when it starts to.
+        on_left, leaving: Called when the client has left, and when it starts to.
     """
 
-    __slots__ = ("_message", "_remaining_messages", "began", "has_left", "is_leaving", "leaving", "left", "receive")
+    __slots__ = ("_message", "_remaining_messages", "began", "has_left", "is_leaving", "left", "on_leaving", "receive")
 
     def __init__(self, receive: Receive | None) -> None:
         self.receive = receive
@@ -73,7 +73,7 @@ class Client:
         self.began = monotonic()
         self.has_left = self.is_leaving = False
         self.left: Callable[[], None] | None = None
-        self.leaving: Callable[[], None] | None = None
+        self.on_leaving: Callable[[], None] | None = None
 
     def listen(self) -> None:
         """Starts watching for a disconnect; at most the end of the body may still be missing. Idempotent."""
@@ -94,7 +94,7 @@ class Client:
         if message["type"] == DISCONNECTED["type"]:
             self.is_leaving = True
             self.has_left = not message.get("half_closed")
-            for call in (self.left if self.has_left else None, self.leaving):
+            for call in (self.left if self.has_left else None, self.on_leaving):
                 if call is not None:
                     call()
         self._remaining_messages -= 1
@@ -105,11 +105,11 @@ class Client:
         """Stops listening, and calls no function any more."""
         if self._message is not None:
             self._message.cancel()
-        self._message = self.receive = self.left = self.leaving = None
+        self._message = self.receive = self.left = self.on_leaving = None
 
-    def check(self) -> None:
+    def require_present(self) -> None:
         if self.has_left:
-            raise client_left()
+            raise make_client_left()
 
 
 class Clients:
@@ -166,9 +166,9 @@ class LongPoll(Waiter):
         "_request",
         "_until",
         "client",
+        "has_news",
         "header",
         "is_heartbeat",
-        "news",
         "places",
         "tenant",
         "timer",
@@ -188,7 +188,7 @@ class LongPoll(Waiter):
         self.turn = Turn(self.tenant, polls.needs)
         self.timer: asyncio.TimerHandle | None = None
         self.places = 0
-        self.news = False
+        self.has_news = False
         self.user: frozenset[str] | None = None
         self.is_heartbeat = False
 
@@ -222,7 +222,7 @@ class LongPoll(Waiter):
         if seconds is not None:
             self._until = self._polls.loop.time() + seconds
             self.stop_timer()
-        self.news = self.news or more
+        self.has_news = self.has_news or more
         return self._wait_paused(self._polls.next_turn(self, self._until))
 
     async def _wait_paused(self, turn: asyncio.Future[bool]) -> bool:
@@ -233,7 +233,7 @@ class LongPoll(Waiter):
         self._polls.pause(self._request)
         again = await turn
         if again:
-            self.news = False
+            self.has_news = False
             await self.resume()
         return again and not self.client.has_left
 
@@ -258,7 +258,7 @@ class LongPoll(Waiter):
     def wake(self, qid: int | None = None) -> None:
         # Puts another attempt in line because of news in a queue, or in any queue if None.
         self.record_wake(qid)
-        self.news = True
+        self.has_news = True
         self._polls.attempts.line_up(self.turn)
 
     def begin_to_wait(self) -> asyncio.Future[bool]:
@@ -272,9 +272,9 @@ class LongPoll(Waiter):
     def give_up(self) -> None:
         self.turn.settle(result=False)
 
-    def expire(self) -> None:
+    def add_dead_letters(self) -> None:
         """Ends the wait when its time is over, unless another attempt is in line anyway."""
-        if not self.news:
+        if not self.has_news:
             self.give_up()
 
     def stop_timer(self) -> None:
@@ -370,13 +370,13 @@ class LongPolls:
 
         The attempt waits only in a place. If there is none for it, it begins at once, without its quota.
         """
-        if self.attempts.try_begin(poll.turn) or not self._take_places(poll):
+        if self.attempts.try_acquire(poll.turn) or not self._take_places(poll):
             return None
         future = poll.begin_to_wait()
         poll.wake()
         return future
 
-    def next_turn(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
+    def begin_next_wait(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
         """Ends a poll's attempt, and returns the future of the next: True to attempt again, False to answer.
 
         Args:

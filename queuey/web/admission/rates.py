@@ -38,14 +38,14 @@ class TokenBucket(NamedTuple):
     """State of a bucket for a request.
 
     Attributes:
-        left: Tokens after the request.
-        full: Seconds until the bucket is full again.
-        wait: Seconds until there is a token, or 0 if the request takes one.
+        tokens_left: Tokens after the request.
+        seconds_to_full: Seconds until the bucket is full again.
+        seconds_to_token: Seconds until there is a token, or 0 if the request takes one.
     """
 
-    left: int
-    full: float
-    wait: float
+    tokens_left: int
+    seconds_to_full: float
+    seconds_to_token: float
 
 
 class _CountedRate(NamedTuple):
@@ -203,7 +203,7 @@ class NamedRateLimiter:
         """
         self._count(name, takes=True)
 
-    def check(self, name: str) -> None:
+    def require_token(self, name: str) -> None:
         self._count(name, takes=False)
 
     def _count(self, name: str, *, takes: bool) -> None:

@@ -39,7 +39,7 @@ TurnT = TypeVar("TurnT", bound="Turn")
 
 
 @lru_cache(1024)
-def counted_as(address: str) -> str:
+def rate_limit_name(address: str) -> str:
     """Returns the name under which an address is limited: the /64 of IPv6, which belongs to one caller, or itself."""
     try:
         parsed = IPv6Address(address.partition("%")[0])
@@ -53,7 +53,7 @@ def stranger_tenant(address: str) -> str:
 
     So bad credentials of one address delay no other address, and use nothing of the caller that they name.
     """
-    return f"stranger {counted_as(address)}"
+    return f"stranger {rate_limit_name(address)}"
 
 
 class SharedQuota:
@@ -105,7 +105,7 @@ class SharedQuota:
         else:
             self._held.pop(tenant, None)
 
-    def refusal(self, tenant: str, weight: int) -> QueueyError:
+    def make_refusal(self, tenant: str, weight: int) -> QueueyError:
         """Makes the error for a quantity that does not fit.
 
         The tenant itself is to blame if that much is free, or if it holds more than half of what all hold; otherwise
@@ -207,7 +207,7 @@ class FairQueue(Generic[T]):
     def charge(self, tenant: str, amount: float) -> None:
         self._used[tenant] = max(self._used.get(tenant, 0.0), self._now) + amount
 
-    def forget(self) -> None:
+    def forget_idle_tenants(self) -> None:
         """Forgets idle tenants that are level with the others again. Called now and then."""
         for tenant in [tenant for tenant, used in self._used.items() if used <= self._now]:
             if tenant not in self._jobs:
@@ -254,7 +254,7 @@ class Turn:
                 return False
         return True
 
-    def refusal(self) -> QueueyError:
+    def make_refusal(self) -> QueueyError:
         """Makes the error of the first quota that lacks room, or of the last quota if none does."""
         lacking = (need for need in self.needs if not need[0].fits(self.tenant, need[1]))
         quota, weight = next(lacking, self.needs[-1])
@@ -312,7 +312,7 @@ class FairGate(Generic[TurnT]):
             self._turns.put(turn.tenant, turn)
             self._go_on()
 
-    def try_begin(self, turn: TurnT) -> bool:
+    def try_acquire(self, turn: TurnT) -> bool:
         """Marks work as under way and takes its quotas, ahead of work in line; returns False if one has no room.
 
         The caller does the work: nothing is told that it may begin.
@@ -340,9 +340,9 @@ class FairGate(Generic[TurnT]):
         for turn in self._turns.drop(lambda turn: turn.since < latest):
             turn.state = "idle"
             turn.settle(None, turn.refusal())
-        self.forget()
+        self.forget_idle_tenants()
 
-    def forget(self) -> None:
+    def forget_idle_tenants(self) -> None:
         self._turns.forget()
         self._last_used.clear()
 
@@ -397,12 +397,12 @@ class Contention:
         changed: Called when there are no longer several tenants, so that work that waited for that can go on.
     """
 
-    LASTS = 0.1
+    PRESENCE_SECONDS = 0.1
     """Interval for which a tenant counts as present after its last request, in seconds."""
-    PROMPT = 0.0001
+    SWITCH_SECONDS = 0.0001
     """Interval between switches of threads while several tenants are present, in seconds."""
 
-    __slots__ = ("_left_at", "_loop", "_on_end", "_requests", "_usual_interval", "several")
+    __slots__ = ("_left_at", "_loop", "_on_end", "_requests", "_usual_interval", "has_several")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
         self._loop = loop
@@ -410,7 +410,7 @@ class Contention:
         self._usual_interval = sys.getswitchinterval()
         self._requests: dict[str, int] = {}
         self._left_at: dict[str, float] = {}
-        self.several = False
+        self.has_several = False
 
     def enter(self, tenant: str) -> None:
         """Counts a request of a tenant, and begins the contention if another tenant is present."""
@@ -418,7 +418,7 @@ class Contention:
         self._requests[tenant] = requests + 1
         if not requests:
             self._left_at.pop(tenant, None)
-            if not self.several and len(self._requests) + len(self._left_at) > 1:
+            if not self.has_several and len(self._requests) + len(self._left_at) > 1:
                 self._update()
 
     def leave(self, tenant: str) -> None:
@@ -434,15 +434,15 @@ class Contention:
 
         Calls itself again while it lasts.
         """
-        latest = monotonic() - self.LASTS
+        latest = monotonic() - self.PRESENCE_SECONDS
         for tenant in [tenant for tenant, left_at in self._left_at.items() if left_at <= latest]:
             del self._left_at[tenant]
         several = len(self._requests) + len(self._left_at) > 1
         if several:
-            self._loop.call_later(self.LASTS / 2, self._update)
-        if several != self.several:
-            self.several = several
-            sys.setswitchinterval(self.PROMPT if several else self._usual_interval)
+            self._loop.call_later(self.PRESENCE_SECONDS / 2, self._update)
+        if several != self.has_several:
+            self.has_several = several
+            sys.setswitchinterval(self.SWITCH_SECONDS if several else self._usual_interval)
             if not several:
                 self._on_end()
 
@@ -461,21 +461,21 @@ class LoopScheduler(FairGate[Turn]):
         under_way: Max weight of one tenant's requests under way, while there are several tenants.
     """
 
-    TURN = 0.0004
+    MAX_TURN_SECONDS = 0.0004
     """Max loop time that one turn may start, in seconds."""
-    BEGUN = 8
+    MAX_STARTED = 8
     """Max requests started in a turn."""
-    PIECES = 2
+    MAX_PIECES = 2
     """Max pieces of responses sent in a turn."""
-    UNIT = 8192
+    WEIGHT_UNIT_BYTES = 8192
     """Bytes of a body that add one to a request's weight."""
 
     def __init__(self, under_way: int = 32) -> None:
-        super().__init__(self.BEGUN, seconds=self.TURN)
+        super().__init__(self.MAX_STARTED, seconds=self.MAX_TURN_SECONDS)
         self._under_way = TenantQuota(lambda: under_way)
-        self._pieces: FairGate[Turn] = FairGate(self.PIECES, price=1)
+        self._pieces: FairGate[Turn] = FairGate(self.MAX_PIECES, price=1)
 
-    async def enter(self, tenant: str, size: int) -> Turn:
+    async def wait_for_turn(self, tenant: str, size: int) -> Turn:
         """Waits for a request's turn and returns it; :meth:`leave` ends it.
 
         Args:
@@ -485,15 +485,15 @@ class LoopScheduler(FairGate[Turn]):
         Raises:
             TooManyRequests: Its turn did not come in time.
         """
-        turn = Turn(tenant, (self._under_way, 1 + size // self.UNIT))
+        turn = Turn(tenant, (self._under_way, 1 + size // self.WEIGHT_UNIT_BYTES))
         await self.wait(turn)
         return turn
 
-    async def pause(self, tenant: str) -> None:
+    async def wait_to_send_piece(self, tenant: str) -> None:
         """Waits for a turn to send a piece of a long response."""
         await self._pieces.wait(Turn(tenant))
 
-    def forget(self) -> None:
+    def forget_idle_tenants(self) -> None:
         super().forget()
         self._pieces.forget()
 

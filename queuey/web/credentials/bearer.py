@@ -175,7 +175,7 @@ class Bearer:
         """Checks the signature. If the key is unknown, loads the issuer's keys once more."""
         published = self._keys[issuer]
         keys = published.get()
-        key = keys.find(name, algorithm) or published.newer_than(keys).find(name, algorithm)
+        key = keys.find(name, algorithm) or published.get_newer_than(keys).find(name, algorithm)
         if key is None:
             raise InvalidToken("The token is signed with a key that its issuer does not have.")
         try:

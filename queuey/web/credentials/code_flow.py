@@ -156,7 +156,7 @@ class Provider:
 
         return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), following)
 
-    def address(self, attempt: Attempt, back: str) -> str:
+    def make_login_url(self, attempt: Attempt, back: str) -> str:
         """Returns the URL at which the browser logs in.
 
         Args:

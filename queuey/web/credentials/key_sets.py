@@ -118,7 +118,7 @@ class IssuerDocument(Generic[T]):
                 raise self._make_unavailable()
             return self._value
 
-    def newer_than(self, value: T) -> T:
+    def get_newer_than(self, value: T) -> T:
         """Returns the document after a key was missing in ``value``: a newer one, if there is one.
 
         Raises:

@@ -27,7 +27,7 @@ EXTRAS = {"Bearer": "oidc", "BrowserID": "browserid"}
 """The extra, by scheme, with the libraries that its reader needs."""
 
 
-def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
+def make_readers(users: Users, *, ask: bool = True) -> list[CredentialReader]:
     """Makes a reader for each scheme that the users of an application have.
 
     Args:
@@ -56,7 +56,7 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
     return readers
 
 
-def providers_of(
+def make_providers(
     users: Users, readers: Iterable[object], environ: Mapping[str, str], *, ask: bool = True
 ) -> list[Provider]:
     """Returns the login providers of the console: each issuer with a client once, in the order of the setting.

@@ -33,7 +33,7 @@ from queuey.web.admission.long_polls import (
     Clients,
     LongPoll,
     LongPolls,
-    client_left,
+    make_client_left,
 )
 from queuey.web.admission.rates import RateLimits
 from queuey.web.admission.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota, stranger_tenant
@@ -59,7 +59,7 @@ from queuey.web.responses import (
     Exchange,
     Response,
     ResponseSender,
-    event,
+    make_event,
 )
 
 NAME = "gateway"
@@ -195,9 +195,9 @@ class Gateway:
             request.has_own_headers = True
         try:
             request.path, endpoint, match = self._resources.find(head.path)
-            response = None if self._origins is None else self._origins.preflight(request)
+            response = None if self._origins is None else self._origins.answer_preflight(request)
             if response is not None:
-                self._metrics.observe(NAME, response.status, 0.0)
+                self._metrics.count_request(NAME, response.status, 0.0)
             else:
                 response = await self._respond(request, endpoint, match, exchange, fields.unreadable)
                 if self._origins is not None:
@@ -234,7 +234,7 @@ class Gateway:
                 except StopAsyncIteration:
                     break
                 except GivenUp as error:
-                    piece = event("bye", error_response(error, request).body)
+                    piece = make_event("bye", error_response(error, request).body)
                 if request.reserved:
                     self._keep_memory(request, sum(map(len, piece)) if isinstance(piece, list) else len(piece))
                 await self._sender.send_part(piece, exchange)
@@ -267,7 +267,7 @@ class Gateway:
                 response = await self._run(endpoint, view, request, match)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, request)
-            self._metrics.observe(NAME, response.status, 0.0)
+            self._metrics.count_request(NAME, response.status, 0.0)
         response.headers += request.counted
         return response
 
@@ -310,7 +310,7 @@ class Gateway:
         request.tenant = stranger_tenant(request.address)
         if not self._bodies.take_received_body(request, exchange):
             await self._bodies.receive_body(request, exchange, self._loop)
-        if self._contention.several:
+        if self._contention.has_several:
             await self._take_turn(request)
         try:
             request.verify(request)  # type: ignore[misc] # there is one
@@ -370,17 +370,17 @@ class Gateway:
             InvalidRequest: The client had left before the view began.
         """
         # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
-        if self._contention.several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
+        if self._contention.has_several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
             await self._take_turn(request)
         began = time.monotonic()
         client = request.client
         if client is not None and client.has_left:
             self._leave_turn(request)
-            raise client_left()
+            raise make_client_left()
         try:
             response = await self._drive(request, endpoint.answer(view, request, match))
         except GivenUp as error:
-            response = error_response(client_left() if client is not None and client.has_left else error, request)
+            response = error_response(make_client_left() if client is not None and client.has_left else error, request)
             endpoint.count(response, time.monotonic() - began)
         if request.reserved:
             self._keep_memory(request, 0 if request.method == "HEAD" else response.size)
@@ -445,7 +445,7 @@ class Gateway:
     async def _resume(self, request: Request) -> None:
         """Counts a request as present again, waits for its turn, and starts its deadline anew."""
         self._enter(request)
-        if self._contention.several:
+        if self._contention.has_several:
             await self._take_turn(request)
         request.is_paused = False
         request.turn_began = time.monotonic()
@@ -454,7 +454,7 @@ class Gateway:
 
     # Services for requests
 
-    def waiting(self, request: Request, seconds: float) -> LongPoll:
+    def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
         return LongPoll(self._polls, request, seconds)
 
     async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
@@ -485,7 +485,7 @@ class Gateway:
             client.check()
         if self._reads_wait:
             return work()
-        is_locked = self._turn.acquire(timeout=0 if self._contention.several else self._patience)
+        is_locked = self._turn.acquire(timeout=0 if self._contention.has_several else self._patience)
         try:
             return work()
         finally:
@@ -525,7 +525,7 @@ class Gateway:
         """Counts the tenant as present, and waits for its turn to send a piece if several tenants are."""
         self._contention.enter(tenant)
         self._contention.leave(tenant)
-        if self._contention.several:
+        if self._contention.has_several:
             await self._scheduler.pause(tenant)
 
     def _max_computing(self) -> int:
@@ -533,7 +533,7 @@ class Gateway:
 
         Reads that compute delay other tenants; those of a store behind a network do not.
         """
-        return 1 if self._contention.several and not self._reads_wait else self._max_reads
+        return 1 if self._contention.has_several and not self._reads_wait else self._max_reads
 
     def _give_up_late_calls(self) -> None:
         now = time.monotonic()
@@ -571,7 +571,7 @@ class Sweep:
         self._calls: list[tuple[int, Callable[[], object]]] = []
         self._timer = loop.call_later(TICK, self._tick)
 
-    def every(self, seconds: float, call: Callable[[], object]) -> None:
+    def call_every(self, seconds: float, call: Callable[[], object]) -> None:
         """Calls a function at once, and from then on at intervals, rounded to ticks."""
         self._calls.append((round(seconds / TICK), call))
         call()

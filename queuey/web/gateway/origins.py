@@ -34,7 +34,7 @@ class Origins:
     def __init__(self, allowed: Mapping[str, Sequence[str]]) -> None:
         self._allowed = {application: frozenset(origins) for application, origins in allowed.items()}
 
-    def preflight(self, request: Request) -> Response | None:
+    def answer_preflight(self, request: Request) -> Response | None:
         """Answers a preflight from an allowed origin; returns None for any other request."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
@@ -45,13 +45,13 @@ class Origins:
         return Response(
             204,
             b"",
-            *self.headers(request, ()),
+            *self.make_headers(request, ()),
             ("Access-Control-Allow-Methods", METHODS),
             ("Access-Control-Allow-Headers", ", ".join([ALLOWED_HEADERS, *custom])),
             ("Access-Control-Max-Age", str(MAX_AGE)),
         )
 
-    def headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:
+    def make_headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:
         """Returns the CORS headers of a response.
 
         There are none for an application without origins, and only ``Vary`` for an origin that is not allowed.

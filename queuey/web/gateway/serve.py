@@ -40,9 +40,9 @@ from queuey.service import Limits
 from queuey.service.workers import WorkerIdentity
 from queuey.settings import Include, Settings, is_loopback, part
 from queuey.settings.definitions import patterns_of
-from queuey.storage.opening import no_password, open_store
+from queuey.storage.opening import open_store, refuse_password
 from queuey.terminal.logs import LineFormatter
-from queuey.web.credentials.users import readers_of
+from queuey.web.credentials.users import make_readers
 from queuey.web.http import processes
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     """
     from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
 
-    readers = readers_of(settings.users) if settings.users else []
+    readers = make_readers(settings.users) if settings.users else []
     longest = settings.longest_body(settings.max_body)
     limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
     own_includes = [include for room in settings.rooms if (include := room.include(settings, readers)) is not None]
@@ -115,7 +115,7 @@ def check_tls(settings: Settings) -> None:
     """
     if settings.tls_cert is not None and settings.tls_key is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=no_password)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=refuse_password)
 
 
 def check_users(settings: Settings) -> None:
@@ -124,7 +124,7 @@ def check_users(settings: Settings) -> None:
     Raises:
         SettingsError: A library is not installed, or a key file or a secret cannot be used.
     """
-    readers = readers_of(settings.users, ask=False) if settings.users else []
+    readers = make_readers(settings.users, ask=False) if settings.users else []
     for room in settings.rooms:
         room.check(settings, readers)
 
@@ -216,7 +216,7 @@ async def _serve(
     stop: asyncio.Event,
 ) -> None:
     """Serves until ``stop`` is set, then finishes the requests under way and answers other workers."""
-    from queuey.web.errors import refusal  # noqa: PLC0415 - not in the parent process
+    from queuey.web.errors import refusal_response  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
 
@@ -234,7 +234,7 @@ async def _serve(
     service = app.service
     service.join(identity)
     service.watch()
-    connections = Connections(loop, listener, settings.connections, gateway.answer, refusal, certificate)
+    connections = Connections(loop, listener, settings.connections, gateway.answer, refusal_response, certificate)
     loop.add_signal_handler(signal.SIGHUP, connections.reload)
     gateway.sweep.every(1.0, connections.sweep)
     connections.start()

@@ -119,11 +119,11 @@ class Connection(asyncio.BufferedProtocol):
         "_unfinished",
         "_waiter",
         "connections",
-        "ended",
+        "has_ended",
+        "is_kept",
+        "is_late",
         "is_lingering",
         "is_refused",
-        "keeps",
-        "late",
         "peer",
         "scheme",
         "transport",
@@ -133,11 +133,11 @@ class Connection(asyncio.BufferedProtocol):
         self.connections = connections
         self.scheme = connections.scheme
         self.transport: asyncio.Transport
-        self.keeps = True
+        self.is_kept = True
         """Another request may follow."""
-        self.late = False
+        self.is_late = False
         """The deadline of the present wait is over."""
-        self.ended = False
+        self.has_ended = False
         """The client sends no more."""
         self.is_lingering = False
         self.is_refused = False
@@ -195,14 +195,14 @@ class Connection(asyncio.BufferedProtocol):
         Returns whether the connection stays open: not if it lingers, nor over TLS, which has no half-closed
         connections.
         """
-        self.ended = True
+        self.has_ended = True
         self._wake()
         self._notify_disconnect(HALF_CLOSED)
         return not self.is_lingering and self.connections.scheme == "http"  # TLS has no half-closed connections.
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends each wait of the task, tells a waiting view of the disconnect, and leaves the set."""
-        self._lost = self.ended = True
+        self._lost = self.has_ended = True
         self._wake()
         self._notify_disconnect(DISCONNECTED)
         if self._room is not None and not self._room.done():
@@ -221,12 +221,12 @@ class Connection(asyncio.BufferedProtocol):
     def expire(self) -> None:
         """Ends a wait whose deadline is over.
 
-        Aborts if the client does not read or the connection lingers; otherwise wakes the task with ``late`` set.
+        Aborts if the client does not read or the connection lingers; otherwise wakes the task with ``is_late`` set.
         """
         if self._room is not None or self.is_lingering or self.transport.is_closing():
             self.transport.abort()
         else:
-            self.late = True
+            self.is_late = True
             self._wake()
 
     def _wake(self) -> None:
@@ -255,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         Lets other connections run when a turn takes too long.
         """
         try:
-            while self.keeps:
+            while self.is_kept:
                 data = self._next_head()
                 if data is None:
                     await self._wait_for_bytes()
@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
                     if self._raw and monotonic() - self._turn > MAX_TURN:
                         await asyncio.sleep(0)
                         self._turn = monotonic()
-            self._linger(idle=self.keeps)
+            self._linger(idle=self.is_kept)
         except Refused as refused:
             self._refuse(refused)
         except ConnectionError:
@@ -294,9 +294,9 @@ class Connection(asyncio.BufferedProtocol):
             raw = self._raw
             self._raw, self._searched = raw[end:], 0
             return raw[:end]
-        if self.ended or (self.late and not raw) or self.connections.is_closing:
+        if self.has_ended or (self.is_late and not raw) or self.connections.is_closing:
             return b""
-        if self.late:
+        if self.is_late:
             raise Refused("The head has not arrived in time", 408)
         self.connections.wait(self, "head" if raw else "idle")
         return None
@@ -324,24 +324,26 @@ class Connection(asyncio.BufferedProtocol):
         Aborts the connection if the response broke off. Answers ``OPTIONS *`` itself.
         """
         head = self._head = read_head(data)
-        self.keeps = head.keeps
+        self.is_kept = head.keeps
         self._is_chunked = head.length is None
         self._body_left = head.length or 0
         self._has_body = head.length != 0
         self._body_started = self._open_ended = False
         if head.path == b"*" and head.method == "OPTIONS":
-            self.respond(Response(NO_CONTENT, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE")), head=False)
+            self.send_response(
+                Response(NO_CONTENT, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE")), head=False
+            )
         else:
             await self.connections.answer(head, self)
         if self._unfinished:
             self.transport.abort()  # The client sees that the response broke off.
-            self.keeps = False
+            self.is_kept = False
         elif self._room is not None:
             await self._drain()
 
     def _refuse(self, refused: Refused) -> None:
-        self.keeps = self._has_body = False
-        self.respond(self.connections.refusal(refused.status, str(refused)), head=False)
+        self.is_kept = self._has_body = False
+        self.send_response(self.connections.refusal(refused.status, str(refused)), head=False)
         self._linger()
 
     def _linger(self, *, idle: bool = False) -> None:
@@ -353,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_paused:
             self.transport.resume_reading()
         is_sent = not self.transport.get_write_buffer_size()
-        if idle or self.ended or not self.transport.can_write_eof():
+        if idle or self.has_ended or not self.transport.can_write_eof():
             self.connections.wait(self, "full")
             self.transport.close()
         else:
@@ -378,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._has_body:
             return self._receive()
         disconnect = self._disconnect = self.connections.loop.create_future()
-        if self.ended:
+        if self.has_ended:
             self._notify_disconnect(DISCONNECTED if self._lost else HALF_CLOSED)
         return disconnect
 
@@ -394,14 +396,14 @@ class Connection(asyncio.BufferedProtocol):
         try:
             piece = await (self._read_chunked_piece() if self._is_chunked else self._read_piece())
         except Broken:
-            self.keeps = self._has_body = False
+            self.is_kept = self._has_body = False
             return DISCONNECTED
         return {"type": "http.request", "body": piece, "more_body": self._has_body}
 
     async def _read_piece(self) -> bytes:
         """Waits for bytes, and returns those that have arrived, up to the end of the body or chunk."""
         while not self._raw:
-            if self.ended:
+            if self.has_ended:
                 raise Broken
             await self._wait_for_bytes()
         piece = self._raw[: self._body_left]
@@ -430,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _read_line(self) -> bytes:
         """Reads a line and drops its end. Raises ``Broken`` if it has over ``MAX_LINE`` bytes or a bare line feed."""
         while (end := self._raw.find(b"\r\n")) < 0:
-            if self.ended or len(self._raw) > MAX_LINE or b"\n" in self._raw:
+            if self.has_ended or len(self._raw) > MAX_LINE or b"\n" in self._raw:
                 raise Broken
             await self._wait_for_bytes()
         line = self._raw[:end]
@@ -441,10 +443,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # The answer
 
-    def respond(self, response: Response, *, head: bool) -> None:
+    def send_response(self, response: Response, *, head: bool) -> None:
         if self._lost:
             return
-        size, body = response.at_hand(head=head)
+        size, body = response.length_and_body(head=head)
         self._write(self._make_head(response, size) + body)
 
     def _write(self, data: bytes) -> None:
@@ -463,12 +465,12 @@ class Connection(asyncio.BufferedProtocol):
         if data and not self._lost:
             self.transport.write(data)
 
-    async def begin(self, response: Response, size: int | None) -> None:
+    async def send_head(self, response: Response, size: int | None) -> None:
         self._open_ended = size is None
         self._unfinished = True
         self._write(self._make_head(response, size))
 
-    async def send(self, piece: bytes, *, more: bool) -> None:
+    async def send_piece(self, piece: bytes, *, more: bool) -> None:
         self._unfinished = more
         if self._open_ended and self._head is not None and not self._head.is_old:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
@@ -487,16 +489,16 @@ class Connection(asyncio.BufferedProtocol):
         """Makes the head of a response. If a part of the request's body has not arrived, it is the last one."""
         head = self._head
         if self._has_body and not self._drop_arrived_body():
-            self.keeps = False
+            self.is_kept = False
         if self._open_ended and (head is None or head.is_old):
-            self.keeps = False
+            self.is_kept = False
         key = response.status, response.headers
         lines = _heads.get(key) or _build_head(*key)
         length = b"" if size is None else b"content-length: %d\r\n" % size
         if self._open_ended and head is not None and not head.is_old:
             length = b"transfer-encoding: chunked\r\n"
-        if not self.keeps or self.connections.is_closing:
-            self.keeps = False
+        if not self.is_kept or self.connections.is_closing:
+            self.is_kept = False
             length += b"connection: close\r\n"
         elif head is not None and head.is_old:
             length += b"connection: keep-alive\r\n"

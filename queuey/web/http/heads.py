@@ -49,12 +49,23 @@ class Head:
         is_old: The version is HTTP/1.0.
         keeps: The connection goes on after the response.
         expects: The client waits for ``100 Continue`` before it sends the body.
-        known: Cache of the application, shared by all heads that differ only in their ``key``.
+        application_cache: Cache of the application, shared by all heads that differ only in their ``key``.
         key: The value of the header Idempotency-Key if it is left out of ``fields``, because it differs in each
             request.
     """
 
-    __slots__ = ("expects", "fields", "is_old", "keeps", "key", "known", "length", "method", "path", "query")
+    __slots__ = (
+        "application_cache",
+        "expects",
+        "fields",
+        "is_old",
+        "keeps",
+        "key",
+        "length",
+        "method",
+        "path",
+        "query",
+    )
 
     def __init__(self, method: str, target: tuple[bytes, bytes], fields: list[Field]) -> None:
         self.method = method
@@ -63,31 +74,31 @@ class Head:
         self.length: int | None = 0
         self.is_old = self.expects = False
         self.keeps = True
-        self.known: list[Any] = []
+        self.application_cache: list[Any] = []
         self.key = b""
 
     def with_key(self, key: bytes) -> Head:
-        """Returns a copy with a key, which shares ``fields`` and ``known``."""
+        """Returns a copy with a key, which shares ``fields`` and ``application_cache``."""
         head = Head(self.method, (self.path, self.query), self.fields)
         head.length, head.is_old, head.keeps, head.expects = self.length, self.is_old, self.keeps, self.expects
-        head.known, head.key = self.known, key
+        head.known, head.key = self.application_cache, key
         return head
 
 
 class _Fields:
     """Callbacks of the parser."""
 
-    __slots__ = ("found", "target")
+    __slots__ = ("fields", "target")
 
     def __init__(self) -> None:
         self.target = b""
-        self.found: list[Field] = []
+        self.fields: list[Field] = []
 
     def on_url(self, url: bytes) -> None:
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.found.append((_NAMES.get(name) or name.lower(), value))
+        self.fields.append((_NAMES.get(name) or name.lower(), value))
 
 
 _NAMES: dict[bytes, bytes] = {

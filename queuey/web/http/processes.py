@@ -116,7 +116,7 @@ class _Worker:
         self.process.start()
         sender.close()
 
-    def read(self) -> None:
+    def read_heartbeats(self) -> None:
         """Notes the heartbeats that have arrived. A worker is up from its first one on."""
         try:
             while self.beats.poll():
@@ -145,7 +145,7 @@ class Restarts:
         self._due: dict[int, float] = {}
         self._ends: Counter[int] = Counter()
 
-    def end(self, number: int, code: int, lifetime: float, now: float) -> bool:
+    def record_end(self, number: int, code: int, lifetime: float, now: float) -> bool:
         """Records the end of a worker; returns whether it starts again at once.
 
         Args:
@@ -159,12 +159,12 @@ class Restarts:
         self._due[number] = now + pause if code < 0 or self.was_up else math.inf
         return self._due[number] <= now
 
-    def up(self, now: float) -> None:
+    def record_up(self, now: float) -> None:
         """Records that a worker is up. All workers that waited for this are due now."""
         self.was_up = True
         self._due = {number: now if due == math.inf else due for number, due in self._due.items()}
 
-    def seconds(self, now: float) -> float:
+    def seconds_to_next(self, now: float) -> float:
         """Returns the seconds until the next restart, or infinity if none is due."""
         return max(0.0, min(self._due.values(), default=math.inf) - now)
 

@@ -13,7 +13,7 @@ from queuey.web.v1.files import FileViews, HelloView
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.spec import APP, CONSUMERS, IDS, MEMBER, NAMED, OPERATIONS, QUEUE, SCHEDULE, VIEWS, document
 from queuey.web.v1.streams import StreamViews
-from queuey.web.v1.views import by_path
+from queuey.web.v1.views import bind_by_path
 
 SLASH = "{_:/?}"
 ORIGINAL = frozenset({QUEUE, APP, IDS})
@@ -56,6 +56,6 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         *(kind(service, authorization) for kind in VIEWS),
     )
     # Most requests are for a queue, so its path is tried first.
-    for path, views in sorted(by_path(OPERATIONS, owners), key=lambda path_and_views: path_and_views[0] != QUEUE):
+    for path, views in sorted(bind_by_path(OPERATIONS, owners), key=lambda path_and_views: path_and_views[0] != QUEUE):
         pattern = path.replace("{queue}", "{queue:[^/_][^/]*}") + SLASH * (path != "/")
         config.add_resource(name_of(path), pattern, views, original=path in ORIGINAL)

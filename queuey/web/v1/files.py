@@ -30,7 +30,7 @@ def _document(describe: Describe, limits: Limits) -> bytes:
 
 @cache
 def _page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> bytes:
-    return api_page.page(describe(limits), link, sends=sends).encode()
+    return api_page.render_page(describe(limits), link, sends=sends).encode()
 
 
 ORIGIN = re.compile(r"https?://[\w.\[\]:-]{1,260}", re.ASCII)
@@ -94,7 +94,7 @@ class FileViews:
             200,
             page,
             ("Content-Type", "text/html; charset=utf-8"),
-            ("Content-Security-Policy", api_page.policy(sends=sends)),
+            ("Content-Security-Policy", api_page.make_policy(sends=sends)),
             ("Cache-Control", caching),
             ("Vary", "X-Forwarded-Proto"),
             ("Cross-Origin-Opener-Policy", "same-origin"),

@@ -23,7 +23,7 @@ from queuey.service import Draft, Limits, Location, QueueAccess
 from queuey.service.messages import AnyDraft, PlainDraft, partition_error
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
-from queuey.web.json_values import list_decoder, read_value
+from queuey.web.json_values import make_list_decoder, read_value
 from queuey.web.requests import OWN_HEADER, SHORT_BODY, Request, note_unknown, read_body, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
@@ -81,7 +81,7 @@ def _is_batch(request: Request) -> bool:
     return kind == "application/json" or kind.partition(";")[0].strip().lower() == "application/json"
 
 
-def raw_response(message: Message) -> Response:
+def make_raw_response(message: Message) -> Response:
     """Answers with a body as it was posted. It is untrusted, so the headers keep browsers from interpreting it."""
     body, meta = message.body, message.meta
     kind = None if meta is None else meta.content_type
@@ -196,7 +196,7 @@ class MessageViews(Views):
             return Response(200, body_of(render_fetched(messages)), JSON)
         if not messages:
             raise MessageNotFound(match["ids"].strip())
-        return raw_response(messages[0])
+        return make_raw_response(messages[0])
 
     def put(self, request: Request, match: Match) -> Response:
         """Stores one body under all ids in the path, whether messages with these ids exist or not."""
@@ -471,7 +471,7 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Reques
     if memoryview(raw)[0] != ord("["):
         raise InvalidRequest({"messages": "Is not a list"})
     try:
-        items = list_decoder(limits.max_batch)(raw)
+        items = make_list_decoder(limits.max_batch)(raw)
     except msgspec.ValidationError:
         raise too_large("messages", limits.max_batch, unit="messages") from None
     errors = Errors()

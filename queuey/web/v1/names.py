@@ -14,7 +14,7 @@ from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import JSON, Response, body_of, json_response
 from queuey.web.v1.message_json import render_fetched
-from queuey.web.v1.messages import raw_response, read_single, render_posted
+from queuey.web.v1.messages import make_raw_response, read_single, render_posted
 from queuey.web.v1.views import Views
 
 
@@ -51,7 +51,7 @@ class NameViews(Views):
         message = await access.apply(partial(self._service.names.fetch, name=name))
         if message is None:
             raise NameNotFound(name)
-        return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
+        return make_raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
 
     async def delete(self, request: Request, match: Match) -> Response:
         """Deletes the message of a name; succeeds if there is none."""

@@ -107,7 +107,7 @@ class QueueViews(Views):
 
     def create(self, request: Request, match: Match) -> Response:
         """Creates a queue (201), or returns the existing one if it has all given options (200). Needs ``admin``."""
-        check = self._authorization.creation_check(request, match["app"])
+        check = self._authorization.make_creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).note_unknown(request, body)
         errors = Errors()

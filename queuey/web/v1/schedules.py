@@ -21,7 +21,7 @@ from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.messages import Meta, Queue
 from queuey.service import Draft, Limits, ScheduleReport, Service
 from queuey.service.schedules import MAX_MESSAGE, MAX_NAME
-from queuey.service.schedules.states import Outcome, Plan, kept
+from queuey.service.schedules.states import Outcome, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -209,13 +209,15 @@ class ScheduleSaver:
             if before is None:
                 assert queue is not None  # noqa: S101 - _require_fields has checked the fields
                 assert message is not None  # noqa: S101
-                plan = Plan(queue.name, timetable, kept(message))
+                plan = Plan(queue.name, timetable, keep_message(message))
             elif queue is not None and plan_fields.get("queue") is None and before.queue != queue.name:
                 raise RecordChanged("queue")
             else:
                 plan = replace(before, timetable=timetable)
             if queue is not None:
-                plan = replace(plan, queue=queue.name, message=plan.message if message is None else kept(message))
+                plan = replace(
+                    plan, queue=queue.name, message=plan.message if message is None else keep_message(message)
+                )
                 self._check_message(queue, plan.message.draft)
             if fields.paused is not None:
                 plan = replace(plan, paused=fields.paused)

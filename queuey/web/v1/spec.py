@@ -538,4 +538,4 @@ def document(limits: Limits | None = None) -> dict[str, Any]:
         errors=parameters.ERRORS,
         examples=EXAMPLES,
     )
-    return openapi.document(api, limits or Limits())
+    return openapi.make_document(api, limits or Limits())

@@ -26,10 +26,10 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import as_unauthenticated, error_response, error_texts
 from queuey.web.requests import Request, read_query, wants_events
-from queuey.web.responses import Body, Response, encode, event
+from queuey.web.responses import Body, Response, encode, make_event
 from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
-from queuey.web.v1.unread import unread_fields
+from queuey.web.v1.unread import show_unread
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, bad_json
 
@@ -62,9 +62,9 @@ class StreamViews(Views):
 
     async def read(self, request: Request, match: Match) -> Response:
         """Streams the queue if the request accepts events, or else reads a page."""
-        return await (self.one if wants_events(request) else self._page)(request, match)
+        return await (self.stream_queue if wants_events(request) else self._page)(request, match)
 
-    async def one(self, request: Request, match: Match) -> Response:
+    async def stream_queue(self, request: Request, match: Match) -> Response:
         """Streams the events of the queue in the path."""
         access = await self._authorization.admit(request, match, "read")
         query = read_query(request, self.fields(StreamFields).names)
@@ -72,7 +72,7 @@ class StreamViews(Views):
         source = EventsOfOne(self._service, self._authorization, request, match, stream, marks)
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
-    async def many(self, request: Request, match: Match) -> Response:
+    async def stream_queues(self, request: Request, match: Match) -> Response:
         """Streams the events of several queues, or of all that the caller may read if none is named."""
         await self._authorization.identify(request)
         terms = self._read_terms(request)
@@ -98,7 +98,7 @@ class StreamViews(Views):
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
-        check_number(names, self._limits.max_queues_per_stream)
+        require_few(names, self._limits.max_queues_per_stream)
         return list(dict.fromkeys(names))
 
     def _make_stream(
@@ -182,7 +182,7 @@ class QueueEvents(ABC):
             await self._authorization.identify(self.request)
             reader = self._authorization.reader(self.request, self._match["app"])
             self._stream.follow_marks(MarkNews(self._service.unread, reader, turn.wake))
-        events = [event(identity=self._stream.text), *await self._next_events(turn, refused)]
+        events = [make_event(identity=self._stream.text), *await self._next_events(turn, refused)]
         self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
         return events
 
@@ -217,10 +217,12 @@ class QueueEvents(ABC):
         events = _render_events(messages, named=self.named)
         for name, error in (*refused, *lost):
             stream.drop(name)
-            events.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
+            events.append(make_event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
         if stream.marks is not None and (due := stream.marks.due(stream.accesses)):
             for name, unread in await request.in_pool(partial(stream.marks.news, due), computes=True):
-                events.append(event("read", {**({"queue_name": name} if self.named else {}), **unread_fields(unread)}))
+                events.append(
+                    make_event("read", {**({"queue_name": name} if self.named else {}), **show_unread(unread)})
+                )
         return events
 
     async def _read_messages(self, turn: LongPoll) -> Found:
@@ -284,7 +286,7 @@ class EventsOfMany(QueueEvents):
         if names is None:
             max_queues = self._service.limits.max_queues_per_stream
             names = self._authorization.readable(self.request, application, max_queues + 1)
-            check_number(names, max_queues)
+            require_few(names, max_queues)
         refused: Refused = []
         for name in names:
             access = self._authorization.enter_to_read(self.request, application, name)
@@ -300,7 +302,7 @@ class EventsOfMany(QueueEvents):
         return super().explain(as_unauthenticated(error))
 
 
-def check_number(names: Sequence[str], limit: int) -> None:
+def require_few(names: Sequence[str], limit: int) -> None:
     if len(names) > limit:
         raise InvalidRequest({"queues": f"Longer than maximum length {limit}: name fewer, or use several streams"})
 
@@ -318,5 +320,5 @@ def _render_events(events: Sequence[Event], *, named: bool) -> list[bytes]:
     pieces = []
     for cursor, queue, message, early in events:
         fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]
-        pieces.append(event(identity=cursor, data=b"".join(render_messages([message], fields))))
+        pieces.append(make_event(identity=cursor, data=b"".join(render_messages([message], fields))))
     return pieces

@@ -54,7 +54,7 @@ def _show_marks(marks: Marks) -> dict[int, str]:
     return {number: ids.to_hex(position) for number, position in marks.items()}
 
 
-def unread_fields(unread: Unread) -> dict[str, Any]:
+def show_unread(unread: Unread) -> dict[str, Any]:
     return {"read": _show_marks(unread.marks), "unread": unread.count, "more": unread.more}
 
 
@@ -105,4 +105,4 @@ def _show_unread(name: str, result: Unread | QueueyError | None) -> api.UnreadQu
         return api.QueueReadError(queue_name=name, error_msg=error_texts(result))
     if result is None:
         return api.UnreadQueue(queue_name=name, read={}, unread=None, more=True)
-    return api.UnreadQueue(queue_name=name, **unread_fields(result))
+    return api.UnreadQueue(queue_name=name, **show_unread(result))

@@ -55,7 +55,7 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
         return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER) if "*/*" in self.body else ())
 
 
-def by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tuple[str, Mapping[str, View]]]:
+def bind_by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tuple[str, Mapping[str, View]]]:
     """Returns the views of each path by method. Paths are in the order of matching: fixed words before placeholders.
 
     Args:

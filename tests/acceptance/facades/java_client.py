@@ -105,5 +105,5 @@ class JavaClient(java_programs.JavaProgram):
     def say(self, name: str, *arguments: object, kind: str = "plain") -> Outcome:
         """Makes a call, and returns its result or its error."""
         self.tell(json.dumps([kind, name, *arguments]))
-        line = json.loads(self.next())
+        line = json.loads(self.read_answer())
         return Outcome(line.get("result"), line.get("error", ""), line.get("message") or "")

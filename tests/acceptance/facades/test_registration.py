@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from queuey.facades.emodb.registration import Registration, nodes_of_emodb
+from queuey.facades.emodb.registration import Registration, make_emodb_nodes
 from tests.acceptance.facades.calls import pair_of_ports, settings_file
 from tests.contract.samples import eventually
 from tests.qdo.contract.zookeeper import plain
@@ -60,7 +60,7 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["expired", pytest.param("left by an earlier process", marks=pytest.mark.slow)])
 def test_registered_again(hosts: str, how: str) -> None:
     """A registration is renewed after the session has ended, and replaces the node of a dead process."""
-    nodes = nodes_of_emodb("", "::1", 8080)
+    nodes = make_emodb_nodes("", "::1", 8080)
     [path, _] = nodes
     assert path == "/ostrich/emodb-queue-1/[::1]:8080"
     registration = Registration(hosts, nodes)

@@ -28,7 +28,7 @@ def test_the_link_of_a_terminal(tmp_path: Path) -> None:
         assert "start again, or log in with the key" in how
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(served.status, [f"/console/login/once/{token}"] * 24)) == {200}
-            statuses = list(pool.map(served.spend, [token] * 12))
+            statuses = list(pool.map(served.submit_login, [token] * 12))
         assert sorted(statuses) == [303, *[403] * 11]
         for headers in ({"Host": "evil.example"}, {"Via": "1.1 x"}, {"Forwarded": "for=1"}, {"X-Forwarded-Host": "a"}):
             assert {served.status("/console/login", headers=headers) for _ in range(8)} == {404}
@@ -37,7 +37,7 @@ def test_the_link_of_a_terminal(tmp_path: Path) -> None:
     assert token not in served.log.read_text()
     with terminal(tmp_path) as again:
         other = again.lines(3)[1].rpartition("/")[2]
-        assert (again.spend(token), again.spend(other)) == (403, 303)
+        assert (again.submit_login(token), again.submit_login(other)) == (403, 303)
 
 
 @pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--console", "off"), ("--facade", "mq")], ids=" ".join)

@@ -18,9 +18,9 @@ from queuey.storage.cassandra.admin.cql_files import SchemaMigration, parse
 from queuey.storage.cassandra.admin.migrations import (
     AppliedMigration,
     Running,
+    find_pending,
     migrate,
     parse_replication,
-    pending,
 )
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import DataCentreTarget
@@ -48,16 +48,16 @@ class TestPending:
 
     def test_what_is_not_recorded(self) -> None:
         """All files that are not recorded are pending, in order, also after a run that left a gap."""
-        assert pending(ALL, []) == list(ALL)
-        assert pending(ALL, made(FIRST)) == [SECOND, THIRD]
-        assert pending(ALL, made(THIRD, FIRST)) == [SECOND]
-        assert pending(ALL, made(*ALL)) == []
+        assert find_pending(ALL, []) == list(ALL)
+        assert find_pending(ALL, made(FIRST)) == [SECOND, THIRD]
+        assert find_pending(ALL, made(THIRD, FIRST)) == [SECOND]
+        assert find_pending(ALL, made(*ALL)) == []
 
     def test_edited(self) -> None:
         """A file that was edited after it was run is refused, because the schema of the keyspace is then unknown."""
         edited = SECOND._replace(checksum="0" * 64)
         with pytest.raises(StoreIncompatible, match=r"001_some.*edited"):
-            pending((FIRST, edited, THIRD), made(*ALL))
+            find_pending((FIRST, edited, THIRD), made(*ALL))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def queue_of(store: CassandraStore, name: str) -> Queue:
     return bridge.run(store.catalogue.create_queue("acme", name, QueueSpec(read_delay=0.0)))[0]
 
 
-def say(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
+def post_many(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
     """Posts messages to partition 1, 500 at a time, and returns their partitions and positions."""
     positions = []
     for _ in range(0, count, 500):
@@ -49,7 +49,7 @@ def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction
     """A read without a cursor finds the first live message, however many deleted ones come before it."""
     descending = direction == "descending"
     queue = queue_of(strict_store, f"deleted-{direction}")
-    places = say(strict_store, queue, 4000)
+    places = post_many(strict_store, queue, 4000)
     kept = places[-1] if not descending else places[0]
     doomed = [time_bucket for time_bucket in places if time_bucket != kept]
     for start in range(0, len(doomed), 500):
@@ -83,7 +83,7 @@ def test_busy_partitions_do_not_walk_over_expired_records(strict_store: Cassandr
         first, *further = [(record, (queue.qid, bucketing.NARROWEST, start, ttl)) for start in starts]
         driver.run(*first, further=further)
     until(lambda: walks_over_too_many(strict_store, queue), every=0.1)
-    places = say(strict_store, queue, 500)
+    places = post_many(strict_store, queue, 500)
     [page] = bridge.run(strict_store.messages.read(queue, [Slice(1, (now, 0))]))
     assert len(page.messages) == 100
     assert len(bridge.run(strict_store.messages.fetch(queue, places[:5]))) == 5

@@ -15,7 +15,7 @@ from queuey.cli import COMMANDS, load, main
 from queuey.client._sync.sender import Sender
 from tests.client.http.test_arguments import ID, MARKERS, MOVE, read_request, replaced
 from tests.client.scripted import Script
-from tests.commands import runner
+from tests.commands import make_runner
 from tests.replacing import replace
 
 PARTS_OF_PATHS = ("", ".", "..", "/", "?", "%2F", "../payroll", "_me", "ü\n", "\udcff", f"{ID}/..")
@@ -71,7 +71,7 @@ def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def scripted(sender: Sender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
         begin(sender, *given, transport=httpx2.MockTransport(script), **options)
 
-    run = runner("queuey", main, monkeypatch)
+    run = make_runner("queuey", main, monkeypatch)
 
     def sent(text: str) -> dict[str, Any] | None:
         script.requests.clear()

@@ -10,7 +10,7 @@ import pytest
 
 import qdo.cli
 import queuey.cli
-from tests.commands import runner
+from tests.commands import make_runner
 
 HEAVY = {
     "queuey": {"httpx2", "apsw", "pyramid", "httptools", "asyncio"},
@@ -22,7 +22,7 @@ HEAVY = {
 @pytest.mark.parametrize(("program", "typo", "meant"), [(queuey, "snd", "send"), (qdo, "stats", "status")])
 def test_a_program(program: ModuleType, typo: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Help lists every command, --version prints the version, and a command that does not exist is corrected."""
-    run = runner(program.__name__, program.cli.main, monkeypatch)
+    run = make_runner(program.__name__, program.cli.main, monkeypatch)
     listed = run("--help").text
     assert [name for name in program.cli.COMMANDS if name not in listed] == []
     assert run("--version") == (0, f"{program.__name__} {program.__version__}\n".encode(), "")

@@ -21,8 +21,8 @@ from queuey.client import (
     NotAllowed,
     RetryPolicy,
 )
-from queuey.client.calls.claim_calls import this_process
-from tests.client.scripted import Script, async_client, broken, busy, claims, settled
+from queuey.client.calls.claim_calls import name_this_process
+from tests.client.scripted import Script, async_client, broken, busy, claims, settlement
 
 Connect = Callable[..., Any]
 
@@ -33,7 +33,7 @@ def asked(script: Script) -> list[str]:
     for request in script.requests:
         what = request.url.path.rpartition("/")[2]
         limit = [request.url.params["limit"]] if what == "claims" else []
-        requests.append(" ".join([what, *limit, *script_receipts(request)]))
+        requests.append(" ".join([what, *limit, *receipts_in(request)]))
     return requests
 
 
@@ -42,7 +42,7 @@ def bad(*fields: str) -> httpx2.Response:
     return httpx2.Response(400, json=body)
 
 
-def script_receipts(request: httpx2.Request) -> list[str]:
+def receipts_in(request: httpx2.Request) -> list[str]:
     """Returns the receipts in a request."""
     if not request.content:
         return []
@@ -60,7 +60,7 @@ def test_a_job_is_acknowledged_when_the_next_is_asked_for(connect: Connect) -> N
     assert dict(script.requests[0].url.params) == {
         "limit": "1",
         "ttl": "30",
-        "worker": this_process(),
+        "worker": name_this_process(),
         "states": "true",
     }
     assert script.requests[0].url.path == "/v1/acme/mail/claims"
@@ -68,7 +68,7 @@ def test_a_job_is_acknowledged_when_the_next_is_asked_for(connect: Connect) -> N
 
 def test_jobs_of_one_claim_are_acknowledged_together(connect: Connect) -> None:
     """Several finished jobs cost one acknowledgement; one that took long is acknowledged without waiting."""
-    script = Script(claims(1, 2, 3, 4), settled(), claims())
+    script = Script(claims(1, 2, 3, 4), settlement(), claims())
     for job in connect(script).job_queue("mail").claim(limit=4, ttl=60, idle=0):
         script.now += 0.2 if job.body in {"m2", "m4"} else 0.0
     assert asked(script) == ["claims 4", "ack r1 r2", "claims 4 r3 r4"]
@@ -90,7 +90,7 @@ def test_it_waits_for_jobs(connect: Connect) -> None:
 @pytest.mark.parametrize("how", ["break", "error"])
 def test_a_loop_that_is_left_gives_its_jobs_back(connect: Connect, how: str) -> None:
     """Finished jobs are acknowledged; the current job and those that wait for their turn are released."""
-    script = Script(claims(1, 2, 3), settled())
+    script = Script(claims(1, 2, 3), settlement())
     queue = connect(script).job_queue("mail")
 
     def leave() -> None:
@@ -114,7 +114,7 @@ def test_a_loop_that_is_left_gives_its_jobs_back(connect: Connect, how: str) -> 
 @pytest.mark.parametrize(("deliveries", "delay"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (100_000, 60)])
 def test_a_job_that_ends_its_loop_waits_longer_each_time(connect: Connect, deliveries: int, delay: float) -> None:
     """The job in hand of a loop that is left is delivered again later, the later the more often it was delivered."""
-    script = Script(claims(1, deliveries=deliveries), settled())
+    script = Script(claims(1, deliveries=deliveries), settlement())
     for _ in connect(script).job_queue("mail").claim():
         break
     assert asked(script) == ["claims 1", "release r1"]
@@ -123,7 +123,7 @@ def test_a_job_that_ends_its_loop_waits_longer_each_time(connect: Connect, deliv
 
 def test_an_error_gives_jobs_back_without_closing(connect: Connect) -> None:
     """A plain loop that an error leaves releases its job without waiting for anything: the iterator goes with it."""
-    script = Script(claims(1), settled())
+    script = Script(claims(1), settlement())
 
     def work() -> None:
         for job in connect(script).job_queue("mail").claim():
@@ -136,7 +136,7 @@ def test_an_error_gives_jobs_back_without_closing(connect: Connect) -> None:
 
 def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
     """What the loop's body acknowledged or released is left alone afterwards."""
-    script = Script(claims(1, 2, 3), settled(), settled(), settled(), claims())
+    script = Script(claims(1, 2, 3), settlement(), settlement(), settlement(), claims())
     for job in connect(script).job_queue("mail").claim(limit=3, idle=0):
         if job.body == "m1":
             job.ack()
@@ -160,7 +160,7 @@ def test_a_release_that_failed_is_no_acknowledgement(connect: Connect) -> None:
 
 def test_an_acknowledgement_that_failed_is_tried_again(connect: Connect) -> None:
     """A job that its handler has done is acknowledged by the loop, if the service was away before, also at its end."""
-    script = Script(claims(1), broken, claims(2), broken, settled())
+    script = Script(claims(1), broken, claims(2), broken, settlement())
     for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
         with pytest.raises(ConnectionLost):
             job.ack()
@@ -171,7 +171,7 @@ def test_an_acknowledgement_that_failed_is_tried_again(connect: Connect) -> None
 
 def test_a_release_that_is_refused_changes_nothing(connect: Connect) -> None:
     """A job whose release is refused as bad input is still held, and released when the loop ends."""
-    script = Script(claims(1), bad("delay"), settled())
+    script = Script(claims(1), bad("delay"), settlement())
 
     def work() -> None:
         for job in connect(script).job_queue("mail").claim():
@@ -194,17 +194,17 @@ def test_a_loop_that_is_left_before_its_client() -> None:
         with pytest.raises(InvalidArgument, match="closed"):
             client._renewer.keep([])
 
-    script = Script(claims(1, 2, 3), settled())
+    script = Script(claims(1, 2, 3), settlement())
     asyncio.run(work())
     requests = asked(script)
     assert (requests[:2], sorted(requests[2:])) == (["claims 3", "ack r1"], ["release r2", "release r3"])
-    delays = {script_receipts(request)[0]: json.loads(request.content).get("delay") for request in script.requests[2:]}
+    delays = {receipts_in(request)[0]: json.loads(request.content).get("delay") for request in script.requests[2:]}
     assert delays == {"r2": 1, "r3": None}
 
 
 def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
     """A redelivered message belongs to another worker; the loop goes on, and by hand it is an error."""
-    script = Script(claims(1), claims(2, superseded=[1]), settled(2), claims())
+    script = Script(claims(1), claims(2, superseded=[1]), settlement(2), claims())
     jobs = []
     for job in connect(script).job_queue("mail").claim(idle=0):
         jobs.append(job)
@@ -249,7 +249,7 @@ def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
 
 def test_a_purge_does_not_end_an_acknowledgement(connect: Connect) -> None:
     """Nor does it end the loop when an acknowledgement of its own is refused, between two jobs."""
-    script = Script(claims(1, 2, 3), bad("receipts.0"), settled(), claims())
+    script = Script(claims(1, 2, 3), bad("receipts.0"), settlement(), claims())
     for job in connect(script).job_queue("mail").claim(limit=3, idle=0):
         script.now += 0.2 if job.body == "m2" else 0.0
     assert asked(script) == ["claims 3", "ack r1 r2", "ack r2", "claims 3 r3"]
@@ -258,7 +258,7 @@ def test_a_purge_does_not_end_an_acknowledgement(connect: Connect) -> None:
 @pytest.mark.parametrize("fields", ["acknowledge.0 limit", "limit", "acknowledge.7", ""])
 def test_a_bad_claim_ends_the_loop(connect: Connect, fields: str) -> None:
     """Where anything but receipts that were sent is refused, the same again would be, too."""
-    script = Script(claims(1), bad(*fields.split()), settled())
+    script = Script(claims(1), bad(*fields.split()), settlement())
     with pytest.raises(InvalidRequest):
         list(connect(script).job_queue("mail").claim(idle=0))
     assert asked(script) == ["claims 1", "claims 1 r1", "ack r1"]
@@ -273,10 +273,17 @@ def test_a_name_that_no_queue_can_have(connect: Connect, name: Any) -> None:  # 
 
 def test_batches(connect: Connect) -> None:
     """A program may claim and acknowledge by itself; it learns which receipts were refused."""
-    script = Script(claims(1, 2, 3), settled(2), settled(), settled())
+    script = Script(claims(1, 2, 3), settlement(2), settlement(), settlement())
     queue = connect(script).job_queue("mail")
     claimed = queue.receive(100, ttl=60, wait=5, partitions=[1, 3])
-    params = {"limit": "100", "ttl": "60", "wait": "5", "partitions": "1,3", "worker": this_process(), "states": "true"}
+    params = {
+        "limit": "100",
+        "ttl": "60",
+        "wait": "5",
+        "partitions": "1,3",
+        "worker": name_this_process(),
+        "states": "true",
+    }
     assert dict(script.requests[0].url.params) == params
     assert (claimed[0].message.body, claimed[0].receipt, claimed[0].deliveries) == ("m1", "r1", 1)
     assert [refused.receipt for refused in queue.ack(claimed)] == ["r2"]
@@ -288,7 +295,7 @@ def test_batches(connect: Connect) -> None:
 
 def test_a_claim_may_acknowledge(connect: Connect) -> None:
     """One request acknowledges what was done and claims the next; more receipts than it takes go before it."""
-    script = Script(claims(1, 2), claims(3, superseded=[2]), settled(1700), settled(), claims(superseded=[5]))
+    script = Script(claims(1, 2), claims(3, superseded=[2]), settlement(1700), settlement(), claims(superseded=[5]))
     queue = connect(script).job_queue("mail")
     first = queue.receive()
     assert first.refused == []
@@ -297,7 +304,7 @@ def test_a_claim_may_acknowledge(connect: Connect) -> None:
     third = queue.receive(1, acknowledge=[f"r{n}" for n in range(2500)])
     assert [refused.receipt for refused in third.refused] == ["r5", "r1700"]
     assert asked(script)[:2] == ["claims 10", "claims 1 r1 r2"]
-    assert [len(script_receipts(request)) for request in script.requests] == [0, 2, 1000, 500, 1000]
+    assert [len(receipts_in(request)) for request in script.requests] == [0, 2, 1000, 500, 1000]
     assert script.requests[1].headers["content-type"] == "application/json"
     with pytest.raises(InvalidArgument):
         queue.receive(acknowledge="")
@@ -305,7 +312,7 @@ def test_a_claim_may_acknowledge(connect: Connect) -> None:
 
 def test_an_empty_list_asks_nothing(connect: Connect) -> None:
     """An empty list of receipts needs no request; an invalid receipt is refused."""
-    script = Script(settled())
+    script = Script(settlement())
     queue = connect(script).job_queue("mail")
     assert queue.ack([]) == []
     with pytest.raises(InvalidArgument):
@@ -322,7 +329,7 @@ def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
 
     def reply(_: httpx2.Request) -> httpx2.Response:
         acknowledged.set()
-        return settled()
+        return settlement()
 
     script = Script(claims(1, 2), reply, claims())
     for job in connect(script, scripted_time=False).job_queue("mail").claim(limit=2, ttl=3600, idle=0):

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.client import AsyncClient, Client, InvalidArgument, InvalidRequest, QueueNotFound
 from queuey.client.calls import claim_calls
-from queuey.client.calls.claim_calls import this_process
+from queuey.client.calls.claim_calls import name_this_process
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import Served
 from tests.waiting import until
@@ -83,7 +83,7 @@ def test_a_run_goes_on_after_errors(queuey: Queuey, queue: str, caplog: pytest.L
     kinds = ["ValueError: invalid literal", "ZeroDivisionError: "]
     assert len(reasons) == 2
     assert all(any(kind in text for text in reasons) for kind in kinds)
-    assert all(f" by {this_process()} " in text for text in reasons)
+    assert all(f" by {name_this_process()} " in text for text in reasons)
     assert len(caplog.messages) == 2
     assert "could" not in caplog.text
 

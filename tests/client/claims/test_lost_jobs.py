@@ -11,7 +11,7 @@ import pytest
 from queuey.client import RetryPolicy
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.claims.test_claims import asked
-from tests.client.scripted import Script, broken, claims, settled
+from tests.client.scripted import Script, broken, claims, settlement
 from tests.replacing import replace
 
 Connect = Callable[..., Any]
@@ -46,7 +46,7 @@ def test_what_a_program_that_saw_its_job_lost_does(
     connect: Connect, does: Callable[[Any], object], expected: list[str]
 ) -> None:
     """A job that was seen lost stays lost, and is not acknowledged unless the program does so."""
-    script = Script(claims(1), *[settled() for _ in expected], claims())
+    script = Script(claims(1), *[settlement() for _ in expected], claims())
     for job in connect(script).job_queue("mail").claim(idle=0):
         assert not job.lost
         script.now += 31
@@ -67,7 +67,7 @@ def test_a_job_that_nobody_asked_about_is_acknowledged(connect: Connect) -> None
     assert not job.lost
 
 
-@pytest.mark.parametrize("reply", [settled(1), broken], ids=["refused", "away"])
+@pytest.mark.parametrize("reply", [settlement(1), broken], ids=["refused", "away"])
 def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> None:  # noqa: ANN401 - any reply
     """The loop goes on if another caller has the job already, or the service is still away."""
     script = Script(claims(1), reply, claims(2), claims())
@@ -82,7 +82,7 @@ def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> Non
 
 def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:
     """Those of a batch whose time is over before their turn are released together, and others are claimed."""
-    script = Script(claims(1, 2, 3, 4), settled(), settled(), settled(), claims(3), claims())
+    script = Script(claims(1, 2, 3, 4), settlement(), settlement(), settlement(), claims(3), claims())
     handled = []
     for job in connect(script).job_queue("mail").claim(limit=4, idle=0):
         handled.append((job.body, job.lost))
@@ -104,6 +104,6 @@ def test_an_answer_that_came_too_late_begins_no_job(connect: Connect) -> None:
         script.now += 31
         return claims(1)
 
-    script = Script(late, settled(), claims(1), claims())
+    script = Script(late, settlement(), claims(1), claims())
     assert [job.body for job in connect(script).job_queue("mail").claim(idle=60)] == ["m1"]
     assert asked(script)[:3] == ["claims 1", "release r1", "claims 1"]

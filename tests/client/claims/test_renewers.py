@@ -17,7 +17,7 @@ from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
 from queuey.client.claims.held import LEAVE_TIMEOUT
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
-from tests.client.scripted import ONE, Script, async_client, broken, claims, settled, sync_client
+from tests.client.scripted import ONE, Script, async_client, broken, claims, settlement, sync_client
 from tests.replacing import replace_in
 
 
@@ -37,10 +37,10 @@ def test_without_a_thread_jobs_are_released(monkeypatch: pytest.MonkeyPatch) -> 
 
     def reply(_: httpx2.Request) -> httpx2.Response:
         renewed.set()
-        return settled()
+        return settlement()
 
     monkeypatch.setattr(Thread, "start", try_to_start)
-    script = Script(claims(1, 2), settled(), claims(3), reply, claims())
+    script = Script(claims(1, 2), settlement(), claims(3), reply, claims())
     with Client(ONE, key="k", transport=httpx2.MockTransport(script)) as client:
         jobs = client.job_queue("mail")
         with pytest.raises(RenewalError, match="can't start new thread"):
@@ -127,7 +127,7 @@ class SlowRenewals(Script):
     Half of the claim's time is over at its arrival, so that the client renews immediately.
     """
 
-    def __init__(self, answer: Answer = lambda _: settled(), *, tasks: bool = False) -> None:
+    def __init__(self, answer: Answer = lambda _: settlement(), *, tasks: bool = False) -> None:
         renew: Any = self._renew_in_task if tasks else self._renew
         super().__init__(self._claim, renew, self._release)
         self._answer = answer
@@ -158,10 +158,10 @@ class SlowRenewals(Script):
 
     def _release(self, _: httpx2.Request) -> httpx2.Response:
         self.released.append(self._renewed)
-        return settled()
+        return settlement()
 
 
-@pytest.mark.parametrize("answer", [lambda _: settled(), broken], ids=["answered", "broken"])
+@pytest.mark.parametrize("answer", [lambda _: settlement(), broken], ids=["answered", "broken"])
 def test_a_release_outlasts_a_renewal(connect: Callable[..., Any], kind: str, answer: Answer) -> None:
     """A job that is released during a renewal is released once more after it, with its delay."""
     script = SlowRenewals(answer, tasks=kind == "async")

@@ -27,7 +27,7 @@ from queuey.client import (
     ResultUnknown,
 )
 from queuey.client._async.job_results import WAITS, _JobWaiters
-from queuey.client.calls.job_calls import fitting, without_result
+from queuey.client.calls.job_calls import count_fitting, mark_without_result
 from queuey.client.credentials.profile import read_profile
 from queuey.web.parts import App
 from tests.client.live import LOCAL, LOCAL_KEY, Served
@@ -187,9 +187,9 @@ def test_callers_take_turns() -> None:
     waiting = _JobWaiters()
     for number in range(100 * (len(WAITS) + 1)):
         waiting.add(str(number))
-    polls = [waiting.places_to_poll(str(100 * number))[0] for number in range(len(WAITS))]
+    polls = [waiting.begin_poll(str(100 * number))[0] for number in range(len(WAITS))]
     waiting.polled(polls[-1], [JobInfo(message_id="0" * 32, partition=1, status="waiting")] * 100, 0.0)
-    next_poll, _ = waiting.places_to_poll(polls[-1][0])
+    next_poll, _ = waiting.begin_poll(polls[-1][0])
     assert len(set().union(next_poll, *polls)) == 99 + 100 * len(WAITS)
 
 
@@ -211,7 +211,7 @@ def test_a_result_that_is_not_kept_is_not_none(client: Client, counted: Counted)
 def test_what_was_seen_unfinished_long_ago(age: int, result: object) -> None:
     """A result of a job last seen unfinished long ago may have expired, so its absence proves nothing."""
     done = JobInfo(message_id="0" * 32, partition=1, status="done", kept=10)
-    assert without_result(done, age).result is result
+    assert mark_without_result(done, age).result is result
 
 
 def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -268,7 +268,7 @@ def test_receipts_are_equal(client: Client, queue: str) -> None:
 )
 def test_a_request_has_room_for_results(results: list[Any], count: int) -> None:
     """An acknowledgement has as many receipts as there may be, and as many results as fit."""
-    assert fitting(results) == count
+    assert count_fitting(results) == count
 
 
 def test_more_results_than_one_request_takes(client: Client, queue: str) -> None:

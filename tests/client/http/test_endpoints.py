@@ -11,9 +11,9 @@ import httpx2
 import pytest
 
 from queuey.client import AsyncClient, Client
-from queuey.client.calls.call import Call, Times, nothing
+from queuey.client.calls.call import Call, Times, ignore_answer
 from queuey.client.errors import InvalidArgument
-from queuey.client.http.connections import Connections, Endpoint, request_of
+from queuey.client.http.connections import Connections, Endpoint, make_request
 from queuey.client.http.servers import parse_servers
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -67,17 +67,17 @@ def test_a_host_that_cannot_be_is_refused(host: str) -> None:
 @pytest.mark.parametrize(
     ("call", "target", "length"),
     [
-        (Call("GET", "q", nothing, (("a", "x y&z"), ("b", "ü"))), b"/p%20q/v1/app/q?a=x%20y%26z&b=%C3%BC", None),
-        (Call("POST", "/ünder", nothing), b"/p%20q/%C3%BCnder", b"0"),
-        (Call("PUT", "a%2Fb", nothing, content=b"four"), b"/p%20q/v1/app/a%2Fb", b"4"),
-        (Call("DELETE", "q", nothing, content=b"\0" * 12), b"/p%20q/v1/app/q", b"12"),
+        (Call("GET", "q", ignore_answer, (("a", "x y&z"), ("b", "ü"))), b"/p%20q/v1/app/q?a=x%20y%26z&b=%C3%BC", None),
+        (Call("POST", "/ünder", ignore_answer), b"/p%20q/%C3%BCnder", b"0"),
+        (Call("PUT", "a%2Fb", ignore_answer, content=b"four"), b"/p%20q/v1/app/a%2Fb", b"4"),
+        (Call("DELETE", "q", ignore_answer, content=b"\0" * 12), b"/p%20q/v1/app/q", b"12"),
     ],
 )
 def test_requests(call: Call[None], target: bytes, length: bytes | None) -> None:
     """Paths and queries are encoded once, bodies have their length, and a call's header replaces one of all calls."""
     [endpoint], _ = endpoints("http://127.0.0.1/p%20q")
     call = Call(call.method, call.path, call.parse, call.params, {"Accept": "text/plain"}, call.content)
-    request = request_of(endpoint, call, Times(30.0, 30.0), "Application key")
+    request = make_request(endpoint, call, Times(30.0, 30.0), "Application key")
     headers = dict(request.headers)
     assert request.url.target == target
     assert headers.get(b"content-length") == length

@@ -23,7 +23,7 @@ import pytest
 from playwright.sync_api import Browser, Page, StorageState, expect
 
 from queuey.client import Client, Outgoing
-from queuey.time_parsing import iso
+from queuey.time_parsing import format_instant
 from tests.console.chromium.seeing import Watched
 from tests.console.chromium.test_chromium import APPLICATION
 from tests.servers.served import Served
@@ -86,7 +86,7 @@ def fill(client: Client) -> None:
 
 def bury(client: Client, queue: str, errors: Sequence[tuple[str, str]]) -> None:
     client.create_queue(f"{queue}.dead")
-    about = {"queue": queue, "partition": "1", "attempts": "5", "at": iso(time.time() - 400)}
+    about = {"queue": queue, "partition": "1", "attempts": "5", "at": format_instant(time.time() - 400)}
     for number, (error, text) in enumerate(errors):
         dead_headers = about | {"id": f"{number:032x}", "error": error, "text": text}
         headers = {f"queuey-dead-{name}": value for name, value in dead_headers.items()}

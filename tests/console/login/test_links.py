@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.console import cookies, pages
-from queuey.console.resources import console
+from queuey.console.resources import make_console
 from queuey.errors import NotAuthenticated
 from queuey.service.operating.credentials import LINK_SECONDS, Sessions
 from queuey.storage import Store, bridge
@@ -36,7 +36,7 @@ def local(store: Store) -> App:
     """The application with the console that ``auto`` serves."""
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY), note="made by queuey serve"))
-    return make_app(store, includes=[console(examine, is_local=True)])
+    return make_app(store, includes=[make_console(examine, is_local=True)])
 
 
 @pytest.fixture

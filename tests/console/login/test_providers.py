@@ -15,7 +15,7 @@ import pytest
 
 from queuey.console import cookies, login
 from queuey.console.login import EXCHANGES, WRONG_CODES
-from queuey.console.resources import console
+from queuey.console.resources import make_console
 from queuey.errors import SettingsError
 from queuey.messages import QueueSpec
 from queuey.service.operating.credentials import Sessions, UserLogin
@@ -26,7 +26,7 @@ from queuey.web import make_app
 from queuey.web.admission.rates import Rate
 from queuey.web.credentials import digest_of
 from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
-from queuey.web.credentials.users import providers_of
+from queuey.web.credentials.users import make_providers
 from queuey.web.parts import App
 from tests.console.acting import act, said
 from tests.console.browser import Browser
@@ -75,7 +75,7 @@ def app(store: Store, users: Users) -> App:
 def assembled(store: Store, users: Users, environ: dict[str, str] | None = None) -> App:
     """Returns the application as another process of the service makes it."""
     readers, providers = patient_providers(users, environ or {})
-    include = console(examine, users=users, providers=providers)
+    include = make_console(examine, users=users, providers=providers)
     return make_app(store, readers=readers, private=users.keys(), includes=[include])
 
 
@@ -250,7 +250,7 @@ def test_a_secret_that_cannot_be_read(users: Users, trusted: UserIssuer, tmp_pat
     """The service does not start without the secret of a client."""
     without = {"queuey": (msgspec.structs.replace(trusted, secret=f"file:{tmp_path}/none"),)}
     with pytest.raises(SettingsError, match="none"):
-        providers_of(without, patient_readers(without), {}, ask=False)
+        make_providers(without, patient_readers(without), {}, ask=False)
 
 
 def test_who_cancels_may_try_again(browser: Browser, provider: OpenIdProvider) -> None:
@@ -440,7 +440,7 @@ def test_a_provider_that_does_not_exchange_codes(
     answer = visit(begin(browser, provider))
     provider.troubled, provider.behaviour = "/token", behaviour
     readers, [login] = patient_providers(users, {})
-    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[login])])
+    browser.app = make_app(store, readers=readers, includes=[make_console(examine, users=users, providers=[login])])
     browser.get(f"{FORM}/{login.tag}")  # The discovery document is cached.
     login._bearer._keys[provider.root].get()  # So are the keys.
     requests = provider.asked
@@ -482,7 +482,7 @@ def test_an_error_with_a_token(browser: Browser, provider: OpenIdProvider) -> No
 def test_few_exchanges_at_once(browser: Browser, provider: OpenIdProvider, users: Users, store: Store) -> None:
     """While two logins wait for a provider, a third is asked to retry: it holds no further thread."""
     readers, [login] = patient_providers(users, {})
-    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[login])])
+    browser.app = make_app(store, readers=readers, includes=[make_console(examine, users=users, providers=[login])])
     for _ in range(MAX_AT_ONCE):
         assert login._busy.acquire(blocking=False)
     reply = log_in(browser, provider)

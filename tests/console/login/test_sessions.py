@@ -8,19 +8,19 @@ import pytest
 
 from queuey.console import cookies, pages
 from queuey.console.login import own_page
-from queuey.console.resources import console
+from queuey.console.resources import make_console
 from queuey.errors import NotAuthenticated
 from queuey.messages import QueueSpec
 from queuey.service.operating.credentials import SESSION_SECONDS, Sessions
 from queuey.storage import Store, bridge
 from queuey.web import make_app
-from queuey.web.admission.scheduling import counted_as
+from queuey.web.admission.scheduling import rate_limit_name
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser
 from tests.console.conftest import LIMITED_KEY, examine
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import Request, served
+from tests.web.gateway_calls import Request, serve
 
 SESSION = cookies.SESSION
 
@@ -96,7 +96,7 @@ def test_log_in_and_out(stranger: Browser) -> None:
     assert stranger.cookies == {}
     assert copied.get("/console/health").status == 303
     copied.cookies = {SESSION: token}
-    copied.app = make_app(stranger.app.service.store, includes=[console(examine)])
+    copied.app = make_app(stranger.app.service.store, includes=[make_console(examine)])
     assert copied.get("/console/health").status == 303
 
 
@@ -233,7 +233,7 @@ def test_logins_with_one_key_are_bounded(app: App) -> None:
 )
 def test_which_addresses_are_counted_as_one(one: str, other: str, together: bool) -> None:  # noqa: FBT001
     """An IPv4 address counts by itself, those of an IPv6 network together: a caller has all of them."""
-    assert (counted_as(one) == counted_as(other)) is together
+    assert (rate_limit_name(one) == rate_limit_name(other)) is together
 
 
 def test_expired_and_revoked_keys(store: Store, app: App) -> None:
@@ -244,7 +244,7 @@ def test_expired_and_revoked_keys(store: Store, app: App) -> None:
     assert browser.log_in(GUEST_KEY).status == 303
     [key] = [key for key in bridge.run(store.applications.keys("guest")) if key.expires is None]
     bridge.run(store.applications.revoke_key("guest", key.id))
-    browser.app = make_app(store, includes=[console(examine)])
+    browser.app = make_app(store, includes=[make_console(examine)])
     assert browser.get("/console/health").status == 303
 
 
@@ -286,7 +286,7 @@ def test_a_session_is_no_credential_of_the_api(browser: Browser, scheme: str) ->
     ):
         request = Request("GET", "/v1/queuey")
         request.headers = [("host", "localhost"), *headers]
-        assert served(browser.app).reply_to(request).status in {401, 403}
+        assert serve(browser.app).reply_to(request).status in {401, 403}
 
 
 def test_a_key_in_a_header_opens_no_page(stranger: Browser) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from queuey import storage
 from queuey.console import overview
-from queuey.console.resources import console
+from queuey.console.resources import make_console
 from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
 from queuey.web import make_app
@@ -55,7 +55,7 @@ def cost(store: Store, prefix: str) -> Iterator[Callable[[str], Counter[str]]]:
     if not bridge.run(store.applications.has_application("costs")):
         bridge.run(store.applications.create_application("costs"))
     bridge.run(store.applications.add_key("costs", digest_of(KEY)))
-    browser = Browser(make_app(counted.store, includes=[console(list)]))
+    browser = Browser(make_app(counted.store, includes=[make_console(list)]))
     assert browser.log_in(KEY).status == 303
 
     def count(path: str) -> Counter[str]:

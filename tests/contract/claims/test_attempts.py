@@ -21,7 +21,7 @@ from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message, outbox
+from tests.contract.samples import append_bodies, count_outbox, eventually, fresh_name, make_queue, new_message
 
 
 def queue_of(store: Store, most: int) -> Queue:
@@ -108,7 +108,7 @@ def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, 
         backlog = service.claims.backlog(access, 100)
         assert (backlog.waiting, backlog.failed, backlog.claimed, backlog.retrying) == (0, 0, 0, 1)
         assert service.claims.counts(access).partitions[1] == PartitionClaims(claimed=0, waiting=0, retrying=1)
-        assert outbox(service.claims, access)[1] == 0
+        assert count_outbox(service.claims, access)[1] == 0
         [job] = service.claims.outstanding(access, 9)
         assert (job.status, job.worker, job.expires is not None) == ("retrying", "ann:1", True)
         [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "retrying"]

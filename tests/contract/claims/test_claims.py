@@ -26,7 +26,7 @@ from queuey.service.core import Core
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import blocking
-from tests.contract.samples import append_bodies, bodies, eventually, fresh_name, make_queue, new_message, outbox
+from tests.contract.samples import append_bodies, bodies, count_outbox, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS
@@ -156,7 +156,7 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
         assert ended.wait(PATIENCE_SECONDS)
         blocking(peer.claims).release(peer_access, [a.receipt])
         second = pool.submit(blocking(service.claims).claim, access, limit=9, ttl=60)
-        slow.passing(ClaimLogs.append_entry)
+        slow.restore(ClaimLogs.append_entry)
         told.set()
         assert texts(first.result(PATIENCE_SECONDS)) == ["b"]
         assert texts(second.result(PATIENCE_SECONDS)) == ["a"]
@@ -181,7 +181,7 @@ def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
         with pytest.raises(StoreUnavailable, match="not now") as caught:
             blocking(service.claims).acknowledge(access, some)
         assert caught.value.outcome == outcome
-    failing.passing(ClaimLogs.append_entry)
+    failing.restore(ClaimLogs.append_entry)
     assert statuses(blocking(service.claims).acknowledge(access, receipts)) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
 
 
@@ -434,7 +434,7 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
         assert claimed.deliveries == number
         blocking(service.claims).release(access, [claimed.receipt])
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    assert eventually(lambda: outbox(service.claims, access)[2] == 0)
+    assert eventually(lambda: count_outbox(service.claims, access)[2] == 0)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed.receipt])) == [ReceiptStatus.SUPERSEDED]
     dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead", fresh=True))
     assert (dead.partitions, dead.principals) == (2, queue.principals)
@@ -457,19 +457,19 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
     blocking(service.claims).release(access, [claimed.receipt])
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    assert outbox(service.claims, access)[1] == 1
+    assert count_outbox(service.claims, access)[1] == 1
     core = Core()
     late = ClaimUseCases(other, Limits(), Metrics(), core=core)
     there = QueueAccess(core, other, queue, lambda _queue: None)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
-        assert outbox(late, there)[1] == 1
+        assert count_outbox(late, there)[1] == 1
         append_bodies(store, queue, "a", "b")
         clock.advance(1)
         assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
     with replace(Core.boottime, lambda _self: began + OVERDUE):
         assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
-        assert eventually(lambda: outbox(late, there)[1] == 0)
+        assert eventually(lambda: count_outbox(late, there)[1] == 0)
     dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead"))
     assert bodies(bridge.run(store.messages.fetch(dead, [(1, place)]))) == ["bad"]
 
@@ -515,10 +515,10 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
 
     failing.instead(Messages.put, put)
     service, access = make_dead_letters(failing.store, queue, 10, clock)
-    assert eventually(lambda: outbox(service.claims, access)[1] == 7)
-    failing.passing(Messages.put)
+    assert eventually(lambda: count_outbox(service.claims, access)[1] == 7)
+    failing.restore(Messages.put)
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
-        assert eventually(lambda: outbox(service.claims, access)[1] == 0)
+        assert eventually(lambda: count_outbox(service.claims, access)[1] == 0)
     assert len(letters_of(store, queue, places)) == 10
 
 
@@ -545,7 +545,7 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b", "c"]
     failing.instead(Messages.delete, fail)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.DONE]
-    failing.passing(Messages.delete)
+    failing.restore(Messages.delete)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b"]
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):

@@ -14,7 +14,14 @@ from queuey.service.core import Core
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
-from tests.contract.samples import append_bodies, eventually, fresh_name, messages_in_partition, new_message, outbox
+from tests.contract.samples import (
+    append_bodies,
+    count_outbox,
+    eventually,
+    fresh_name,
+    messages_in_partition,
+    new_message,
+)
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 
@@ -49,10 +56,10 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     there = QueueAccess(core, other, queue, lambda _queue: None)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
-        assert outbox(late, there) == {1: 1, 2: 1}
+        assert count_outbox(late, there) == {1: 1, 2: 1}
     with replace(Core.boottime, lambda _self: began + OVERDUE):
         assert blocking(late).claim(there, limit=9, ttl=10) == []
-        assert eventually(lambda: not any(outbox(late, there).values()))
+        assert eventually(lambda: not any(count_outbox(late, there).values()))
     assert messages_in_partition(store, shared)[0].body == "wages"
     said = [
         (one.body, dict(one.meta.headers)[f"{PREFIX}partition"])

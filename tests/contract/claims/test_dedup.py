@@ -26,7 +26,7 @@ from queuey.service.claims.scans import Candidates
 from queuey.service.messages import Draft
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
-from tests.blocking import BlockingNames, blocking, post, set_apart
+from tests.blocking import BlockingNames, adopt_own_loop, blocking, post
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
@@ -226,7 +226,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     first, *_ = append_bodies(store, queue, "a", "b", "c", "a")
     between = InterposedStore(other)
     (service, access), (peer, peer_access) = enter(store, queue), enter(between.store, queue)
-    set_apart(service)
+    adopt_own_loop(service)
     reads, appends = [None], [None]
 
     def read(at: Queue, parts: Sequence[Slice]) -> list[Page]:

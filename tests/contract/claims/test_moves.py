@@ -286,7 +286,7 @@ def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any])
     purging = Mover(interposed.store)
 
     def go() -> None:
-        interposed.passing(KeyedPosts.append_once)
+        interposed.restore(KeyedPosts.append_once)
         bridge.run(method_of(store, change)(target))
 
     interposed.before(KeyedPosts.append_once, go)

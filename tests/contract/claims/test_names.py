@@ -18,7 +18,7 @@ from queuey.service import names as names_module
 from queuey.service.names import TURN_TIMEOUT
 from queuey.storage import ClaimLogs, Names, Store, bridge
 from tests.backends import APP, Clock
-from tests.blocking import BlockingNames, blocking, set_apart
+from tests.blocking import BlockingNames, adopt_own_loop, blocking
 from tests.contract.samples import append_bodies, bodies_in_partition, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -216,7 +216,7 @@ def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
     queue = make_queue(store)
     between = InterposedStore(other)
     (service, access, names), (peer, peer_access, _) = enter(store, queue), enter(between.store, queue)
-    set_apart(service)
+    adopt_own_loop(service)
     names.create(access, "n", Draft("old"))
     append_bodies(store, queue, "unnamed")
     blocking(peer.claims).claim(peer_access, limit=1, ttl=0)

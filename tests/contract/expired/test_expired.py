@@ -215,7 +215,7 @@ def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, cloc
     clock.advance(2 * DAY)
 
     def post_first(record: Record) -> None:
-        doubted.passing(Records.remove_record)
+        doubted.restore(Records.remove_record)
         other.post(queue, "two")
         bridge.run(store.records.remove_record(record))
 

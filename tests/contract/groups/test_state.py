@@ -19,7 +19,7 @@ def group() -> str:
     return fresh_name()
 
 
-def made(store: Store, name: str, application: str = APP) -> Head:
+def create_group(store: Store, name: str, application: str = APP) -> Head:
     head = bridge.run(store.groups.change_group(application, name, 0, GroupChange(HEAD, ROWS)))
     assert head is not None
     return head
@@ -29,7 +29,7 @@ def test_state_is_what_was_written(store: Store, other: Store, group: str) -> No
     """Head and rows are those of the last change; rows that it does not name stay."""
     assert bridge.run(store.groups.group_head(APP, group)) is None
     assert bridge.run(store.groups.group_state(APP, group)) is None
-    head = made(store, group)
+    head = create_group(store, group)
     assert head == Head(head.version, *[getattr(HEAD, name) for name in Head.__struct_fields__[1:]])
     assert head.version
     assert bridge.run(other.groups.group_state(APP, group)) == StoredGroup(head, ROWS)
@@ -44,7 +44,7 @@ def test_state_is_what_was_written(store: Store, other: Store, group: str) -> No
 
 def test_one_of_several_changes(store: Store, other: Store, group: str) -> None:
     """A change is applied only to the state that it was decided by; otherwise nothing is written."""
-    head = made(store, group)
+    head = create_group(store, group)
     for version in (0, head.version + 1):
         assert (
             bridge.run(other.groups.change_group(APP, group, version, GroupChange(HEAD, (GroupRow(1, 5, b"late"),))))
@@ -77,7 +77,7 @@ def test_large_state(store: Store, group: str) -> None:
 
 def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
     """A removed group leaves no rows to the next one of its name, and no version repeats."""
-    head = made(store, group)
+    head = create_group(store, group)
     assert bridge.run(other.groups.remove_group(APP, group, head.version))
     assert bridge.run(store.groups.group_head(APP, group)) is None
     assert bridge.run(store.groups.group_state(APP, group)) is None
@@ -92,8 +92,8 @@ def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
 def test_names(store: Store, other: Store) -> None:
     """Groups are listed by name from a start name, without removed groups and those of other applications."""
     for name in ("b", "a", "c", "d"):
-        made(store, name)
-    made(store, "e", "globex")
+        create_group(store, name)
+    create_group(store, "e", "globex")
     head = bridge.run(store.groups.group_head(APP, "c"))
     assert head is not None
     assert bridge.run(store.groups.remove_group(APP, "c", head.version))

@@ -175,7 +175,7 @@ def test_a_process_dies_during_an_act(store: Store, other: Store, step: Callable
         between.instead(step, die)
         with suppress(StoreUnavailable):
             blocking(service.claims).cancel(access, place)
-        between.passing(step)
+        between.restore(step)
         with suppress(MessageNotFound):
             assert blocking(two.claims).cancel(there, place) in {"removed", "done"}
     assert blocking(two.claims).claim(there, limit=9, ttl=60) == []

@@ -10,7 +10,7 @@ from queuey.errors import InvalidRequest, QueueChanged
 from queuey.ids import Position
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store, bridge
-from queuey.storage.scanning import divided
+from queuey.storage.scanning import divide
 from tests.contract.samples import (
     append_bodies,
     bodies,
@@ -39,7 +39,7 @@ def slices(
 ) -> list[Slice]:
     """Returns slices that divide the range between two positions, below the horizon."""
     horizon, partitions = bridge.run(store.messages.inspect(queue))
-    return divided(partitions, lower, min(upper, (horizon, ids.LOW_MIN)), pieces=pieces)
+    return divide(partitions, lower, min(upper, (horizon, ids.LOW_MIN)), pieces=pieces)
 
 
 def scanned(store: Store, queue: Queue, parts: list[Slice]) -> list[Message]:
@@ -62,7 +62,7 @@ def test_slices_end_at_the_horizon(store: Store) -> None:
     bridge.run(store.messages.append(queue, [new_message("late", delay=3600.0)]))
     horizon, partitions = bridge.run(store.messages.inspect(queue))
     assert horizon > positions[-1][0]
-    parts = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
+    parts = divide(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
     assert all(part.upper <= (horizon, ids.LOW_MIN) for part in parts)
     assert bodies(scanned(store, queue, parts)) == ["a", "b"]
 

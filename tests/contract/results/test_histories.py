@@ -181,7 +181,7 @@ def _end_at_once(draft: EntryDraft, position: Position) -> None:
 
 
 MUTATIONS: dict[str, tuple[Any, Any]] = {
-    "void rows": (Results.delivered_again, _nothing),
+    "void rows": (Results.void_result, _nothing),
     "rows of other ends": (Results.ended, _nothing),
     "rows of later deliveries stay": (Results._write, _write_always),
     "verified before it is written": (ClaimUseCases._keep_results, _keep_without_log),

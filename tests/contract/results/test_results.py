@@ -184,7 +184,7 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
     scene.use(failing.store)
     with pytest.raises(StoreUnavailable):
         scene.claim()
-    failing.passing(Ledger.enter)
+    failing.restore(Ledger.enter)
     assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
     assert scene.end() == ("done", None)
 

@@ -15,7 +15,7 @@ from queuey.errors import KeyInUse, RecordChanged, StoreUnavailable
 from queuey.messages import Queue, Record
 from queuey.service import Draft, Service
 from queuey.service.schedules import FireUseCases, ScheduleReport
-from queuey.service.schedules.states import KIND, Missed, Plan, kept
+from queuey.service.schedules.states import KIND, Missed, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
@@ -111,7 +111,7 @@ class Process:
 
 
 def plan(queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0, missed: Missed = "skip") -> Plan:
-    return Plan(queue.name, Timetable(every=every, anchor=int(anchor)), kept(Draft(body)), missed=missed)
+    return Plan(queue.name, Timetable(every=every, anchor=int(anchor)), keep_message(Draft(body)), missed=missed)
 
 
 def bodies(store: Store, queue: Queue) -> Counter[str | bytes]:

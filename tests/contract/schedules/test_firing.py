@@ -107,7 +107,7 @@ def test_both_go_on(process: Process, other: Store, number: int) -> None:
     assert record is not None
     Process(other, process.clock).settle("s")
     for method in (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
-        process.between.passing(method)
+        process.between.restore(method)
     with suppress(RecordChanged, KeyInUse):
         process.service.core.run(process.firing.take_step(record))
     process.settle("s")
@@ -291,7 +291,7 @@ class TestFailing:
         process.between.instead(KeyedPosts.append_once, _away)
         with pytest.raises(StoreUnavailable):
             process.step("s")
-        process.between.passing(KeyedPosts.append_once)
+        process.between.restore(KeyedPosts.append_once)
         process.settle("s")
         assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 1}
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from qdo.partitions import Partition
 from qdo.worker.failure import RunResult
 from qdo.worker.metrics import WorkerMetrics
-from queuey.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, exposition, snapshot
+from queuey.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, make_exposition, make_snapshot
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
@@ -32,18 +32,18 @@ def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snap
     """Counts more requests, and returns a snapshot of the process with counters that have grown."""
     for route in ("v1.queue", "v1.read", "ops.metrics"):
         for status in STATUSES:
-            metrics.observe(route, status, 0.003 * number)
+            metrics.count_request(route, status, 0.003 * number)
     metrics.received(5)
     metrics.delivered(7)
     grown = {name: value + number * name.endswith("_total") for name, value in statistics.items()}
-    return snapshot(metrics, grown)
+    return make_snapshot(metrics, grown)
 
 
 def _service_scrapes(store: Store, workers: tuple[str, ...]) -> list[bytes]:
     statistics = Service(store).statistics()
     processes = {name: Metrics() for name in workers}
     return [
-        exposition({name: _served(metrics, statistics, number) for name, metrics in processes.items()}, BACKLOGS)
+        make_exposition({name: _served(metrics, statistics, number) for name, metrics in processes.items()}, BACKLOGS)
         for number in range(SCRAPES)
     ]
 
@@ -59,7 +59,7 @@ def _worker_scrapes() -> list[bytes]:
     scrapes = []
     for _ in range(SCRAPES):
         for queue in ("orders", "mail"):
-            metrics.ran(queue, RunResult(3, quick=1, seconds=0.0001, slow=(0.02, 0.4)))
+            metrics.record_run(queue, RunResult(3, quick=1, seconds=0.0001, slow=(0.02, 0.4)))
             for name in ("failed", "retried", "dead", "skipped"):
                 metrics.count(name, queue)
         for name in ("commits", "commit_failures", "dead_letter_failures", "hook_failures"):

@@ -95,7 +95,7 @@ def _library() -> Path:
     name = f"{platform.system().lower()}-{machine}"
     bundle = jars.Bundle(f"helm-{name}-{HELM_JAVA}", (f"com.marcnuri.helm-java:{name}:{HELM_JAVA}",), alone=True)
     try:
-        (jar,) = jars.fetch(bundle).glob("*.jar")
+        (jar,) = jars.fetch_jars(bundle).glob("*.jar")
     except CannotFetch as error:
         pytest.skip(f"needs Helm's library: {error}")
     return jar

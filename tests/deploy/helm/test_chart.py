@@ -261,7 +261,7 @@ def test_service_accepts_its_settings(chart: Rendered, image: Stage, tmp_path: P
     path = settings_file(chart, service(chart), tmp_path)
     loaded = settings.load({}, image.environment, config=path)
     if opening.is_cassandra(loaded.settings):
-        opening.check(loaded)
+        opening.check_store_settings(loaded)
         assert opening.cassandra_options(loaded.settings).password == "secret"
     else:
         assert loaded.settings.data == Path("/var/lib/queuey/data")

@@ -84,7 +84,7 @@ def altered_host(request: AWSRequest) -> None:
     request.headers.replace_header("host", "other.test")
 
 
-def altered_date(request: AWSRequest) -> None:
+def alter_date(request: AWSRequest) -> None:
     date = request.headers["X-Amz-Date"]
     other = "000000" if not date.endswith("000000Z") else "000001"
     request.headers.replace_header("X-Amz-Date", f"{date[:9]}{other}Z")
@@ -140,7 +140,7 @@ def test_hosts_that_no_url_has(sqs: Sqs, host: str) -> None:
 def test_another_moment(sqs: Sqs) -> None:
     """The moment of a signature cannot be changed either."""
     request = listing(sqs)
-    altered_date(request)
+    alter_date(request)
     assert name_of(sqs.send(request)) in {"SignatureDoesNotMatch", "RequestExpired"}
 
 

@@ -11,7 +11,7 @@ from queuey import ids
 from tests.faults.claiming.claimer import TTLS, Claimer
 from tests.faults.posted_run import PostedRun
 from tests.faults.webs import Store
-from tests.faults.wire import make_queue, metric
+from tests.faults.wire import make_queue, read_metric
 from tests.faults.workload import LONGEST_DELAY, PARTITIONS, Style
 from tests.harness.checking.claims import CLAIMS, ClaimHistory
 from tests.harness.checking.counts import count_claims
@@ -66,7 +66,7 @@ class ClaimRun(PostedRun):
                 self._history.calm = now()
                 self._calm.set()
                 self._drain(claimers)
-            forwarded = sum(int(metric(web, "queuey_claims_forwarded_total")) for web in webs)
+            forwarded = sum(int(read_metric(web, "queuey_claims_forwarded_total")) for web in webs)
         posts = self._posted()
         self._history.acknowledged.update(ids.parse_position(place.id) for place in posts.acknowledged)
         return self._result(self._history, CLAIMS, count_claims(self._history, posts) | {"forwarded": forwarded})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from queuey.storage.cassandra.timing import SOON
 from tests.faults.claiming.run import ClaimRun
-from tests.faults.webs import MakeStore, Span, Store, span_of
+from tests.faults.webs import MakeStore, Span, Store, make_span
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, long_plan, plans, verify
 
@@ -77,5 +77,5 @@ LONG_LEAST = {"acknowledged": 1200, "again": 40, "acknowledgements done": 1200, 
 @plans("claims/cassandra-defaults", *(long_plan(seed, "kill,pause", LONG_LEAST) for seed in (1, 2)))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """G4 to G6 hold for minutes of random faults, with the W, S, D and C of a new keyspace."""
-    store = three_nodes(span_of(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)
+    store = three_nodes(make_span(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)
     verify(plan, lambda: ClaimRun(tmp_path, store, written={}).run(plan, rest=2.0), record_property)

@@ -22,8 +22,8 @@ WAVES = [(Step("cut", "link", 4.0),), (Step("cut", "link", 2.0), Step("pause", "
 )
 def test_cut_off(tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str, plan: Plan) -> None:
     """In a queue whose writes reach both data centres, web processes in each of them never hand out a message twice."""
-    from tests.faults.cluster import store_between  # noqa: PLC0415 - most tests here do not need the driver
+    from tests.faults.cluster import prepare_store_between  # noqa: PLC0415 - most tests here do not need the driver
 
-    store = store_between(centres, centres_keyspace, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
+    store = prepare_store_between(centres, centres_keyspace, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     run = ClaimRun(tmp_path, store, webs=2, consistency="very_strong", written={"two-waves": WAVES})
     verify(plan, lambda: run.run(plan, rest=2.0), record_property)

@@ -19,7 +19,7 @@ def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
     return line.ask(method, path, body=data, headers=HEADERS, timeout=SECONDS)
 
 
-def offsets(line: Line) -> list[str | None]:
+def read_offsets(line: Line) -> list[str | None]:
     """Returns the recorded offsets in the order of partitions."""
     answer = ask(line, "GET", OFFSETS)
     assert answer.status == 200, answer

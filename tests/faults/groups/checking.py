@@ -82,7 +82,7 @@ class GroupHistory:
     lives: int = 0
     calls: int = 0
 
-    def by_place(self) -> Mapping[Place, list[Stay]]:
+    def stays_by_place(self) -> Mapping[Place, list[Stay]]:
         """Returns the stays by place, in the order of their epochs."""
         stays: dict[Place, list[Stay]] = defaultdict(list)
         for stay in sorted(self.stays, key=lambda stay: (stay.epoch, stay.start)):
@@ -128,7 +128,7 @@ def alone(history: GroupHistory, _: Limits) -> Texts:
 
     Stays of one life, and those of one static instance, may overlap.
     """
-    for stays in history.by_place().values():
+    for stays in history.stays_by_place().values():
         by_time = sorted(stays, key=lambda stay: stay.start)
         for stay, next_stay in pairwise(by_time):
             replaced = stay.instance and stay.instance == next_stay.instance
@@ -138,7 +138,7 @@ def alone(history: GroupHistory, _: Limits) -> Texts:
 
 def fenced(history: GroupHistory, _: Limits) -> Texts:
     """A member does not commit under an epoch that it gave back or that was replaced (O2). An epoch has one member."""
-    for place, stays in history.by_place().items():
+    for place, stays in history.stays_by_place().items():
         for commit in history.commits_of(place):
             later = [stay for stay in stays if stay.epoch > commit.epoch and stay.start < commit.asked]
             later += [stay for stay in stays if stay.epoch == commit.epoch and stay.released < commit.asked]
@@ -151,7 +151,7 @@ def fenced(history: GroupHistory, _: Limits) -> Texts:
 
 def back(history: GroupHistory, _: Limits) -> Texts:
     """Offsets never go back: a new owner goes on at the last recorded commit (O3, O4). Observers see none go back."""
-    for place, stays in history.by_place().items():
+    for place, stays in history.stays_by_place().items():
         commits = history.commits_of(place)
         for stay in stays:
             before = [commit for commit in commits if commit.epoch < stay.epoch]
@@ -175,7 +175,7 @@ def _check_offset(offset: Position | None, commits: Sequence[Commit], what: str)
 
 def word(history: GroupHistory, _: Limits) -> Texts:
     """A partition comes as given back only if its former owner gave it back or left (O4)."""
-    for stays in history.by_place().values():
+    for stays in history.stays_by_place().values():
         for former, later in pairwise(stays):
             if later.came == "given back" and former.epoch < later.epoch and former.how not in OWN_WORD:
                 # The answer that assigned it to a member that has left since may have been lost.
@@ -201,7 +201,7 @@ GROUPS: Rules = {
 }
 
 
-def count(history: GroupHistory) -> dict[str, int]:
+def count_events(history: GroupHistory) -> dict[str, int]:
     """Counts events.
 
     * ``lives``: joins; ``stays``: stays of partitions with members, by how they began and ended.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from queuey import ids
 from queuey.ids import Position
-from tests.faults.groups.checking import GROUPS, GroupHistory, Place, count
+from tests.faults.groups.checking import GROUPS, GroupHistory, Place, count_events
 from tests.faults.groups.member import Member
 from tests.faults.posted_run import PostedRun
 from tests.faults.webs import Store
@@ -132,7 +132,7 @@ class GroupRun(PostedRun):
         for place in posts.acknowledged:
             acknowledged[place.queue, place.partition].add(ids.parse_position(place.id))
         self._history.acknowledged = acknowledged
-        counts = count(self._history) | {"settled_ms": round(1000 * settled), "faults": len(posts.faults)}
+        counts = count_events(self._history) | {"settled_ms": round(1000 * settled), "faults": len(posts.faults)}
         return self._result(self._history, GROUPS, counts)
 
 

@@ -26,12 +26,12 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
     """A group is served where it began, by the other data centre after a move, and never by both."""
     from queuey.storage.cassandra.driver import Driver  # noqa: PLC0415 - likewise
     from queuey.storage.cassandra.options import parse_url  # noqa: PLC0415 - likewise
-    from tests.faults.centres import NAMES, keyspace_on  # noqa: PLC0415 - most tests here do not need the driver
-    from tests.faults.cluster import APPLICATION, store_between  # noqa: PLC0415 - likewise
+    from tests.faults.centres import NAMES, make_keyspace_on  # noqa: PLC0415 - most tests here do not need the driver
+    from tests.faults.cluster import APPLICATION, prepare_store_between  # noqa: PLC0415 - likewise
     from tests.faults.test_two_centres import options_of, replicate, stores_on  # noqa: PLC0415 - likewise
 
-    url, (east_name, west_name) = keyspace_on(centres), NAMES
-    store = store_between(centres, url, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
+    url, (east_name, west_name) = make_keyspace_on(centres), NAMES
+    store = prepare_store_between(centres, url, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     webs = Webs(tmp_path, store, 2)
     with stores_on(url), webs.serving():
         lines = [Line(web, webs.account) for web in webs.addresses]

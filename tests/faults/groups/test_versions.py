@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.crashes.conftest import APP, KEY, make_account
-from tests.faults.groups.by_hand import FIRST_ID, MEMBERS, OFFSETS, QUEUE, SECOND_ID, Member, ask, offsets
+from tests.faults.groups.by_hand import FIRST_ID, MEMBERS, OFFSETS, QUEUE, SECOND_ID, Member, ask, read_offsets
 from tests.faults.webs import Program
 from tests.faults.wire import Account, Line, Web
 from tests.servers import keyspaces
@@ -38,19 +38,19 @@ def test_beside_the_release(tmp_path: Path, contract_keyspace: str, release: Pro
         assert ask(former, "POST", MEMBERS, {"queues": [QUEUE]}).status == 404
         member = Member(present, 60)
         until(lambda: member.owns(2), every=0.2)
-        assert (offsets(present), offsets(former)) == ([None, None], [ZEROS, ZEROS])
+        assert (read_offsets(present), read_offsets(former)) == ([None, None], [ZEROS, ZEROS])
 
         assert member.commit(FIRST_ID, former).status == 400
-        assert offsets(present) == [None, None]
+        assert read_offsets(present) == [None, None]
         assert member.commit(FIRST_ID).status == 200
         assert member.send_heartbeat(former).status == 404
-        assert offsets(former) == [FIRST_ID, ZEROS]
+        assert read_offsets(former) == [FIRST_ID, ZEROS]
 
         plain = {"partitions": {"2": {"offset": SECOND_ID}}}
         refused = ask(present, "PUT", OFFSETS, plain)
         assert (refused.status, refused.content["code"]) == (409, "GroupActive")
         assert ask(former, "PUT", OFFSETS, plain).status == 200
-        assert offsets(present) == [FIRST_ID, SECOND_ID]
+        assert read_offsets(present) == [FIRST_ID, SECOND_ID]
         before = dict(member.owned)
         assert member.owns(2)
         assert member.owned == before
@@ -63,4 +63,4 @@ def test_beside_the_release(tmp_path: Path, contract_keyspace: str, release: Pro
         assert member.owned == before
         assert set(member.taken_offsets.values()) == {(None, "new")}
         assert member.commit(SECOND_ID).status == 200
-        assert offsets(former) == [SECOND_ID, ZEROS]
+        assert read_offsets(former) == [SECOND_ID, ZEROS]

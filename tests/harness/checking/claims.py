@@ -77,7 +77,7 @@ class ClaimHistory:
 
     acknowledged: set[Position] = field(default_factory=set)
     """Messages whose post was acknowledged."""
-    due: dict[Position, float] = field(default_factory=dict)
+    due_times: dict[Position, float] = field(default_factory=dict)
     """Due times of delayed messages."""
     bodies: dict[Position, tuple[str, float, float]] = field(default_factory=dict)
     """The bodies of a dedup queue, with the times from which any clock and every clock shows the message."""
@@ -96,7 +96,7 @@ class ClaimHistory:
     """Claim attempts that got no message, in a queue without copies."""
     stored: Stored = field(default_factory=Stored)
     """The true messages and logs of the queue."""
-    left: set[Position] | None = None
+    remaining: set[Position] | None = None
     """If acknowledged messages are deleted: the messages that still exist."""
     calm: float = 0.0
     """When the faults ended. From then on everything is claimed and acknowledged until nothing is left."""
@@ -141,7 +141,7 @@ def order(history: ClaimHistory, _: Limits) -> list[str]:
     """In an ordered queue, messages of one key are first given, and stored as given, in the order of their ids."""
     keys = history.stored.keys
     deliveries = [one for one in history.deliveries if one.position in keys]
-    return history.stored.out_of_order() + [
+    return history.stored.find_out_of_order() + [
         f"{later} came before {one}"
         for one in deliveries
         for later in deliveries
@@ -317,10 +317,10 @@ SIMULATED: Rules = {
     "delay": (delay, "delivered"),
     "dedup": (dedup, "delivered"),
     "outbox": (outbox, "acknowledged"),
-    "limit": (lambda history, _: history.stored.over_delivered(), "delivered"),
+    "limit": (lambda history, _: history.stored.find_over_delivered(), "delivered"),
     "order": (order, "delivered"),
     "key": (key_alone, "delivered"),
     "places": (places, "delivered"),
-    "empty": (lambda history, _: history.stored.false_empties(history.empties), "calls"),
+    "empty": (lambda history, _: history.stored.find_false_empties(history.empties), "calls"),
 }
 """The rules for simulated histories."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 from tests.harness.checking.claims import ClaimHistory
-from tests.harness.checking.groups import FAILURES, cause_of, duplicates
+from tests.harness.checking.groups import FAILURES, find_cause, find_duplicates
 from tests.harness.checking.history import History
 from tests.harness.checking.records import ONLY_SENT, UNAVAILABLE
 from tests.harness.checking.rules import LIMITS, Limits
@@ -15,7 +15,7 @@ AGAIN = "again after "
 """Prefix of the counts of messages handled again; the kind of failure that explains it follows."""
 
 
-def count(history: History, limits: Limits = LIMITS) -> dict[str, int]:
+def count_messages(history: History, limits: Limits = LIMITS) -> dict[str, int]:
     """Counts messages posted and read, unless stated otherwise.
 
     * ``calls``: posts and reads; ``refused``: posts answered with 503; ``unanswered``: posts without an answer.
@@ -84,7 +84,7 @@ def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
     """
     commits = [call for call in history.calls if call.asked.what == "commit"]
     results = [version for call in commits if call.answer for version in call.answer.versions.values()]
-    causes = [cause_of(history, first, again, limits) for first, again in duplicates(history)]
+    causes = [find_cause(history, first, again, limits) for first, again in find_duplicates(history)]
     stalls = sum(fault.kind == "stall" for fault in history.faults)
     handled: dict[str, list[float]] = defaultdict(list)
     for each in history.handled:

@@ -107,7 +107,7 @@ class Service:
             self.read("r1", web=web)
 
 
-def of_messages(seed: int, steps: int = 60) -> list[Record]:
+def make_message_history(seed: int, steps: int = 60) -> list[Record]:
     """Returns a history of ``steps`` posts and reads, a pause and full reads, which breaks no rule."""
     service = Service(seed)
     service.serve()
@@ -156,7 +156,7 @@ class Group:
         self._done = 0
         self._workers = 0
 
-    def play(self) -> list[Record]:
+    def make_records(self) -> list[Record]:
         """Adds stays until all messages are handled, and posts and full reads; returns the records."""
         queue, at, sent = "crew-a", self._at, tuple(Sent(body, 1) for body in self._bodies)
         good: Outcome = "acknowledged"
@@ -224,5 +224,5 @@ class Group:
         return self._at
 
 
-def of_group(seed: int) -> list[Record]:
+def make_group_history(seed: int) -> list[Record]:
     return Group(seed).play()

@@ -253,7 +253,7 @@ def ahead(history: History, _: Limits) -> Texts:
 # Failures
 
 
-def duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
+def find_duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
     """Yields each pair of consecutive handlings of the same message."""
     last: dict[tuple[str, str], Handled] = {}
     for handled in history.handled:
@@ -265,12 +265,12 @@ def duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
 
 def twice(history: History, limits: Limits) -> Texts:
     """A message is handled twice only after a failure that explains it."""
-    for first, again in duplicates(history):
-        if cause_of(history, first, again, limits) is None:
+    for first, again in find_duplicates(history):
+        if find_cause(history, first, again, limits) is None:
             yield f"nothing explains it: {_describe(first)}; {_describe(again)}"
 
 
-def cause_of(history: History, first: Handled, again: Handled, limits: Limits) -> Fault | None:
+def find_cause(history: History, first: Handled, again: Handled, limits: Limits) -> Fault | None:
     """Returns the narrowest failure that explains why a message was handled again, or None.
 
     A failure of one worker is narrower than one of all; stalls explain least.

@@ -109,7 +109,7 @@ class History:
         self.records = sorted(records, key=_when)
         self.faults = self._records(Fault)
         self.posts, self.reads = self._records(Post), self._records(Read)
-        self.handled, self.observed = self._records(Handled), self._records(Observed)
+        self.end_handling, self.observed = self._records(Handled), self._records(Observed)
         self.joined, self.heard, self.ended = self._records(Joined), self._records(Heard), self._records(Ended)
 
     def _records(self, kind: type[R]) -> list[R]:
@@ -141,7 +141,7 @@ class History:
         return contents
 
     @cached_property
-    def last(self) -> dict[str, list[str]]:
+    def last_ids(self) -> dict[str, list[str]]:
         """The ids of the last full read by place, in order."""
         ids_by_place: dict[str, list[str]] = defaultdict(list)
         for place in self.contents[max(self.contents)] if self.contents else ():
@@ -158,14 +158,14 @@ class History:
         return [Call(each, answers.get((each.worker, each.call))) for each in asked]
 
     @cached_property
-    def released(self) -> Counter[str]:
+    def release_counts(self) -> Counter[str]:
         return Counter(place for each in self._records(Asked) if each.what == "release" for place in each.versions)
 
     @cached_property
     def strays(self) -> list[Handled]:
         """Messages handled outside any stay."""
         in_stays = {id(each) for stay in self.every_stay for each in stay.handled}
-        return [each for each in self.handled if id(each) not in in_stays]
+        return [each for each in self.end_handling if id(each) not in in_stays]
 
     @property
     def every_stay(self) -> list[Stay]:

@@ -50,6 +50,6 @@ def check(history: object, rules: Rules, limits: Limits = LIMITS) -> list[Violat
     return [Violation(name, text) for name, (broken, _) in rules.items() for text in broken(history, limits)]
 
 
-def checked(counts: Mapping[str, int], rules: Rules) -> dict[str, int]:
+def count_checked(counts: Mapping[str, int], rules: Rules) -> dict[str, int]:
     """Returns by rule how many records it was applied to."""
     return {name: counts[subject] for name, (_, subject) in rules.items()}

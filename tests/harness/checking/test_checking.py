@@ -15,10 +15,10 @@ from msgspec import structs
 from queuey import ids
 from tests.harness.checking import good, groups, messages, spoils
 from tests.harness.checking.claims import SIMULATED, ClaimHistory
-from tests.harness.checking.counts import AGAIN, count, count_claims, count_groups
+from tests.harness.checking.counts import AGAIN, count_claims, count_groups, count_messages
 from tests.harness.checking.history import History
 from tests.harness.checking.records import Outcome, Post, Read, Record, Sent, Shown
-from tests.harness.checking.rules import LIMITS, Rules, check, checked
+from tests.harness.checking.rules import LIMITS, Rules, check, count_checked
 from tests.harness.history import Fault
 from tests.harness.results import too_few
 from tests.sim.storm import Storm
@@ -26,7 +26,7 @@ from tests.sim.storm import Storm
 SEEDS = st.integers(0, 1 << 16)
 STORMS = (7, 20, 21, 50)
 """Seeds of simulated histories of claims in one partition of a plain queue, in which messages are given again."""
-GOOD = {"messages": lru_cache(32)(good.of_messages), "groups": lru_cache(32)(good.of_group)}
+GOOD = {"messages": lru_cache(32)(good.make_message_history), "groups": lru_cache(32)(good.make_group_history)}
 """Cached: records are never changed, and making them takes longer than checking them."""
 RULES: dict[str, Rules] = {"messages": messages.MESSAGES, "groups": groups.GROUPS, "claims": SIMULATED}
 SPOILS: dict[str, Mapping[str, tuple[set[str], Any]]] = {
@@ -83,8 +83,8 @@ def test_every_rule_is_tested() -> None:
     for kind, rules in RULES.items():
         assert set().union(*(broken for broken, _ in SPOILS[kind].values())) == rules.keys()
     made = {kind: History(GOOD[kind](1)) for kind in GOOD}
-    assert all(checked(count(made["messages"]), messages.MESSAGES).values())
-    assert all(checked(count_groups(made["groups"]), groups.GROUPS).values())
+    assert all(count_checked(count_messages(made["messages"]), messages.MESSAGES).values())
+    assert all(count_checked(count_groups(made["groups"]), groups.GROUPS).values())
 
 
 # Messages: what a rule allows, next to what breaks it
@@ -234,7 +234,7 @@ def test_counts_of_messages() -> None:
     """A run about messages is reported with these counts."""
     slow = structs.replace(post(30, "late", "none"), end=32)
     records: list[Record] = [post(10, "a"), post(11, "x", "none"), slow, post(12, "u", "unknown"), page(13, (10, "a"))]
-    counts = count(History([*records, Fault(9, 20, "kill", "n"), *full((10, "a"), (12, "u"))]))
+    counts = count_messages(History([*records, Fault(9, 20, "kill", "n"), *full((10, "a"), (12, "u"))]))
     expected = {"acknowledged": 1, "none": 2, "none_late": 1, "unknown": 1, "unknown_shown": 1}
     expected |= {"refused": 3, "unanswered": 0, "pages": 1, "shown": 1, "failed_pages": 0, "during_faults": 1}
     assert counts == expected | {"calls": 8, "full": 6, "seen": 7}
@@ -242,7 +242,7 @@ def test_counts_of_messages() -> None:
 
 def test_counts_of_groups_and_claims() -> None:
     """Groups are counted by messages and reasons for repeated handling; claims by deliveries and outcomes."""
-    counts = count_groups(History(good.of_group(1)))
+    counts = count_groups(History(good.make_group_history(1)))
     assert (counts["messages"], counts["acknowledged"]) == (good.MESSAGES, good.MESSAGES)
     assert {name for name in counts if name.startswith(AGAIN)} <= {AGAIN + kind for kind in ("kill", "expire", "hush")}
     assert too_few(counts, {"messages": good.MESSAGES, "twice": 1}) == []

@@ -19,12 +19,12 @@ from qdo.coordination.zookeeper import ConnectionOptions
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.qdo.cli.workers import Hire
 from tests.replacing import replace_in
 from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
-from tests.sim.groups.tree import LoopHost, TreeLink, loop_tree
+from tests.sim.groups.tree import LoopHost, TreeLink, make_loop_tree
 
 GROUP = "group"
 Answer = TypeVar("Answer")
@@ -112,7 +112,7 @@ class ServiceGroup(Group):
 @pytest.fixture
 def group(client: Client) -> Iterator[Group]:
     """A group on ZooKeeper servers in this process, which other processes cannot reach."""
-    tree, host = loop_tree(), LoopHost()
+    tree, host = make_loop_tree(), LoopHost()
 
     def link(access: ConnectionOptions, _context: object, outlast: float) -> TreeLink:
         return TreeLink(tree, host, access.session_timeout, outlast)
@@ -134,7 +134,7 @@ def run(served: Served, group: Group, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
     for name, value in group.variables.items():
         monkeypatch.setenv(name, value)
-    return runner("qdo", main, monkeypatch)
+    return make_runner("qdo", main, monkeypatch)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from qdo.errors import CoordinationRefused
 from qdo.worker.worker import Worker
 from queuey.client._async.sender import AsyncSender
 from tests.client.http.test_arguments import ID, read_request, replaced
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.replacing import replace, replace_in
 
 MARKER = "m4rker"
@@ -221,4 +221,4 @@ def _faults(name: str, reached: list[Any], run: Run) -> Iterator[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_every_argument(name: str, reached: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A command ends with an error that shows the value, or has effect on exactly what the value names."""
-    assert list(_faults(name, reached, runner("qdo", main, monkeypatch))) == []
+    assert list(_faults(name, reached, make_runner("qdo", main, monkeypatch))) == []

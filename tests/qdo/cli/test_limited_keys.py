@@ -10,7 +10,7 @@ import pytest
 
 import queuey.cli
 from queuey.client import Client
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.qdo.cli.conftest import Group, write_status
 from tests.servers.served import Served
 
@@ -31,7 +31,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def limit(served: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> Limit:
     """Gives the test's commands a key with these verbs, for queues that match these patterns."""
-    admin = runner("queuey", queuey.cli.main, monkeypatch)
+    admin = make_runner("queuey", queuey.cli.main, monkeypatch)
 
     def limited(allow: str, *queues: str) -> None:
         options = ["--allow", allow, "--queues", ",".join(queues), "--data", str(served.data), "--json"]

@@ -12,7 +12,7 @@ import pytest
 
 import queuey.cli
 from queuey.client import Client
-from tests.commands import Ended, Run, runner
+from tests.commands import Ended, Run, make_runner
 from tests.qdo.cli.conftest import Group, ServiceGroup
 from tests.qdo.cli.workers import Hire
 from tests.servers.served import Served, environment
@@ -32,7 +32,7 @@ def group(service_group: ServiceGroup) -> ServiceGroup:
 @pytest.fixture
 def with_key(served: Served, run: Run, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> With:
     """Starts workers whose key has these verbs for these queues."""
-    admin = runner("queuey", queuey.cli.main, monkeypatch)
+    admin = make_runner("queuey", queuey.cli.main, monkeypatch)
 
     def hire(verbs: Iterable[str], *queues: str, application: str = "queuey", mirror: bool = False) -> Hire:
         limits = ["--allow", ",".join(verbs), "--queues", ",".join(queues)] if queues else []
@@ -153,7 +153,7 @@ def test_a_principal_stores_no_dead_letters(
 ) -> None:
     """A worker of another application, which may read the queue, begins if it need not store dead letters."""
     other = f"app{queue}"
-    runner("queuey", queuey.cli.main, monkeypatch)("app", "create", other, "--data", str(served.data))
+    make_runner("queuey", queuey.cli.main, monkeypatch)("app", "create", other, "--data", str(served.data))
     client.update_queue(queue, principals=[f"app:{other}"])
     client.send(queue, "hello", partition=1)
     hire = with_key((), application=other)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.rebalance.queue_discovery import discover
+from qdo.consumer.rebalance.queue_discovery import discover_queues
 from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import NotAllowed, QueuePage
 from tests.qdo.consumer.conftest import System, bodies, collect, until
@@ -28,19 +28,22 @@ async def test_a_listing_is_gone_through_page_by_page(system: System) -> None:
     """Matching queues are found on every page of the listing, wherever a page ends; others are left out."""
     prefix, *_ = await named(system, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
     await system.client.create_queue(prefix.name + "-zz.dead")
-    discovered = await discover(system.client, subscribe([], [prefix.name + "-*"]), listed=2)
+    discovered = await discover_queues(system.client, subscribe([], [prefix.name + "-*"]), listed=2)
     assert discovered == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
     names = [f"{prefix.name}-{letter}" for letter in "abcfgx"]
-    assert set(await discover(system.client, subscribe(names, []), listed=2)) == set(names[:5])
-    both = await discover(system.client, subscribe(names[:1], [prefix.name + "-[fg]"]), listed=2)
+    assert set(await discover_queues(system.client, subscribe(names, []), listed=2)) == set(names[:5])
+    both = await discover_queues(system.client, subscribe(names[:1], [prefix.name + "-[fg]"]), listed=2)
     assert set(both) == {names[0], names[3], names[4]}
 
 
 async def test_few_names_are_looked_up_one_by_one(system: System) -> None:
     """A missing queue is not an error, and its neighbour in the listing is not taken for it."""
     prefix, first, other = await named(system, "-a", "-ab")
-    assert await discover(system.client, subscribe([first.name, prefix.name + "-aa"], [])) == {first.name: 1}
-    assert await discover(system.client, subscribe([first.name, other.name], [])) == {first.name: 1, other.name: 1}
+    assert await discover_queues(system.client, subscribe([first.name, prefix.name + "-aa"], [])) == {first.name: 1}
+    assert await discover_queues(system.client, subscribe([first.name, other.name], [])) == {
+        first.name: 1,
+        other.name: 1,
+    }
 
 
 async def test_names_are_found_without_the_queues_between_them(system: System) -> None:
@@ -58,7 +61,7 @@ async def test_names_are_found_without_the_queues_between_them(system: System) -
         return page
 
     client.queue_page = counted  # type: ignore[method-assign]
-    assert set(await discover(client, subscribe(matching, []))) == set(matching)
+    assert set(await discover_queues(client, subscribe(matching, []))) == set(matching)
     assert listed <= 4 * len(matching)
 
 

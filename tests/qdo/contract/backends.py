@@ -91,7 +91,7 @@ class Service(abc.ABC):
         assert isinstance(outcome, Applied)
 
 
-def another(link: Link) -> Link:
+def link_beside(link: Link) -> Link:
     """Returns a link to the same place as another one, with a session of its own; it is not open."""
     if isinstance(link, TreeLink):
         return TreeLink(link.tree, link.host, link.timeout)
@@ -110,7 +110,7 @@ async def commit_unfenced(
     session there.
     """
     written: dict[Partition, OwnedOffset | None] = {}
-    link = another(self.link)
+    link = link_beside(self.link)
     await link.open()
     for held, identifier in offsets:
         partition, offset = held.partition, CommittedOffset(identifier)

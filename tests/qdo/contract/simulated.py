@@ -7,7 +7,7 @@ import asyncio
 from qdo.coordination import Coordinator, Session
 from tests.qdo.contract.backends import LONG_SESSION_SECONDS, Service
 from tests.qdo.contract.events import PATIENCE
-from tests.sim.groups.tree import LoopHost, TreeLink, loop_tree
+from tests.sim.groups.tree import LoopHost, TreeLink, make_loop_tree
 
 
 class SimulatedService(Service):
@@ -16,7 +16,7 @@ class SimulatedService(Service):
     short = 0.6
 
     def __init__(self) -> None:
-        self.tree = loop_tree()
+        self.tree = make_loop_tree()
         self.host = LoopHost()
 
     def coordinator(self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from msgspec.structs import replace
 
-from qdo.coordination.changes import make
+from qdo.coordination.changes import make_nodes
 from qdo.coordination.tree import (
     ANY,
     Applied,
@@ -61,7 +61,7 @@ async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
         service = {**BACKENDS, "borrowed": borrowed}[request.param](request)
         opened.push_async_callback(service.close)
         fresh_tree = Tree(f"{service.root}/t", lambda: service.link(session_timeout=RESPONSIVE_SESSION_SECONDS), opened)
-        await make(await fresh_tree.open(), [fresh_tree.top])
+        await make_nodes(await fresh_tree.open(), [fresh_tree.top])
         yield fresh_tree
 
 

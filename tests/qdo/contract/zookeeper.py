@@ -10,7 +10,7 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from qdo.coordination import Session
-from qdo.coordination.coordinator import below
+from qdo.coordination.coordinator import list_with_descendants
 from qdo.coordination.tree import Delete
 from qdo.coordination.zookeeper import ConnectionOptions
 from qdo.coordination.zookeeper.driver.link import BorrowedLink, ZooKeeperLink
@@ -50,7 +50,7 @@ class ZooKeeperService(Service):
         await asyncio.to_thread(self.proxy.close)
         link = ZooKeeperLink(ConnectionOptions(self._direct))
         await link.open()
-        await link.apply_each((Delete(path),) for path in await below(link, [self.root]))
+        await link.apply_each((Delete(path),) for path in await list_with_descendants(link, [self.root]))
         await link.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from qdo.cli import main
 from qdo.curator.nodes import decode, encode
 from queuey.client import AsyncClient, Client
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.qdo.cli.conftest import client, served
 from tests.qdo.contract.zookeeper import plain
 from tests.servers.plugin import ZooKeeper, unique_name
@@ -93,7 +93,7 @@ def run(served: Served, curator: CuratorQueue, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name)
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
     monkeypatch.setenv("QDO_COORDINATION", curator.url)
-    return runner("qdo", main, monkeypatch)
+    return make_runner("qdo", main, monkeypatch)
 
 
 def async_client(served: Served) -> AsyncClient:

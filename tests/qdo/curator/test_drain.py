@@ -17,8 +17,8 @@ from qdo.curator.drain import (
     PRIORITY_HEADER,
     Item,
     Unfit,
-    batches,
-    examine,
+    check_item,
+    split_into_batches,
 )
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, SIMPLE, Child, encode
 from queuey.client import Client
@@ -32,7 +32,7 @@ CHILD = Child("queue-0000000000", "queue-", 0)
 def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> None:
     """Batches keep all items in order and within the limit, except an item that is too large for any batch."""
     items = [Item(CHILD._replace(sequence=at), bytes(weight), 0, many, 0.0) for at, (many, weight) in enumerate(sizes)]
-    made = list(batches(items))
+    made = list(split_into_batches(items))
     assert [item for batch in made for item in batch] == items
     for batch in made:
         assert 1 <= len(batch) <= BATCH_NODES
@@ -52,7 +52,7 @@ def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> 
 def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
     """The reason names the fault of the item."""
     with pytest.raises(Unfit, match=why):
-        examine(QUEUE, CHILD, data, 0, now=0, most=1000)
+        check_item(QUEUE, CHILD, data, 0, now=0, most=1000)
 
 
 def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
@@ -60,14 +60,14 @@ def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
     data = encode([b"a"])
     child = Child("x", "x", 0, epoch=int((MAX_DELAY + 1) * 1000))
     with pytest.raises(Unfit, match="is due in 33554433 seconds"):
-        examine(DELAY, child, data, 0, now=0, most=1000)
-    assert examine(DELAY, child, data, 0, now=1.5, most=1000).delay == MAX_DELAY - 0.5
-    assert examine(DELAY, child, data, 0, now=1e9, most=1000).delay == 0
+        check_item(DELAY, child, data, 0, now=0, most=1000)
+    assert check_item(DELAY, child, data, 0, now=1.5, most=1000).delay == MAX_DELAY - 0.5
+    assert check_item(DELAY, child, data, 0, now=1e9, most=1000).delay == 0
 
 
 def test_a_simple_queue_has_raw_data() -> None:
     """The bytes of a simple queue's node are its message."""
-    assert examine(SIMPLE, CHILD, b"\0\1", 3, now=0, most=1000) == Item(CHILD, b"\0\1", 3, 1, 0.0)
+    assert check_item(SIMPLE, CHILD, b"\0\1", 3, now=0, most=1000) == Item(CHILD, b"\0\1", 3, 1, 0.0)
 
 
 def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:

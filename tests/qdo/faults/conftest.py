@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def three_nodes(cassandra_nodes: CassandraCluster) -> MakeStore:
     """Returns a function that creates the store of a run on three nodes."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - needs the driver
+    from tests.faults.cluster import prepare_store_on  # noqa: PLC0415 - needs the driver
     from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
 
-    return partial(store_on, cassandra_nodes, keyspaces.make(cassandra_nodes, 3))
+    return partial(prepare_store_on, cassandra_nodes, keyspaces.make(cassandra_nodes, 3))
 
 
 @pytest.fixture(params=["service", pytest.param("zookeeper", marks=pytest.mark.slow)])

@@ -17,7 +17,7 @@ from tests.harness.checking.counts import count_groups
 from tests.harness.checking.groups import GROUPS
 from tests.harness.checking.history import History
 from tests.harness.checking.records import Assigned, Gone, Handled, Joined, Record
-from tests.harness.checking.rules import Limits, check, checked
+from tests.harness.checking.rules import Limits, check, count_checked
 from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
 from tests.harness.nemesis import Step, inflict, perform_waves
 from tests.harness.plans import Plan
@@ -169,7 +169,7 @@ class GroupRun:
             self._service.expire(sessions[-1])
 
     @contextlib.contextmanager
-    def doing(self, kind: str, worker: str = "") -> Iterator[None]:
+    def record_fault(self, kind: str, worker: str = "") -> Iterator[None]:
         """Records what was done in the block as a fault, unless the block raises."""
         start = now()
         yield
@@ -244,7 +244,9 @@ class GroupRun:
         history = History(self._records.all())
         counts = count_groups(history, limits)
         notes = "\n".join(_left(history))
-        return Result(check(history, GROUPS, limits), counts, checked(counts, GROUPS), history.faults, notes, history)
+        return Result(
+            check(history, GROUPS, limits), counts, count_checked(counts, GROUPS), history.faults, notes, history
+        )
 
     def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Waits until a condition holds, or no message was handled for long enough; returns whether it holds."""

@@ -43,7 +43,7 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
         run.start_workers(crew, queues, ["w1", "w2", "w3", "w4"])
         run.load(queues, 400)
         assert run.until(lambda: len({each.place for each in run.seen(Handled)}) == 12)
-        with run.posting(queues), run.doing("leave", LEAVER):
+        with run.posting(queues), run.record_fault("leave", LEAVER):
             crew.leave("w4")
     result = run.judge()
     assert result.violations == [], result.explain()

@@ -11,12 +11,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdo.assignment import AssignmentPlan, assign, plan, reported
+from qdo.assignment import AssignmentPlan, assign, find_reported_queues, plan_assignment
 from qdo.coordination import Member, TargetAssignment, Visibility
 from qdo.partitions import Partition, Queue, Subscription
 from queuey.groups.assignment.balancing import balance
 from queuey.groups.assignment.fewest_moves import undo_needless_moves
-from queuey.groups.assignment.partition_pools import gather
+from queuey.groups.assignment.partition_pools import make_pools
 
 Members = dict[str, dict[Queue, int]]
 Owners = Mapping[Partition, str]
@@ -169,7 +169,7 @@ def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
     members, before = case
     names = sorted(members)
     for effort in (0, 3, 10, 30):
-        shares = gather(names, members, before.items(), ())
+        shares = make_pools(names, members, before.items(), ())
         balance(shares)
         even = sorted(shares.loads)
         undo_needless_moves(shares, effort)
@@ -203,50 +203,50 @@ SIX = {QUEUES[0]: 6}
 
 def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
     """Nothing moves while a static member is away; when it comes back in time nothing has moved."""
-    before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
-    away = plan(group(B, C), SIX, before, 100.0, 10.0)
+    before = plan_assignment(group(A, B, C), SIX, None, 0.0, 10.0).target
+    away = plan_assignment(group(B, C), SIX, before, 100.0, 10.0)
     assert away.target.owners == before.owners
     assert away.target.absent == {"a": 100.0}
     assert away.recheck == 110.0
-    assert plan(group(B, C), SIX, away.target, 109.9, 10.0) == away
-    assert plan(group(A, B, C), SIX, away.target, 109.9, 10.0).target == before
+    assert plan_assignment(group(B, C), SIX, away.target, 109.9, 10.0) == away
+    assert plan_assignment(group(A, B, C), SIX, away.target, 109.9, 10.0).target == before
 
 
 def test_a_member_that_is_leaving_is_given_nothing() -> None:
     """The partitions of a member that leaves go to the others, or are kept if it is static and may come back."""
-    before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
-    leaves = plan(group(A, B, msgspec.structs.replace(C, leaving=True)), SIX, before, 1.0, 10.0).target
+    before = plan_assignment(group(A, B, C), SIX, None, 0.0, 10.0).target
+    leaves = plan_assignment(group(A, B, msgspec.structs.replace(C, leaving=True)), SIX, before, 1.0, 10.0).target
     assert set(leaves.owners.values()) == {"a", "b"}
-    stays = plan(group(msgspec.structs.replace(A, leaving=True), B, C), SIX, before, 1.0, 10.0).target
+    stays = plan_assignment(group(msgspec.structs.replace(A, leaving=True), B, C), SIX, before, 1.0, 10.0).target
     assert stays.owners == before.owners
     assert stays.absent == {"a": 1.0}
 
 
 def test_without_grace_nobody_is_waited_for() -> None:
     """Without a grace period static members are like others; other members never have one."""
-    before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
-    assert set(plan(group(B, C), SIX, before, 1.0, 0.0).target.owners.values()) == {"b", "c"}
-    assert set(plan(group(A, C), SIX, before, 1.0, 10.0).target.owners.values()) == {"a", "c"}
+    before = plan_assignment(group(A, B, C), SIX, None, 0.0, 10.0).target
+    assert set(plan_assignment(group(B, C), SIX, before, 1.0, 0.0).target.owners.values()) == {"b", "c"}
+    assert set(plan_assignment(group(A, C), SIX, before, 1.0, 10.0).target.owners.values()) == {"a", "c"}
 
 
 def test_the_first_of_several_absent_members_is_looked_at_first() -> None:
     """Each absent member has its own deadline, and the earliest is announced."""
     other = member("d", static=True)
-    before = plan(group(A, B, other), SIX, None, 0.0, 10.0).target
-    first = plan(group(B, other), SIX, before, 100.0, 10.0)
-    both = plan(group(B), SIX, first.target, 105.0, 10.0)
+    before = plan_assignment(group(A, B, other), SIX, None, 0.0, 10.0).target
+    first = plan_assignment(group(B, other), SIX, before, 100.0, 10.0)
+    both = plan_assignment(group(B), SIX, first.target, 105.0, 10.0)
     assert both.target.absent == {"a": 100.0, "d": 105.0}
     assert both.recheck == 110.0
-    after_first = plan(group(B), SIX, both.target, 110.0, 10.0)
+    after_first = plan_assignment(group(B), SIX, both.target, 110.0, 10.0)
     assert after_first.target.absent == {"d": 105.0}
     assert after_first.recheck == 115.0
 
 
 def test_a_clock_that_was_set_back_prolongs_no_absence() -> None:
     """A departure with a time in the future counts as one of now."""
-    before = plan(group(A, B), SIX, None, 0.0, 10.0).target
-    away = plan(group(B), SIX, before, 1000.0, 10.0)
-    again = plan(group(B), SIX, away.target, 500.0, 10.0)
+    before = plan_assignment(group(A, B), SIX, None, 0.0, 10.0).target
+    away = plan_assignment(group(B), SIX, before, 1000.0, 10.0)
+    again = plan_assignment(group(B), SIX, away.target, 500.0, 10.0)
     assert again.target.absent == {"a": 500.0}
 
 
@@ -268,7 +268,7 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
             there[name] = member(name, static=static)
         else:
             there.pop(name, None)
-        made = plan(there, seen, target, now, 10.0)
+        made = plan_assignment(there, seen, target, now, 10.0)
         absent = made.target.absent
         for who, since in absent.items():
             assert who not in there
@@ -279,7 +279,7 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
         others.update(owner for owner in made.target.owners.values() if owner in there)
         assert not there or max(others.values()) - min(others.values()) <= 1
         assert not there or len(made.target.owners) == 10
-        assert plan(there, seen, made.target, now, 10.0) == made
+        assert plan_assignment(there, seen, made.target, now, 10.0) == made
         target = made.target
 
 
@@ -311,9 +311,9 @@ def test_patterns_know_only_one_wildcard() -> None:
 def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:
     """A member gets no queue that its key does not cover, though its patterns match the queue."""
     hidden = msgspec.structs.replace(member("a"), sight=Visibility(("*",), hidden=frozenset({"billing"})))
-    made = plan(group(hidden, sees("b", "*")), dict.fromkeys(QUEUES, 1), None, 0.0, 10.0)
+    made = plan_assignment(group(hidden, sees("b", "*")), dict.fromkeys(QUEUES, 1), None, 0.0, 10.0)
     assert "billing" in queues_of(made)["b"]
-    alone = plan(group(hidden), dict.fromkeys(QUEUES, 1), made.target, 0.0, 10.0)
+    alone = plan_assignment(group(hidden), dict.fromkeys(QUEUES, 1), made.target, 0.0, 10.0)
     assert "billing" not in queues_of(alone)["a"]
 
 
@@ -321,7 +321,7 @@ def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> 
     """A member of an older version gets queues that the leader sees, and keeps those that the leader cannot see."""
     before = TargetAssignment({Partition(QUEUES[2], 1): "b"})
     members = group(sees("a", "aud*"), member("b"), sees("c", "b*", others={"billing": 2}))
-    made = plan(members, {QUEUES[0]: 4}, before, 0.0, 10.0)
+    made = plan_assignment(members, {QUEUES[0]: 4}, before, 0.0, 10.0)
     assert queues_of(made) == {"a": {"audits"}, "b": {"audits", "carts"}, "c": {"billing"}}
 
 
@@ -346,15 +346,15 @@ def test_keys_with_many_patterns_cost_the_leader_one_match_for_each_queue() -> N
     queues = {Queue(*QUEUES[0][:2], f"customer-{number:03}"): 1 for number in range(100)}
     keys = [[f"customer-{key:02}{number:02}*" for number in range(20)] for key in range(20)]
     members = group(*(sees(f"m{number:02}", *key) for number, key in enumerate(keys)))
-    plan(members, queues, None, 0.0, 10.0)
-    assert calls_of(lambda: plan(members, queues, None, 0.0, 10.0)) < 6 * len(members) * len(queues)
+    plan_assignment(members, queues, None, 0.0, 10.0)
+    assert calls_of(lambda: plan_assignment(members, queues, None, 0.0, 10.0)) < 6 * len(members) * len(queues)
 
 
 def test_what_many_members_report_costs_a_leader_little() -> None:
     """Merging the reports of many members builds each queue once."""
     names = {f"customer-{number:03}": 1 for number in range(100)}
     members = [sees(f"m{number}", "*", others=names) for number in range(50)]
-    assert calls_of(lambda: reported(members)) < 2 * len(members) * len(names)
+    assert calls_of(lambda: find_reported_queues(members)) < 2 * len(members) * len(names)
 
 
 def test_a_pattern_with_many_wildcards_is_matched_in_one_pass() -> None:

@@ -14,12 +14,12 @@ from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
 from qdo.coordination import Member, Visibility
 from qdo.coordination.records import (
     Codec,
+    check_name,
     decode_member,
     decode_offset,
     encode_member,
     pack_partitions,
     unpack_partitions,
-    valid_name,
 )
 from qdo.coordination.stored_assignments import ASSIGNMENTS, MemberAssignment
 from qdo.coordination.tree import NODE_LIMIT
@@ -73,10 +73,10 @@ def test_impossible_partitions_are_damage(number: int) -> None:
 
 def test_names() -> None:
     """Any text of limited length is a valid name, if it can be encoded."""
-    assert valid_name("group", "a/%\x00 ü") == "a/%\x00 ü"
+    assert check_name("group", "a/%\x00 ü") == "a/%\x00 ü"
     for name in ("", "x" * 1001, "\udc80"):
         with pytest.raises(InvalidArgument, match="group"):
-            valid_name("group", name)
+            check_name("group", name)
 
 
 def test_the_largest_sight_fits_into_a_node() -> None:

@@ -33,7 +33,7 @@ def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
         server = socket.create_connection(silent.getsockname())
         encryption = Encryption(None, None, None, None, check_hostname=False)
         with pytest.raises(ConnectionRefusedError):
-            relay.begin(vitals, server, "127.0.0.1", encryption, 0.1)
+            relay.start_relay(vitals, server, "127.0.0.1", encryption, 0.1)
     vitals.close()
 
 

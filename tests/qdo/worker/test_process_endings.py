@@ -12,7 +12,7 @@ from qdo.worker.executors.processes import ProcessExecutor
 from qdo.worker.failure import RunResult
 from qdo.worker.handlers import Hooks, load_handler
 from qdo.worker.runs import Delivery, MessageRun
-from qdo.worker.worker import _runner
+from qdo.worker.worker import _make_executor
 from tests.qdo.unit.samples import ONE, message
 
 pytestmark = pytest.mark.needs_programs
@@ -49,7 +49,7 @@ async def test_endings(form: str) -> None:
     handler: Any = load_handler(name)
     task_of = getattr(handler, "task_of", lambda _: None)
     settings = WorkerSettings(processes=1, time_limit=LIMIT)
-    executor = _runner(settings, 9.0, name, handler, task_of, None, Hooks([], lambda _: None), None)
+    executor = _make_executor(settings, 9.0, name, handler, task_of, None, Hooks([], lambda _: None), None)
     assert isinstance(executor, ProcessExecutor)
     await executor.open()
     try:

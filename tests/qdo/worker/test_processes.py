@@ -17,7 +17,7 @@ import pytest
 from qdo.errors import HandlerError
 from qdo.partitions import Queue
 from qdo.settings import Retry
-from qdo.worker.executors.processes import ChildProcess, ChildSetup, ChildTask, frame
+from qdo.worker.executors.processes import ChildProcess, ChildSetup, ChildTask, make_frame
 from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from tests.qdo.worker import hands
@@ -299,7 +299,7 @@ async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:
 
 async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Workers, book: Book) -> None:
     """A body that cannot be packed, such as a deeply nested one, becomes a dead letter; the others are handled."""
-    pack = frame
+    pack = make_frame
 
     def packed(value: object) -> bytes:
         if isinstance(value, ChildTask) and any(message.body == "deep" for message in value.messages):

@@ -13,7 +13,7 @@ from queuey.claims.entries import Entry
 from queuey.claims.state import State
 from queuey.ids import Position
 from tests.replacing import replace
-from tests.sim.storm import violations
+from tests.sim.storm import find_violations
 from tests.sim.web import Setup
 
 HISTORIES, ENOUGH = 25, 4000
@@ -31,7 +31,7 @@ SETUPS = {
 def test_guarantees(name: str) -> None:
     """Whatever fails, a cancelled message is not given to a later request, and all guarantees hold for the others."""
     showing = (one.first for one in MUTATIONS.values() if SETUPS[name] is PLAIN)
-    assert violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
+    assert find_violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
 def without_marks(state: State, number: int, entry: Entry) -> None:
@@ -89,5 +89,5 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history gives a cancelled message."""
     missing = MUTATIONS[name]
     with missing.instead():
-        broken = violations([*range(missing.first, ENOUGH), *range(missing.first)], PLAIN, breaking=("cancelled",))
+        broken = find_violations([*range(missing.first, ENOUGH), *range(missing.first)], PLAIN, breaking=("cancelled",))
     assert broken, name

@@ -19,7 +19,7 @@ from queuey.storage.cassandra import CassandraOptions, timing
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.clocks import timing_in_force
 from queuey.storage.cassandra.driver import Driver
-from queuey.storage.cassandra.timing import PATIENT, StoredTiming, Timing, encode, settled
+from queuey.storage.cassandra.timing import PATIENT, StoredTiming, Timing, encode, make_settled
 from tests.replacing import replace, replace_in
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.loops import present_thread
@@ -51,7 +51,7 @@ def short_lease() -> Iterator[None]:
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
         replaced.enter_context(replace_in(timing_in_force, timing_in_force.EVERY, EVERY))
         replaced.enter_context(replace_in(stored_timing, time, SimpleNamespace(time=_now)))
-        replaced.enter_context(replace(stored_timing.standing, standing))
+        replaced.enter_context(replace(stored_timing.read_standing, standing))
         yield
 
 
@@ -102,7 +102,7 @@ class ChangingStorm(PostStorm):
     def _new_site(self) -> PostSite:
         if not self._begun:
             self._begun = True
-            self._insert(settled(self.before, "first"))
+            self._insert(make_settled(self.before, "first"))
         return FollowingSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _insert(self, stored: StoredTiming) -> None:

@@ -145,7 +145,7 @@ class Row:
             if own is not cell and cell.beats(own):
                 self.cells[name] = cell
 
-    def alive(self, deleted: float, now: float, *, marked: bool = False) -> dict[str, Any] | None:
+    def read_values(self, deleted: float, now: float, *, marked: bool = False) -> dict[str, Any] | None:
         """Returns the values of the row, or None if it does not exist.
 
         Args:
@@ -163,7 +163,7 @@ class Row:
         exists = marker is not None and marker.stamp > deleted and marker.expires > now
         return values if exists or (values and not marked) else None
 
-    def told(self, names: Sequence[str], now: float) -> dict[str, Any]:
+    def read_cell_facts(self, names: Sequence[str], now: float) -> dict[str, Any]:
         """Returns the write times and remaining seconds of these columns, without those that have no cell."""
         facts: dict[str, Any] = {}
         for name in names:
@@ -203,7 +203,7 @@ class Partition:
                 else:
                     own.absorb(row)
 
-    def alive(
+    def iter_rows(
         self,
         table: Table,
         now: float,
@@ -518,7 +518,7 @@ class Command:
         names = [*table.partition, *table.clustering] if len(batch) > 1 else []
         return (False,) if row is None else (False, *map(row.get, [*names, *(name for name, _, _ in self.demands)]))
 
-    def wanted(self, values: Sequence[Any]) -> Callable[[Key], bool]:
+    def row_filter(self, values: Sequence[Any]) -> Callable[[Key], bool]:
         """Returns a predicate on keys: may the statement select this row?"""
         names = self.table.clustering
         conditions = [(names.index(name), sign, value(values)) for name, sign, value in self.where if name in names]
@@ -566,7 +566,7 @@ class Command:
 
     # Serialization
 
-    def decoded(self, row: bytes) -> list[Any]:
+    def decode_row(self, row: bytes) -> list[Any]:
         """Returns the values of a serialized row."""
         values, position = [], 0
         for _, kind in self.markers:
@@ -576,7 +576,7 @@ class Command:
             position += max(0, size)
         return values
 
-    def body(self, rows: Rows) -> bytes:
+    def encode_result(self, rows: Rows) -> bytes:
         """Returns the body of a RESULT frame with these rows and no names of columns."""
         cells = [
             encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
@@ -595,7 +595,7 @@ def command(cql: str) -> Command:
 
 def values_of(request: Encoded) -> Iterator[list[Any]]:
     parsed = command(request.statement.cql)
-    return (parsed.decoded(row) for row in request.rows)
+    return (parsed.decode_row(row) for row in request.rows)
 
 
 def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any type

@@ -95,7 +95,7 @@ class EarlyReader(PostReader):
             self.wrong.append(f"horizon: the cursor went to {cursor}, past {horizon}")
         if any((message.position >= horizon) != early for early, message in _flag_early(reading_)):
             self.wrong.append(f"horizon: of {[*_flag_early(reading_)]} some are not on the right side of {horizon}")
-        self.try_acquire(Page(reading_.messages, reading_.horizon, cursor, more=reading_.more))
+        self.record_page(Page(reading_.messages, reading_.horizon, cursor, more=reading_.more))
         self.take_early(reading_.early)
         return reading_.more
 

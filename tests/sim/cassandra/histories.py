@@ -13,7 +13,7 @@ FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed."""
 
 
-def violations(
+def find_violations(
     seeds: Sequence[int], breaking: tuple[str, ...] = ("",), *, storm: Callable[[int], MessageStorm] = MessageStorm
 ) -> list[str]:
     """Runs histories until one violates a rule in ``breaking``. Returns its violations with the seed."""

@@ -68,11 +68,11 @@ class BlockingThread(threading.Thread, Generic[T]):
     def run(self) -> None:
         try:
             self._end.set_result(self._work())
-        except BaseException as error:  # noqa: BLE001 - `ended` raises it
+        except BaseException as error:  # noqa: BLE001 - `run_to_end` raises it
             self._end.set_exception(error)
         self._waits.put(None)
 
-    async def ended(self) -> T:
+    async def run_to_end(self) -> T:
         """Runs the work to its end. Whenever it would block, waits here for what it needs and lets it go on."""
         self._loop.at_end[self.close] = None
         self.start()
@@ -83,8 +83,8 @@ class BlockingThread(threading.Thread, Generic[T]):
         self._loop.at_end.pop(self.close, None)
         return self._end.result()  # bounded: it has ended
 
-    def result(self, begin: Start, seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
-        """Does the work of :meth:`Deadline.result` in this thread: returns what ``begin`` calls back with, or raises.
+    def await_result(self, begin: Start, seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
+        """Does the work of :meth:`Deadline.await_result` in this thread: returns what ``begin`` calls back with, or raises.
 
         Raises StoreUnavailable with ``late`` after ``seconds`` seconds, and then gives the call up.
         """

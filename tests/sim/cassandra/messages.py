@@ -127,9 +127,9 @@ class Reader:
 
     async def read(self, limit: int) -> bool:
         """Reads a page. Returns whether there is more."""
-        return self.try_acquire(await self._site.page(self._queue, Slice(self.partition, self.cursor, limit=limit)))
+        return self.record_page(await self._site.page(self._queue, Slice(self.partition, self.cursor, limit=limit)))
 
-    def try_acquire(self, page: Page) -> bool:
+    def record_page(self, page: Page) -> bool:
         """Records a page and moves the cursor. Returns whether there is more.
 
         A message that is below the cursor or was shown before is a violation.

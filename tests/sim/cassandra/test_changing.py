@@ -12,7 +12,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.timing import Timing, settled
+from queuey.storage.cassandra.timing import Timing, make_settled
 from tests.replacing import replace, replace_in
 from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease
@@ -51,7 +51,7 @@ def _short_lease() -> Iterator[None]:
         yield
 
 
-violations = partial(histories.violations, storm=ChangingStorm)
+violations = partial(histories.find_violations, storm=ChangingStorm)
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def test_histories_are_what_they_should_be(storms: list[ChangingStorm]) -> None:
 def at_once(site: PostSite, wanted: Timing) -> None:
     """Changes the timing in one step."""
     driver, options = site.store._driver, site.store._options
-    stored = stored_timing.standing(driver, options).stored
-    if not stored_timing._swap(driver, options, settled(wanted, "at once"), stored):
+    stored = stored_timing.read_standing(driver, options).stored
+    if not stored_timing._swap(driver, options, make_settled(wanted, "at once"), stored):
         raise StoreUnavailable("another command was faster")
 
 

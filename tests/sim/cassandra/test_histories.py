@@ -28,7 +28,7 @@ from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace, replace_in
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
-from tests.sim.cassandra.histories import FIRST, MANY, violations
+from tests.sim.cassandra.histories import FIRST, MANY, find_violations
 from tests.sim.cassandra.messages import MessageStorm, Site
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
@@ -121,37 +121,37 @@ def test_messages() -> None:
     That includes the histories that show a mutation.
     """
     for kind, first in {(one.storm, one.first): None for one in MUTATIONS.values()}:
-        assert violations([first], storm=kind) == []
+        assert find_violations([first], storm=kind) == []
 
 
 def test_nodes_beside_processes() -> None:
     """A node whose clock goes wrong together with a process's clock is no witness for it."""
-    assert violations(range(FEW), storm=SharedStorm) == []
+    assert find_violations(range(FEW), storm=SharedStorm) == []
 
 
 def test_claims() -> None:
     """Claims keep their guarantees on the store itself, as on the model of its logs."""
-    assert storm.violations(range(2 * FEW), ON_CLUSTER) == []
+    assert storm.find_violations(range(2 * FEW), ON_CLUSTER) == []
 
 
 def test_ordered_queues() -> None:
     """Messages of one key in an ordered queue are claimed one after another on the store itself."""
-    assert storm.violations(range(FEW), ORDERED) == []
+    assert storm.find_violations(range(FEW), ORDERED) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_messages_in_many_histories() -> None:
     """The rules of messages hold in ``SIM_CLUSTER_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
-    assert violations(range(FIRST, FIRST + MANY)) == []
+    assert find_violations(range(FIRST, FIRST + MANY)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_claims_in_many_histories() -> None:
     """The rules of claims hold in many histories of plain and of ordered queues."""
-    assert storm.violations(range(FIRST, FIRST + MANY), ON_CLUSTER) == []
-    assert storm.violations(range(FIRST, FIRST + MANY // 4), ORDERED) == []
+    assert storm.find_violations(range(FIRST, FIRST + MANY), ON_CLUSTER) == []
+    assert storm.find_violations(range(FIRST, FIRST + MANY // 4), ORDERED) == []
 
 
 def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
@@ -299,4 +299,4 @@ def test_each_mechanism_is_needed(name: str) -> None:
     mutation = MUTATIONS[name]
     with mutation.instead():
         seeds = range(mutation.first, mutation.first + ENOUGH)
-        assert violations(seeds, mutation.breaks, storm=mutation.storm)
+        assert find_violations(seeds, mutation.breaks, storm=mutation.storm)

@@ -44,7 +44,7 @@ ENOUGH = 300
 Kind = TypeVar("Kind", bound=MessageStorm)
 
 
-violations = partial(histories.violations, storm=PostStorm)
+violations = partial(histories.find_violations, storm=PostStorm)
 
 
 class HarshStorm(PostStorm):
@@ -79,7 +79,7 @@ class HarshEarlyStorm(EarlyStorm, HarshStorm):
         return reader
 
 
-def played(kind: type[Kind], histories: int) -> list[Kind]:
+def run_histories(kind: type[Kind], histories: int) -> list[Kind]:
     """Runs the first histories of a kind, and checks that they break no rule."""
     storms = [kind(seed) for seed in range(histories)]
     assert [one.run() for one in storms] == [[]] * histories
@@ -88,17 +88,17 @@ def played(kind: type[Kind], histories: int) -> list[Kind]:
 
 @pytest.fixture(scope="module")
 def storms() -> list[PostStorm]:
-    return played(PostStorm, SEEN)
+    return run_histories(PostStorm, SEEN)
 
 
 @pytest.fixture(scope="module")
 def early_storms() -> list[EarlyStorm]:
-    return played(EarlyStorm, EARLY)
+    return run_histories(EarlyStorm, EARLY)
 
 
 @pytest.fixture(scope="module")
 def ordered_storms() -> list[OrderedStorm]:
-    return played(OrderedStorm, FEW)
+    return run_histories(OrderedStorm, FEW)
 
 
 @pytest.mark.usefixtures("storms")

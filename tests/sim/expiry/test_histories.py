@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from queuey.claims import drafts
-from queuey.claims.expiry import EndedMessages, due_after, may_expire
+from queuey.claims.expiry import EndedMessages, find_expirable, ticks_until_due
 from queuey.claims.order import Waiting
 from queuey.claims.state import State
 from queuey.ids import Position
@@ -102,7 +102,7 @@ def at_once(margin: float) -> int:
 @contextmanager
 def without_margin() -> Iterator[None]:
     """Expires messages too early."""
-    with replace(due_after, at_once), replace_in(expiry_turns, due_after, at_once):
+    with replace(ticks_until_due, at_once), replace_in(expiry_turns, ticks_until_due, at_once):
         yield
 
 
@@ -111,7 +111,7 @@ def taking_claims(
 ) -> Iterator[Position]:
     """Expires claimed messages."""
     ended.overdue.update(ended.due)
-    return may_expire(state, ended, is_changed, expired, room)
+    return find_expirable(state, ended, is_changed, expired, room)
 
 
 def ignoring_the_outbox(request: ExpiryRequest, state: State) -> ExpiryTurn:
@@ -162,7 +162,7 @@ MUTATIONS = {
         ("E1",), lambda: replace(Waiting.clear, remembering), 10, "ordered"
     ),
     "S after an end": Mutation(("E3",), without_margin),
-    "live claims are left": Mutation(("E3",), lambda: replace_in(drafts, may_expire, taking_claims)),
+    "live claims are left": Mutation(("E3",), lambda: replace_in(drafts, find_expirable, taking_claims)),
     "the open outbox": Mutation(("E1",), lambda: replace(ExpiryRequest.result, ignoring_the_outbox), 182),
 }
 

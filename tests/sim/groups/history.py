@@ -141,7 +141,7 @@ class History:
         if log is not None and log.after(identifier) > log.handled:
             self.wrong.append(f"early: {place} is recorded up to {identifier} and handled up to {log.handled}")
 
-    def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
+    def begin_handling(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
         """Records that a member begins to handle a message. It must own the partition and take messages in order.
 
         In a patient history no other living member may still be handling. A member replaced by another of its name may
@@ -170,7 +170,9 @@ class History:
         stay.go_on(message, index + 1)
         self.deeds.append((at, place, message.id))
 
-    def handled(self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False) -> None:
+    def end_handling(
+        self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False
+    ) -> None:
         """Records that a member has handled a message, or has failed to: then it is due again."""
         place = place_of(partition)
         log, index = self.service.places[message.body]
@@ -181,13 +183,13 @@ class History:
             log.handle(index)
         self._end_handling(name, place)
 
-    def hangs(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
+    def record_hang(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
         """Records that an attempt does not end in time: it counts as failed, and the message is due again."""
         self.attempts["hung"] += 1
         stay.go_on(message, self.service.places[message.body][1])
         self._end_handling(name, place_of(partition))
 
-    def handled_late(self, stay: Stay, message: Message) -> None:
+    def record_late_success(self, stay: Stay, message: Message) -> None:
         """Records that an attempt that did not end in time has succeeded all the same."""
         self.attempts["late"] += 1
         log, index = self.service.places[message.body]
@@ -202,7 +204,7 @@ class History:
             if not busy[owner]:
                 del busy[owner]
 
-    def given_up(self, stay: Stay, message: Message) -> None:
+    def record_given_up(self, stay: Stay, message: Message) -> None:
         """Records that a member skips a message that it failed to handle."""
         log, index = self.service.places[message.body]
         log.handle(index)
@@ -210,7 +212,7 @@ class History:
             stay.begin(log, index)
         stay.go_on(message, index + 1)
 
-    def committed(self, partition: Partition, identifier: str) -> None:
+    def check_commit(self, partition: Partition, identifier: str) -> None:
         """Records a violation if a partition's recorded offset is before the one that a member was told is recorded."""
         recorded = self.offsets.get(place_of(partition))
         if is_before(recorded, identifier):

@@ -66,10 +66,10 @@ class Machine(Process):
 
     def crash(self) -> None:
         """Stops its member and breaks its connections. The tree is not notified."""
-        self.left()
+        self.stop_member()
         self.cut(0.0)
 
-    def left(self) -> None:
+    def stop_member(self) -> None:
         """Stops all that is left of its member, which has ended. Another may begin."""
         super().crash()
         self.up = False

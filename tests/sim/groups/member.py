@@ -246,14 +246,14 @@ class WorkerMember(Member):
         self._history.attempts["worker in order of keys" if self._keyed else "worker"] += 1
         self._history.handles(name, stay, partition, message, self._world.now)
         if (fault := self._storm.faults.in_handler(message)) is not None:
-            self._history.hangs(name, stay, partition, message)
+            self._history.record_hang(name, stay, partition, message)
             await fault
-            self._history.handled_late(stay, message)
+            self._history.record_late_success(stay, message)
             return
         try:
             await asyncio.sleep(min(MAX_HANDLING_SECONDS, self._world.random_time(HANDLING)))
         except asyncio.CancelledError:  # a pause used up its time
-            self._history.hangs(name, stay, partition, message)
+            self._history.record_hang(name, stay, partition, message)
             raise
         failed = self._world.rng.random() < FAILING
         self._history.handled(name, stay, partition, message, failed=failed)

@@ -24,7 +24,7 @@ from qdo.consumer import consumer, fetcher
 from qdo.consumer.rebalance import queue_discovery
 from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import stored_assignments
-from qdo.coordination.tree import Delete, bundle
+from qdo.coordination.tree import Delete, split_into_bundles
 from qdo.partitions import Partition, Queue
 from qdo.worker import rights, runs, sources
 from qdo.worker.executors import in_process
@@ -85,11 +85,11 @@ class Storm:
             grace=rng.choice([0.0, 0.0, 4.0]),
             revoke_timeout=rng.choice([0.3, 3.0]),
         )
-        self.faults = UserFaults(seed, self.world, self.settings.revoke_timeout)
+        self.draw_faults = UserFaults(seed, self.world, self.settings.revoke_timeout)
         keyed = rng.choice([False, True])
         self.work = WorkerSettings(
             # A worker ends if handlers hang in all of its tasks.
-            tasks=max(rng.choice([1, 3, 20]), 20 * self.faults.handlers),
+            tasks=max(rng.choice([1, 3, 20]), 20 * self.draw_faults.handlers),
             by="header:key" if keyed else None,
             parallel=3,
             window=rng.choice([5, 100]),
@@ -99,12 +99,12 @@ class Storm:
             commit_messages=rng.choice([3, 50]),
             commit_seconds=0.5,
             drain=self.settings.revoke_timeout,
-            stalled_after=STALLED_AFTER if self.faults.handlers else UNLIMITED,
+            stalled_after=STALLED_AFTER if self.draw_faults.handlers else UNLIMITED,
         )
-        self.faults.bad_messages = self.work.retry.attempts > 0
+        self.draw_faults.bad_messages = self.work.retry.attempts > 0
         self.service = Service(self.world)
         self.history = History(self.service)
-        self.history.patient = self.settings.revoke_timeout > 1.0 and not self.faults.handlers
+        self.history.patient = self.settings.revoke_timeout > 1.0 and not self.draw_faults.handlers
         self.tree = Tree(self.world, self.history)
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:
@@ -112,21 +112,21 @@ class Storm:
         self.machines = [self._make_machine(number) for number in range(rng.choice(SIZES))]
 
     @property
-    def calm(self) -> float:
+    def end_faults(self) -> float:
         """Max seconds after the last fault until balance is reached.
 
         The sum of: a session that ends late, the grace of its member, a revocation, two rounds of queue discovery (one
         that fails during the assignment of earlier results), the backlog, and bad callbacks and handlers.
         """
         settings = self.settings
-        faults = BACKLOG * (self.faults.callbacks + self.faults.handlers)
+        faults = BACKLOG * (self.draw_faults.callbacks + self.draw_faults.handlers)
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
     def mark(self) -> str:
         """Returns a new unique text."""
         return f"{next(self._numbers):06x}"
 
-    def run(self) -> History:
+    def read_until(self) -> History:
         """Runs the faults, heals all, and waits for the group to rest.
 
         Returns the history, with violations in ``wrong``.
@@ -134,13 +134,13 @@ class Storm:
         with self._seed_randomness():
             for machine in self.machines:
                 self.world.at(self.world.random_time(0.5), machine.begin)
-            end = self.faults.end = self.world.now + STORM
+            end = self.draw_faults.end = self.world.now + STORM
             self._cause_faults_until(end)
             self._post_until(end + AFTER)
             self.world.run(end)
             self._heal()
             self.world.run(end + AFTER)
-            self.history.wrong += self._judge_at_rest(end + self.calm)
+            self.history.wrong += self._judge_at_rest(end + self.end_faults)
             self.world.end()
         return self.history
 
@@ -161,7 +161,11 @@ class Storm:
             stack.enter_context(replace_in(consumer, socket, SimpleNamespace(gethostname=lambda: "host")))
             stack.enter_context(replace_in(consumer, os, SimpleNamespace(getpid=lambda: 1)))
             stack.enter_context(replace_in(consumer, secrets, SimpleNamespace(token_hex=lambda _: self.mark())))
-            stack.enter_context(replace_in(stored_assignments, bundle, lambda changes, _: bundle(changes, operations)))
+            stack.enter_context(
+                replace_in(
+                    stored_assignments, split_into_bundles, lambda changes, _: split_into_bundles(changes, operations)
+                )
+            )
             stack.enter_context(replace_in(fetcher, uniform, rng.uniform))
             stack.enter_context(replace_in(queue_discovery, uniform, rng.uniform))
             stack.enter_context(replace_in(rights, uniform, rng.uniform))
@@ -455,7 +459,7 @@ def histories() -> Iterator[None]:
         sys.unraisablehook = hook
 
 
-def played(seed: int) -> History:
+def run_history(seed: int) -> History:
     """Runs one history."""
     history = Storm(seed).run()
     # Crashed members stay suspended until they are collected, which happens between histories.
@@ -465,14 +469,14 @@ def played(seed: int) -> History:
     return history
 
 
-def violations(seeds: Iterable[int], enough: int = 3) -> list[str]:
+def find_violations(seeds: Iterable[int], enough: int = 3) -> list[str]:
     """Runs histories until ``enough`` of them violate a rule. Returns their violations."""
     broken = []
     with histories():
         for played_before, seed in enumerate(seeds):
             if played_before % COLLECTED == 0:
                 gc.collect()
-            if wrong := played(seed).wrong:
+            if wrong := run_history(seed).wrong:
                 broken.append(f"history {seed}: {wrong[:5]}")
             if len(broken) == enough:
                 break

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.sim.groups.storm import histories, played, violations
+from tests.sim.groups.storm import find_violations, histories, run_history
 
 needs_histories = pytest.mark.needs_histories
 HISTORIES = 2000
@@ -25,7 +25,7 @@ FIRST = int(os.environ.get("SIM_SEED", "0"))
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=needs_histories) for part in range(1, PARTS))])
 def test_guarantees(part: int) -> None:
     """Whatever fails: one owner at a time, in order, nothing lost, offsets neither back nor ahead, and then balance."""
-    assert violations(range(part, HISTORIES, PARTS)) == []
+    assert find_violations(range(part, HISTORIES, PARTS)) == []
 
 
 @pytest.mark.slow
@@ -33,14 +33,14 @@ def test_guarantees(part: int) -> None:
 @pytest.mark.parametrize("part", range(MANY_PARTS))
 def test_guarantees_in_many_histories(part: int) -> None:
     """The guarantees hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
-    assert violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
+    assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
 
 
 def test_histories_are_what_they_should_be() -> None:
     """Messages are handled in each history, some again; sessions are lost; all members run; a seed fixes everything."""
     with histories():
-        first = [played(seed) for seed in (*range(12), HANGING)]
-        assert [played(seed).deeds for seed in range(6)] == [history.deeds for history in first[:6]]
+        first = [run_history(seed) for seed in (*range(12), HANGING)]
+        assert [run_history(seed).deeds for seed in range(6)] == [history.deeds for history in first[:6]]
     assert all(len(history.deeds) > 5 for history in first)
     again = sum(len(history.deeds) - len({deed[2] for deed in history.deeds}) for history in first)
     assert again > 0

@@ -26,7 +26,7 @@ from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.partition_work import ContiguousOffset, FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.runs import MessageRun
 from tests.replacing import replace, replace_in
-from tests.sim.groups.storm import violations
+from tests.sim.groups.storm import find_violations
 
 ENOUGH = 300
 """Max histories until a missing mechanism shows."""
@@ -228,7 +228,7 @@ def not_reading_beside_hung_handlers(_one: Dispatcher, _work: PartitionWork) -> 
 
 
 REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.done, OrderedQueue.settle, KeyedQueue.settle
-REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._recording, Session._releasing, Session._claiming
+REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._make_commit, Session._releasing, Session._claiming
 REAL_REVOKE = PartitionTable._revoke_row
 REAL_SETTING = StoredAssignments._transactions
 REAL_CLAIM = PartitionTable.claim
@@ -236,7 +236,7 @@ REAL_ASSIGNED, REAL_FIND = PartitionReader.assigned, QueueFinder._check_once
 
 MUTATIONS: Mapping[str, Mutation] = {
     "version at a commit": Mutation(
-        lambda: replace(Session._recording, committing_at_any_version), ("fence",), first=23
+        lambda: replace(Session._make_commit, committing_at_any_version), ("fence",), first=23
     ),
     "a claim raises the version": Mutation(
         lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=23
@@ -302,7 +302,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         taking_late_calls_for_present_ones, ("owner", "early", "lost"), first=53
     ),
     "results of a former ownership": Mutation(
-        lambda: replace(PartitionWork.discarded, property(lambda _: False)), ("order", "lost"), first=201
+        lambda: replace(PartitionWork.is_discarded, property(lambda _: False)), ("order", "lost"), first=201
     ),
     "a partition is read beside a hung handler": Mutation(
         lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), first=33
@@ -317,7 +317,7 @@ MUTATIONS: Mapping[str, Mutation] = {
 def test_late_calls_do_nothing() -> None:
     """A call of a former ownership after the present one has begun changes nothing."""
     with replace(PartitionTable._notify_lost, not_waiting_for_lost):
-        assert violations(range(53, 93, 4)) == []
+        assert find_violations(range(53, 93, 4)) == []
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -325,5 +325,5 @@ def test_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        (broken,) = violations(range(mutation.first, mutation.first + ENOUGH), enough=1)
+        (broken,) = find_violations(range(mutation.first, mutation.first + ENOUGH), enough=1)
     assert any(f"{each}:" in broken for each in mutation.breaks), broken

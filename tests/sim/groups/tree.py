@@ -140,14 +140,14 @@ class Tree(Nodes):
         self._links[session] = link
         if self._observer is not None:
             self._observer.began(session, link)
-        self.hear(session)
+        self.note_life_sign(session)
         self._expire_later(session, link.timeout)
         return session
 
     def lives(self, session: int) -> bool:
         return session in self._heard
 
-    def hear(self, session: int) -> None:
+    def note_life_sign(self, session: int) -> None:
         self._heard[session] = self.world.now
 
     def end(self, session: int) -> None:
@@ -193,7 +193,7 @@ class Connection:
         self._answering: float | None = None
         """When the request that the servers are working on was sent."""
 
-    def send(self, work: Callable[[], None]) -> None:
+    def send_piece(self, work: Callable[[], None]) -> None:
         """Does work at the servers after a random time, which is a sign of life, unless the connection breaks or the
         session ends before.
         """
@@ -271,7 +271,7 @@ class LoopHost:
         pass
 
 
-def loop_tree() -> Tree:
+def make_loop_tree() -> Tree:
     """Returns servers in the time of the running loops."""
     return Tree(LoopClock(), tolerance=math.inf)
 
@@ -351,7 +351,7 @@ class TreeLink(Link):
     def tell(self, path: str) -> None:
         self.on_watch([path])
 
-    def heard(self, connection: Connection, work: Callable[[], None], sent: float | None) -> None:
+    def receive(self, connection: Connection, work: Callable[[], None], sent: float | None) -> None:
         """Handles data of the servers: the answer to a request sent at ``sent``, or an event."""
         if connection is self._connection and self._state == "connected":
             if sent is not None:

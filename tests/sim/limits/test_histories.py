@@ -18,7 +18,7 @@ from queuey.service.claims import follow_ups, scans
 from queuey.service.claims.follow_ups import MAX_LETTERS
 from queuey.service.claims.scans import OrderedScanner
 from tests.replacing import replace, replace_in
-from tests.sim.storm import violations
+from tests.sim.storm import find_violations
 from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, reading_beyond_the_horizon
 from tests.sim.web import Setup
 
@@ -51,7 +51,7 @@ def _few_at_a_time() -> Iterator[None]:
 def test_guarantees(name: str) -> None:
     """Whatever fails, no more messages are claimed at once than allowed, and none is lost or wrongly withheld."""
     showing = (one.first for one in MUTATIONS.values() if one.setup is SETUPS[name])
-    assert violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
+    assert find_violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
 @pytest.mark.parametrize(("name", "most"), [("PAGE", 2), ("MAX_ABOVE", 2), ("MAX_WAITING", 2)])
@@ -59,7 +59,7 @@ def test_short_scans(name: str, most: int) -> None:
     """The limits also hold if little is read at a time, or remembered."""
     breaking = ("G", "places", "limit") if name != "PAGE" else ("",)
     with replace_in(scans, getattr(scans, name), most):
-        assert violations(range(SHORT), TWO_OF_A_KEY, breaking=breaking) == []
+        assert find_violations(range(SHORT), TWO_OF_A_KEY, breaking=breaking) == []
 
 
 def giving_all_that_was_read(places: FreePlaces, choice: Callable[[Message], bool] | None, message: Message) -> bool:
@@ -126,7 +126,7 @@ MUTATIONS = {
         lambda: replace(FreePlaces.try_take, giving_all_that_was_read), first=156
     ),
     "the place of a claim that begins again": Missing(
-        lambda: replace(Places.has_one_for, a_place_for_all), setup=BY_KEY, first=120
+        lambda: replace(Places.has_place_for, a_place_for_all), setup=BY_KEY, first=120
     ),
     "the share of a partition": Missing(lambda: replace(Places._of_all, as_many_as_there_are), setup=SHARED, first=8),
     "the keys of what is outstanding, to count them": Missing(lambda: replace(State._record_keys, knowing_no_keys)),
@@ -150,5 +150,5 @@ def test_each_mechanism_is_needed(name: str) -> None:
     missing = MUTATIONS[name]
     seeds = [*range(missing.first, ENOUGH), *range(missing.first)]
     with missing.instead():
-        broken = violations(seeds, missing.setup, breaking=missing.breaks)
+        broken = find_violations(seeds, missing.setup, breaking=missing.breaks)
     assert broken, name

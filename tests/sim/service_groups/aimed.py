@@ -19,13 +19,13 @@ class Aimed(Storm):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, linear=False)
 
-    def faults(self, *, linear: bool) -> Faults:
+    def draw_faults(self, *, linear: bool) -> Faults:
         return Faults()
 
-    def habits(self) -> Habits:
+    def draw_habits(self) -> Habits:
         return Habits(pace=0.2, hurry=0.1)
 
-    def deeds(self) -> list[Callable[[], None]]:
+    def choose_disturbances(self) -> list[Callable[[], None]]:
         return [self.rng.choice((self._leave, self._leave, self._crash_member)) for _ in range(5)]
 
 
@@ -34,13 +34,13 @@ class Restless(Aimed):
 
     session, revoke = 6000, 4000
 
-    def faults(self, *, linear: bool) -> Faults:
+    def draw_faults(self, *, linear: bool) -> Faults:
         return Faults(lost=0.03, hesitant=0.02, slow=0.02)
 
-    def habits(self) -> Habits:
+    def draw_habits(self) -> Habits:
         return Habits(pace=0.2, hurry=0.2, repeats=0.2, late=0.05)
 
-    def deeds(self) -> list[Callable[[], None]]:
+    def choose_disturbances(self) -> list[Callable[[], None]]:
         return [self.rng.choice((self._leave, self._leave, self._crash_member, self._replace)) for _ in range(12)]
 
 
@@ -49,17 +49,17 @@ class Generous(Aimed):
 
     session = 5000
 
-    def habits(self) -> Habits:
+    def draw_habits(self) -> Habits:
         return Habits(pace=0.3, hurry=0.1, generous=0.1, repeats=0.5)
 
 
 class Deaf(Aimed):
     """A member may never give back what others wait for."""
 
-    def habits(self) -> Habits:
+    def draw_habits(self) -> Habits:
         return Habits(deaf=self.rng.random() < 0.5)
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         """Ends all faults, but leaves members deaf."""
         habits = [member.habits for member in self.members]
         super().calm()
@@ -70,7 +70,7 @@ class Deaf(Aimed):
 class Lagging(Aimed):
     """Plain writes reach most replicas late."""
 
-    def faults(self, *, linear: bool) -> Faults:
+    def draw_faults(self, *, linear: bool) -> Faults:
         return Faults(late=0.7, slow=0.01)
 
 
@@ -79,7 +79,7 @@ class Hesitant(Aimed):
 
     processes = 3
 
-    def faults(self, *, linear: bool) -> Faults:
+    def draw_faults(self, *, linear: bool) -> Faults:
         return Faults(reading=0.1)
 
 
@@ -90,14 +90,14 @@ class Dying(Aimed):
         super().__init__(seed)
         self.history.planned = self._crash_all
 
-    def deeds(self) -> list[Callable[[], None]]:
+    def choose_disturbances(self) -> list[Callable[[], None]]:
         return [self._leave] * 2
 
     def _crash_all(self) -> None:
         for web in self.webs:
             self.world.at(0.004, web.crash)
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         self.history.planned = lambda: None
         super().calm()
 
@@ -107,7 +107,7 @@ class Standing(Aimed):
 
     session, processes = 5000, 2
 
-    def deeds(self) -> list[Callable[[], None]]:
+    def choose_disturbances(self) -> list[Callable[[], None]]:
         return [self._stand_and_cut] * 3
 
     def _stand_and_cut(self) -> None:
@@ -134,27 +134,27 @@ class Forgetful(Aimed):
     session = 8000
     processes = 2
 
-    def habits(self) -> Habits:
+    def draw_habits(self) -> Habits:
         return Habits(pace=1.0, loses=0.3)
 
-    def deeds(self) -> list[Callable[[], None]]:
+    def choose_disturbances(self) -> list[Callable[[], None]]:
         return [self.rng.choice((self._leave, self._crash_member, self._replace)) for _ in range(16)]
 
 
 class Listing(Aimed):
     """Members ask for queues by patterns, and lists may lack some queues."""
 
-    def wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def draw_wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), ("*",)
 
-    def faults(self, *, linear: bool) -> Faults:
+    def draw_faults(self, *, linear: bool) -> Faults:
         return Faults(lacking=0.3)
 
 
 class Recreated(Aimed):
     """Only queues change: they are recreated."""
 
-    def deeds(self) -> list[Callable[[], None]]:
+    def choose_disturbances(self) -> list[Callable[[], None]]:
         return [self._recreate_all] * 2
 
     def _recreate_all(self) -> None:

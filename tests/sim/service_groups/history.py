@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from queuey.access import allowed
+from queuey.access import is_allowed
 from queuey.groups.ownership import OwnedOffset
 from queuey.groups.rows import read_state
 from queuey.groups.state import Credential, GroupState, StoredGroup
@@ -88,7 +88,7 @@ class History:
     def now(self) -> float:
         return self.stored.world.now
 
-    def fails(self, text: str) -> None:
+    def record_violation(self, text: str) -> None:
         """Records a violation."""
         self.wrong.append(f"{text} at {self.now - 1000:.3f}")
 
@@ -119,7 +119,7 @@ class History:
         for uid, planned in after.plan.items():
             for target in planned.targets.values():
                 if target.member in after.members and after.members[target.member].state == "new":
-                    self.fails(f"O5: {target.member} is new, and is to own partitions of {uid}")
+                    self.record_violation(f"O5: {target.member} is new, and is to own partitions of {uid}")
         present = {one.subscription for one in after.members.values() if one.state == "present"}
         if after.head.due is not None:
             return
@@ -129,7 +129,7 @@ class History:
                 continue
             readers = (after.subscriptions[slot] for slot in present)
             if any(one.matcher()(queue.name) and may(one.credential, queue) for one in readers):
-                self.fails(f"O5: {uid} is there, and nobody is to own it any more")
+                self.record_violation(f"O5: {uid} is there, and nobody is to own it any more")
 
     def _excuse_replaced(self, before: GroupState, after: GroupState) -> None:
         """Excuses members that were replaced by another one with their instance name.
@@ -145,7 +145,7 @@ class History:
             if life is None or life.excused or life.may_go or self.rights.get(life.credential.id) != life.credential:
                 continue
             if member.grace and member.state == "present":
-                self.fails(f"O7: {number} is gone, and was to be absent")
+                self.record_violation(f"O7: {number} is gone, and was to be absent")
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
         """Checks that absent members keep their targets, and that the next one of an instance gets them.
@@ -161,7 +161,7 @@ class History:
                     moved[uid, part] = target.member, targets[part].member
         for place, (one, other) in moved.items():
             if one in absent and one in after.members and after.members[one].state == "absent":
-                self.fails(f"O7: {other} has the target {place} of {one}, which is absent")
+                self.record_violation(f"O7: {other} has the target {place} of {one}, which is absent")
         new = [one for number, one in after.members.items() if one.state == "present" != self._state_of(before, number)]
         gone = [one for number, one in before.members.items() if one.state != "new" and number not in after.members]
         same = all(
@@ -186,7 +186,7 @@ class History:
         if not all(
             one not in before.members or (one in replaced and to == member.number) for one, to in moved.values()
         ):
-            self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
+            self.record_violation(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 
     def _state_of(self, state: GroupState, number: int) -> str:
         return state.members[number].state if number in state.members else "new"
@@ -207,10 +207,10 @@ class History:
         """Records violations: a commit that is not under the member's own epoch, or an offset that goes back."""
         part, is_commit = place[1], deed.kind == "commit"
         if is_commit and (old.owner, old.epoch) != (deed.member, deed.epochs[part]):
-            self.fails(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
+            self.record_violation(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
         may_go_back = part in deed.back if is_commit else deed.kind == "plain" and not new.owner
         if is_before(new.position, old.position) and not may_go_back:
-            self.fails(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
+            self.record_violation(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
 
     def _check_owner(self, place: Place, owner: int, epoch: int, came: str) -> None:
         """Checks a new owner of a partition.
@@ -222,20 +222,20 @@ class History:
         life = self.life_of(owner, epoch)
         self._check_work(place, life, f"{owner} became the owner")
         if epoch <= self._highest.get(place, 0):
-            self.fails(f"O2: {place} has two ownerships under {epoch}")
+            self.record_violation(f"O2: {place} has two ownerships under {epoch}")
         self._highest[place] = max(epoch, self._highest.get(place, 0))
         last = self._last.get(place)
         self._last[place] = owner, epoch
         if last is not None and came == "new":
-            self.fails(f"O4: {place} is new to {owner} and was owned by {last}")
+            self.record_violation(f"O4: {place} is new to {owner} and was owned by {last}")
         if came == "given back":
             former = None if last is None else self.life_of(*last)
             if last is None or former is None or not (former.left or self._said(former, place, last[1])):
-                self.fails(f"O4: {place} was not given back by {last}")
-        if life is not None and self.lacks(life.credential, place[0], RIGHTS):
-            self.fails(f"O6: {owner} may not have {place}")
+                self.record_violation(f"O4: {place} was not given back by {last}")
+        if life is not None and self.lacks_rights(life.credential, place[0], RIGHTS):
+            self.record_violation(f"O6: {owner} may not have {place}")
 
-    def lacks(self, credential: Credential, uid: int, seconds: float) -> bool:
+    def lacks_rights(self, credential: Credential, uid: int, seconds: float) -> bool:
         """Returns whether a credential has had no right to a queue's partitions for ``seconds``.
 
         Returns False if the queue is gone.
@@ -255,9 +255,11 @@ class History:
             if other is life or other.ended or other.excused or place not in other.holds or other.end <= self.now:
                 continue
             if self.queue_of(place[0]) is not None:
-                self.fails(f"O1: {other.number} is at work on {place} until {other.end - 1000:.3f}, when {deed}")
+                self.record_violation(
+                    f"O1: {other.number} is at work on {place} until {other.end - 1000:.3f}, when {deed}"
+                )
 
-    def takes(
+    def check_take(
         self, life: Life, place: Place, epoch: int, position: Position | None, came: str, note: bytes | None
     ) -> None:
         """Records that a member begins to work on a partition, with the position, origin and note that it was told.
@@ -266,16 +268,16 @@ class History:
         """
         self.counts["taken"] += 1
         if self._said(life, place, epoch):
-            self.fails(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")
+            self.record_violation(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")
         life.holds[place] = epoch
         row = self.stored.rows(place[0]).value.get(place[1])
         if row is None or (row.owner, row.epoch) != (life.number, epoch):
             if row is not None and row.owner and not life.excused and self.queue_of(place[0]) is not None:
-                self.fails(f"O1: {life.number} begins to work on {place}, which {row.owner} owns")
+                self.record_violation(f"O1: {life.number} begins to work on {place}, which {row.owner} owns")
             return
         self._check_work(place, life, f"{life.number} takes it")
         if (row.position, row.came, row.note) != (position, came, note):
-            self.fails(f"O4: {life.number} was told {position, came, note} of {place}, not {row}")
+            self.record_violation(f"O4: {life.number} was told {position, came, note} of {place}, not {row}")
 
     def _said(self, life: Life, place: Place, epoch: int) -> bool:
         return (self.stored.names_of[place[0]], place[1], epoch) in life.said
@@ -285,8 +287,8 @@ def may(credential: Credential | None, queue: Queue) -> bool:
     """Returns whether a credential may read and claim."""
     return (
         credential is not None
-        and allowed(queue, credential.caller, "read")
-        and allowed(queue, credential.caller, "claim")
+        and is_allowed(queue, credential.caller, "read")
+        and is_allowed(queue, credential.caller, "claim")
     )
 
 

@@ -16,7 +16,7 @@ from queuey.groups.state import GroupChange, Head, StoredGroup
 from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.offset_changes import check, decide, disowned, recorded_offsets
+from queuey.storage.offset_changes import check_changes, decide, find_disowned, recorded_offsets
 from tests.sim.replicas import awaited
 from tests.sim.service_groups.processes import Machine
 from tests.sim.service_groups.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
@@ -288,14 +288,14 @@ class GroupStore:
         disown: int | None = None,
     ) -> list[Offset]:
         """Changes offsets; reads and decides again while others change them at the same time."""
-        check(queue, changes)
+        check_changes(queue, changes)
         back = frozenset(change.partition for change in changes if change.compare)
         deed = OffsetsChange("plain")
         if commit is not None:
             deed = OffsetsChange("commit", commit.member, commit.epochs, back)
         while True:
             recorded = await self._read_offsets(queue)
-            lost = disowned(recorded, disown) if commit is None else set()
+            lost = find_disowned(recorded, disown) if commit is None else set()
             decision = decide(recorded.rows, changes, self._process.clock(), commit, lost)
             if not decision.written or await self._write_offsets(queue, recorded.version, decision.changed(), deed):
                 return decision.result(changes)
@@ -325,7 +325,7 @@ class GroupStore:
             recorded = await self._read_offsets(queue)
             if not recorded.rows:
                 raise GroupNotFound(group)
-            disowned(recorded, disown)
+            find_disowned(recorded, disown)
             if await self._transact(
                 self._stored.rows(queue.uid),
                 recorded.version or 0,

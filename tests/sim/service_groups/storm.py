@@ -60,10 +60,10 @@ class Storm:
         self.rng = rng = world.rng
         linear = rng.random() < 0.3 if linear is None else linear
         slack = self.slack or (1.0 if linear else rng.choice((0.25, 0.5, 2.0)))
-        self.stored = Stored(world, self.faults(linear=linear), linear=linear, slack=slack)
+        self.stored = Stored(world, self.draw_faults(linear=linear), linear=linear, slack=slack)
         self.history = History(self.stored)
-        self.present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
-        self.history.rights = self.present
+        self.is_present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
+        self.history.rights = self.is_present
         self.uids: dict[str, list[int]] = {name: [] for name in NAMES}
         offsets = (-0.4 * slack, 0.0, 0.4 * slack)
         number = self.processes or rng.choice((1, 2, 2, 3))
@@ -74,9 +74,9 @@ class Storm:
         self.revoke = self.revoke or rng.choice((300, 1500, 4000))
         self.grace = self.grace or rng.choice((0, 0, 3000))
         self.history.grace = bool(self.grace)
-        self.members = [self.member(number) for number in range(rng.choice((2, 3, 3, 4)))]
+        self.members = [self.draw_member(number) for number in range(rng.choice((2, 3, 3, 4)))]
 
-    def faults(self, *, linear: bool) -> Faults:
+    def draw_faults(self, *, linear: bool) -> Faults:
         """Draws the faults of the store; a linearizable one has fewer kinds."""
         rng = self.rng
         if linear:
@@ -92,12 +92,12 @@ class Storm:
             slow=rng.choice((0.003, 0.02)),
         )
 
-    def member(self, number: int) -> Member:
+    def draw_member(self, number: int) -> Member:
         """Draws a member: its key, names, and perhaps an instance name that another one also has."""
         rng = self.rng
         credential = Credential(b"key %d" % rng.choice((0, number)), OWNER)
-        self.present.setdefault(credential.id, credential)
-        names, patterns = self.wishes()
+        self.is_present.setdefault(credential.id, credential)
+        names, patterns = self.draw_wishes()
         static = self.grace and rng.random() < 0.7
         request = JoinRequest(
             names,
@@ -108,15 +108,15 @@ class Storm:
             revoke=self.revoke,
             grace=self.grace if static else 0,
         )
-        return Member(self, request, self.habits())
+        return Member(self, request, self.draw_habits())
 
-    def wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def draw_wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Draws the names and patterns that a member requests."""
         if self.rng.random() < 0.7:
             return NAMES, ()
         return self.rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ())))
 
-    def habits(self) -> Habits:
+    def draw_habits(self) -> Habits:
         rng = self.rng
         trouble = rng.choice((0.0, 0.0, 1.0))
         return Habits(
@@ -129,7 +129,7 @@ class Storm:
             patience=rng.choice((1.5, 1.5, 15.0)),
         )
 
-    def deeds(self) -> list[Callable[[], None]]:
+    def choose_disturbances(self) -> list[Callable[[], None]]:
         kinds = (
             self._crash_web,
             self._pause_web,
@@ -151,7 +151,7 @@ class Storm:
 
     def rights(self, credential: Credential) -> Credential | None:
         """Returns a credential with its present rights, or None if it was revoked."""
-        return self.present.get(credential.id)
+        return self.is_present.get(credential.id)
 
     def create(self, name: str, partitions: int = 0) -> None:
         self.uids[name].append(self.stored.create(name, partitions or self.rng.choice((1, 2, 3, 4))).uid)
@@ -166,15 +166,15 @@ class Storm:
 
     # Events
 
-    def run(self) -> History:
+    def read_until(self) -> History:
         """Runs members under disturbances, then without until all partitions have owners, or records a failure."""
         world, rng = self.world, self.rng
         for member in self.members:
             world.at(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
-        for deed in self.deeds():
+        for deed in self.choose_disturbances():
             world.at(rng.random() * STORM, deed)
         world.run(world.now + STORM)
-        self.calm()
+        self.end_faults()
         end = world.now + LATE + (2 * self.session + self.revoke + self.grace) / 1000 + 10
         while (missing := self._find_unsettled()) and world.now < end and not self.history.wrong:
             world.run(world.now + 1.0)
@@ -191,7 +191,7 @@ class Storm:
             member.life += 1
         self.world.end()
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         """Ends all faults and bad habits, but starts no member again."""
         self.stored.faults = Faults(slow=self.stored.faults.slow)
         for process in (*(web.process for web in self.webs), *self.members):
@@ -285,7 +285,7 @@ class Storm:
     def _change_rights(self) -> None:
         """Revokes, narrows or restores any key but the first. A revoked key comes back after a while."""
         rng = self.rng
-        key = rng.choice(list(self.present)[1:])
+        key = rng.choice(list(self.is_present)[1:])
         now = rng.choice((None, NARROW, OWNER))
         self._set_rights(key, now)
         if now is None:
@@ -293,7 +293,7 @@ class Storm:
 
     def _set_rights(self, key: bytes, caller: Caller | None) -> None:
         """Sets the rights of a key. Lives with this key are excused for errors."""
-        self.present[key] = None if caller is None else Credential(key, caller)
+        self.is_present[key] = None if caller is None else Credential(key, caller)
         self.history.narrowed[key] = self.world.now
         for life in self.history.lives:
             life.excused = life.excused or life.credential.id == key
@@ -333,7 +333,7 @@ class Storm:
             takers = {
                 number
                 for number, member in living.items()
-                if self._wants(member.request, name) and may(self.present.get(member.request.credential.id), queue)
+                if self._wants(member.request, name) and may(self.is_present.get(member.request.credential.id), queue)
             }
             unequal = unequal or takers != living.keys()
             rows = self.stored.rows(queue.uid).value
@@ -382,14 +382,14 @@ def histories() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def played(seed: int, kind: type[Storm] = Storm) -> History:
+def run_history(seed: int, kind: type[Storm] = Storm) -> History:
     """Runs one history of a kind."""
     history = kind(seed).run()
     Process.present = None
     return history
 
 
-def violations(
+def find_violations(
     seeds: Iterable[int], kind: type[Storm] = Storm, *, breaking: Sequence[str] = ("",), enough: int = 1
 ) -> list[str]:
     """Runs histories until ``enough`` of them violate a rule in ``breaking``. Returns their violations."""
@@ -398,7 +398,7 @@ def violations(
         for before, seed in enumerate(seeds):
             if before % COLLECTED == 0:
                 gc.collect()
-            if wrong := [text for text in played(seed, kind).wrong if text.startswith(tuple(breaking))]:
+            if wrong := [text for text in run_history(seed, kind).wrong if text.startswith(tuple(breaking))]:
                 broken.append(f"history {seed}: {wrong[:5]}")
                 if len(broken) == enough:
                     break

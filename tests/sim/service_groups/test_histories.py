@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.sim.service_groups.storm import Storm, histories, violations
+from tests.sim.service_groups.storm import Storm, find_violations, histories
 
 needs_histories = pytest.mark.needs_histories
 HISTORIES = 2000
@@ -23,7 +23,7 @@ FIRST = int(os.environ.get("SIM_SEED", "0"))
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=needs_histories) for part in range(1, PARTS))])
 def test_guarantees(part: int) -> None:
     """O1 to O7 hold, whatever fails."""
-    assert violations(range(part, HISTORIES, PARTS)) == []
+    assert find_violations(range(part, HISTORIES, PARTS)) == []
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_guarantees(part: int) -> None:
 @pytest.mark.parametrize("part", range(MANY_PARTS))
 def test_guarantees_in_many_histories(part: int) -> None:
     """O1 to O7 hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
-    assert violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
+    assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
 
 
 def test_histories_are_what_they_should_be() -> None:

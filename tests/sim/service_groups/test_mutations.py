@@ -46,7 +46,7 @@ from tests.sim.service_groups.aimed import (
 )
 from tests.sim.service_groups.members import Member as Client
 from tests.sim.service_groups.store import GroupStore
-from tests.sim.service_groups.storm import Storm, violations
+from tests.sim.service_groups.storm import Storm, find_violations
 
 ENOUGH = 400
 """Max histories until a missing mechanism shows."""
@@ -410,5 +410,7 @@ def test_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        broken = violations(range(mutation.first, mutation.first + ENOUGH), mutation.kind, breaking=mutation.breaks)
+        broken = find_violations(
+            range(mutation.first, mutation.first + ENOUGH), mutation.kind, breaking=mutation.breaks
+        )
     assert broken, name

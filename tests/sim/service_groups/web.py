@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queuey.access import allowed
+from queuey.access import is_allowed
 from queuey.api.groups import Heartbeat
 from queuey.errors import NotAllowed
 from queuey.groups.state import Credential
@@ -89,7 +89,7 @@ class Web:
 
         def check(queue: Queue) -> None:
             present = self.storm.rights(credential)
-            if present is None or not allowed(queue, present.caller, "read"):
+            if present is None or not is_allowed(queue, present.caller, "read"):
                 raise NotAllowed(name)
 
         store = self.store.store

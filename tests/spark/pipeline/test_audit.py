@@ -238,7 +238,7 @@ def test_ids_are_read_alike_in_sql(spark: SparkSession) -> None:
     rows = frame.select(
         "ticks", "low", receipt_columns.ticks("id").alias("t"), receipt_columns.position("id").alias("p")
     ).collect()
-    assert all(row.t == row.ticks and row.p == columns.text_of((row.ticks, row.low)) for row in rows)
+    assert all(row.t == row.ticks and row.p == columns.position_text((row.ticks, row.low)) for row in rows)
 
 
 def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
@@ -253,8 +253,13 @@ def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
         "unknown boolean",
     )
     about = spark.createDataFrame([("q", 60.0, 1 << 59, 5.0)], receipt_join.ABOUT)
-    rows = receipt_join.matched(
-        receipt_join.promised(lines, about), receipt_join.present(stored, kept), [], now=9.0, late=60.0, margin=0.0
+    rows = receipt_join.classify_ids(
+        receipt_join.find_promised(lines, about),
+        receipt_join.join_present(stored, kept),
+        [],
+        now=9.0,
+        late=60.0,
+        margin=0.0,
     ).collect()
     assert {item.id: (item.twice, item.archived, item.present) for item in rows} == {
         row[2]: (0, 1, 1),

@@ -19,7 +19,9 @@ NAMES = st.sets(st.text("ab0é\U0001f600~", min_size=1, max_size=6), max_size=40
 
 def walked(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
     """Returns the names of all queues in the ranges."""
-    return [queue.name for part in parts for page in name_ranges.queues(kept.named, part, page=3) for queue in page]
+    return [
+        queue.name for part in parts for page in name_ranges.list_queues(kept.named, part, page=3) for queue in page
+    ]
 
 
 @given(NAMES, NAMES, st.integers(1, 7))
@@ -31,7 +33,7 @@ def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set
         bridge.run(store.catalogue.delete_queue(queue))
     for name in names:
         embedded.queue(name)
-    parts = name_ranges.name_ranges_of(embedded.named, None, size, page=3)
+    parts = name_ranges.divide_names(embedded.named, None, size, page=3)
     assert walked(embedded, parts) == sorted(names)
     assert len(parts) <= 1 + len(names) // min(size, 3)
     for name in later:
@@ -43,7 +45,7 @@ def test_a_pattern_takes_whole_names(embedded: Kept) -> None:
     """A pattern selects in every range, and must match the whole name."""
     for name in ("logs", "logs-1", "logs-2", "xlogs-1"):
         embedded.queue(name)
-    assert walked(embedded, name_ranges.name_ranges_of(embedded.named, Pattern("logs-."), 1)) == ["logs-1", "logs-2"]
+    assert walked(embedded, name_ranges.divide_names(embedded.named, Pattern("logs-."), 1)) == ["logs-1", "logs-2"]
 
 
 def test_queues_by_name(embedded: Kept) -> None:
@@ -52,7 +54,7 @@ def test_queues_by_name(embedded: Kept) -> None:
         embedded.queue(name)
     chosen = Subscribe(("c", "a"))
     name_ranges.check(embedded.named, chosen)
-    assert sorted(walked(embedded, name_ranges.name_ranges_of(embedded.named, chosen))) == ["a", "c"]
+    assert sorted(walked(embedded, name_ranges.divide_names(embedded.named, chosen))) == ["a", "c"]
     with pytest.raises(QueueNotFound):
         name_ranges.check(embedded.named, Subscribe(("a", "absent")))
     with pytest.raises(OptionError, match="regular expression"):

@@ -23,7 +23,7 @@ def line(queue: str, partition: int, offset: str | None, app: str = "acme", host
 def test_lines_of_qdo() -> None:
     """Offsets are read by queue and partition; a missing offset means the beginning; other applications are ignored."""
     lines = [line("q", 1, ONE), "", line("q", 2, None), line("r", 1, TWO), line("r", 9, ONE, app="other")]
-    assert offset_files.parsed(lines, "acme", "f") == {
+    assert offset_files.parse_lines(lines, "acme", "f") == {
         "q": {1: ids.parse_position(ONE), 2: ids.FIRST},
         "r": {1: ids.parse_position(TWO)},
     }
@@ -42,7 +42,7 @@ def test_lines_of_qdo() -> None:
 def test_what_is_no_such_file_is_refused(lines: list[str], words: str) -> None:
     """An invalid line, or one that contradicts another, is named."""
     with pytest.raises(OptionError, match=words):
-        offset_files.parsed(lines, "acme", "f")
+        offset_files.parse_lines(lines, "acme", "f")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from queuey.spark import tables
 from queuey.spark.errors import OptionError
-from queuey.spark.sink.arrow_rows import layout_of
+from queuey.spark.sink.arrow_rows import read_layout
 
 OF_SPARK = {"owner": "ann", "provider": "queuey", "is_managed_location": "true"}
 """Properties of a table that Spark adds to its options."""
@@ -22,7 +22,7 @@ def of_table(**options: str) -> dict[str, str]:
 
 def created(**options: str) -> StructType:
     """Returns the schema of a table as Spark's catalogue keeps it: through JSON."""
-    declared = tables.declared(of_table(**options))
+    declared = tables.find_table_options(of_table(**options))
     assert declared is not None
     return StructType.fromJson(tables.table_schema(declared).jsonValue())
 
@@ -30,29 +30,29 @@ def created(**options: str) -> StructType:
 def test_properties_of_spark_are_no_options() -> None:
     """Of Spark's table properties only the OPTIONS count, not those that Spark or a user adds."""
     properties = of_table(subscribe="orders", startingOffsets="earliest") | {"team": "north"}
-    assert tables.declared(properties) == {"subscribe": "orders", "startingoffsets": "earliest"}
-    assert tables.declared({"subscribe": "orders"}) is None
+    assert tables.find_table_options(properties) == {"subscribe": "orders", "startingoffsets": "earliest"}
+    assert tables.find_table_options({"subscribe": "orders"}) is None
 
 
 def test_a_table_reads_what_its_options_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table's schema brings its options to each read, with paths as they were at its creation."""
     monkeypatch.chdir(tmp_path)
     schema = created(subscribe="orders", data="here", cassandra_password="file:secret")
-    assert tables.options_of(schema, tables.READ, {"minPartitions": "3"}) == {
+    assert tables.merge_table_options(schema, tables.READ, {"minPartitions": "3"}) == {
         "subscribe": "orders",
         "data": str(tmp_path / "here"),
         "cassandra_password": f"file:{tmp_path / 'secret'}",
         "minpartitions": "3",
     }
-    assert tables.options_of(schema, tables.WRITE, {}) == {}
+    assert tables.merge_table_options(schema, tables.WRITE, {}) == {}
 
 
 def test_queues_of_ones_own_replace_all_options_of_a_table() -> None:
     """A read with its own queues takes nothing from the schema, which may be anyone's."""
     schema = created(subscribe="orders", data="/somewhere", startingTimestamp="5")
-    assert tables.options_of(schema, tables.READ, {"assign": '{"a":[1]}'}) == {"assign": '{"a":[1]}'}
+    assert tables.merge_table_options(schema, tables.READ, {"assign": '{"a":[1]}'}) == {"assign": '{"a":[1]}'}
     schema = created(queue="orders", data="/somewhere")
-    assert tables.options_of(schema, tables.WRITE, {"topic": "other"}) == {"topic": "other"}
+    assert tables.merge_table_options(schema, tables.WRITE, {"topic": "other"}) == {"topic": "other"}
 
 
 def test_columns_of_a_table_say_what_they_are() -> None:
@@ -61,7 +61,7 @@ def test_columns_of_a_table_say_what_they_are() -> None:
     assert "headers" not in created(subscribe="a").names
     schema = created(queue="a")
     assert all(field.metadata["comment"] for field in schema)
-    assert layout_of(schema, queue="a").columns == tuple(schema.names)
+    assert read_layout(schema, queue="a").columns == tuple(schema.names)
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_columns_of_a_table_say_what_they_are() -> None:
 def test_what_is_no_table_is_refused(given: dict[str, str], says: str) -> None:
     """An invalid table is refused at its creation, with a message that repeats no secret."""
     with pytest.raises(OptionError, match=says) as refused:
-        tables.table_schema(tables.declared(given) or {})
+        tables.table_schema(tables.find_table_options(given) or {})
     assert "hunter2" not in str(refused.value)

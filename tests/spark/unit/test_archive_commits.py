@@ -120,7 +120,7 @@ def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> N
     """Archives messages in addition to the archived ones, as a run does apart from Spark."""
     archive = opened(store)
     archive.begin(name, now)
-    older = archive.older(messages, [])
+    older = archive.find_present_versions(messages, [])
     manifests = []
     for key, ids in messages.items():
         sealed_before = older.get(key)
@@ -152,7 +152,7 @@ def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...]
 def seen(store: ObjectStore) -> Content:
     """Returns the messages that a reader of everything finds."""
     archive = opened(store)
-    keys = [(queue, bucket) for queue in archive.queues() for bucket in archive.bucket_names(queue)]
+    keys = [(queue, bucket) for queue in archive.queues() for bucket in archive.list_bucket_names(queue)]
     return {
         one.key: {text for path in one.data_paths for text in store.texts[path].split()}
         for one in archive.manifests(keys)
@@ -299,7 +299,7 @@ def test_what_is_damaged() -> None:
             opened(store).manifests([key])
     del store.texts[lost := f"{manifest.messages_path(*KEYS[2], 'r0')}/part.parquet"]
     damaged: list[str] = []
-    older = opened(store).older(KEYS, damaged)
+    older = opened(store).find_present_versions(KEYS, damaged)
     assert damaged == [f"store://archive/{lost} is missing"]
     assert [len(older[key].paths) for key in KEYS] == [1, 1, 0]
     run(store, "r1", in_each_bucket("c"), 1.0)

@@ -19,7 +19,7 @@ from queuey.messages import Message, Meta, Queue, QueueSpec, Slice
 from queuey.partitions import by_key
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions, StoreOptions
-from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, chunks, layout_of
+from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, divide_into_chunks, read_layout
 from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
 from queuey.spark.sink.rate_limit import RateLimit
 from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
@@ -49,7 +49,7 @@ FIRST, LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tz
 def layout(schema: str, queue: str | None = "q") -> ColumnLayout:
     """Returns the layout of a schema written as ``name type, name type``."""
     fields = [field.split(" ") for field in schema.split(", ")]
-    return layout_of(types.StructType([types.StructField(name, _TYPES[kind]) for name, kind in fields]), queue=queue)
+    return read_layout(types.StructType([types.StructField(name, _TYPES[kind]) for name, kind in fields]), queue=queue)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_everything_that_a_read_gives_can_be_written() -> None:
     """A frame read from a queue, headers included, can be written unchanged."""
     from queuey.spark.source.columns import read_schema  # noqa: PLC0415 - imports PySpark
 
-    assert "id" in layout_of(read_schema(headers=True), queue=None)
+    assert "id" in read_layout(read_schema(headers=True), queue=None)
 
 
 @given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=8), st.integers(1, 7), st.integers(1, 60))
@@ -92,8 +92,10 @@ def test_chunks_do_not_depend_on_how_rows_arrive(lengths: list[list[int]], rows:
     """The same rows in other Arrow batches give the same chunks: none is too long, and no row is lost or reordered."""
     texts = [["x" * length for length in batch] for batch in lengths]
     flat = [text for batch in texts for text in batch]
-    found = list(chunks(map(_batch, texts), layout("value string"), rows=rows, size=size))
-    assert found_texts(found) == found_texts(list(chunks([_batch(flat)], layout("value string"), rows=rows, size=size)))
+    found = list(divide_into_chunks(map(_batch, texts), layout("value string"), rows=rows, size=size))
+    assert found_texts(found) == found_texts(
+        list(divide_into_chunks([_batch(flat)], layout("value string"), rows=rows, size=size))
+    )
     assert [text for some in found_texts(found) for text in some] == flat
     assert [chunk.number for chunk in found] == list(range(len(found)))
     for chunk in found:

@@ -17,10 +17,10 @@ from queuey.messages import Message, Queue, QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SourceOptions, read_options
-from queuey.spark.slices import QueueSlice, shared_out
+from queuey.spark.slices import QueueSlice, divide_into_groups
 from queuey.spark.source import columns
-from queuey.spark.source.batch_reader import planned, weight
-from queuey.spark.source.read_task import scanned
+from queuey.spark.source.batch_reader import plan_slices, weight
+from queuey.spark.source.read_task import scan_rows
 from queuey.storage import bridge
 from tests.backends import APP
 from tests.replacing import replace
@@ -36,7 +36,7 @@ def batch_read(kept: Kept, **options: str) -> SourceOptions:
 def ids_of(options: SourceOptions, parts: list[QueueSlice]) -> list[str]:
     """Returns the ids that slices give."""
     schema = columns.arrow_schema(type(columns.read_schema(headers=False))([IDS]))
-    return [one for batch in scanned(options, parts, schema) for one in batch.column("id").to_pylist()]
+    return [one for batch in scan_rows(options, parts, schema) for one in batch.column("id").to_pylist()]
 
 
 def in_order(stored: list[Message]) -> list[str]:
@@ -49,7 +49,7 @@ def test_slices_give_everything_once(options: dict[str, str], embedded: Kept) ->
     """However a read is divided, its slices give every message once, by partition and position."""
     stored = embedded.fill(embedded.queue(partitions=3), 200)
     read = batch_read(embedded, **options)
-    parts = planned(read)
+    parts = plan_slices(read)
     assert len(parts) >= int(options.get("minPartitions", "1"))
     assert ids_of(read, parts) == in_order(stored)
     places = [(part.partition, part.lower, part.upper) for part in parts]
@@ -61,7 +61,7 @@ def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
     """With too many queues to plan each partition is one slice, and every message is found all the same."""
     stored = [message for name in "abc" for message in embedded.fill(embedded.queue(name, partitions=2), 10)]
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
-    parts = planned(read, max_divided=2)
+    parts = plan_slices(read, max_divided=2)
     assert [(part.queue, part.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
     assert sorted(ids_of(read, parts)) == sorted(one.id for one in stored)
 
@@ -72,7 +72,7 @@ def test_a_plan_does_not_move(embedded: Kept) -> None:
     stored = embedded.fill(queue, 20)
     for most in (100, 0):
         read = batch_read(embedded)
-        parts = planned(read, max_divided=most)
+        parts = plan_slices(read, max_divided=most)
         later = embedded.fill(queue, 20)
         assert ids_of(read, parts) == ids_of(read, parts) == in_order(stored)
         stored += later
@@ -85,8 +85,8 @@ def test_a_narrow_range_costs_what_it_holds(embedded: Kept) -> None:
     places = zip(("startingOffsets", "endingOffsets"), (stored[10].id, stored[20].id), strict=True)
     read = batch_read(embedded, **{name: json.dumps({"orders": {"1-2": place}}) for name, place in places})
     with replace(type(embedded.store.messages).inspect, refuse):
-        parts = planned(read)
-        assert planned(batch_read(embedded, startingTimestamp="1000", endingTimestamp="3000")) == []
+        parts = plan_slices(read)
+        assert plan_slices(batch_read(embedded, startingTimestamp="1000", endingTimestamp="3000")) == []
     assert sum(part.weight for part in parts) == len(selected)
     assert ids_of(read, parts) == in_order(selected)
 
@@ -97,7 +97,7 @@ def test_a_range_is_divided_by_what_it_holds(embedded: Kept) -> None:
     selected = stored[200:]
     start = json.dumps({"orders": {"1": selected[0].id}})
     read = batch_read(embedded, maxRecordsPerPartition="20", startingOffsets=start)
-    parts = planned(read)
+    parts = plan_slices(read)
     assert len(selected) // 20 - 1 <= len(parts) <= len(selected) // 20 + 2
     assert ids_of(read, parts) == in_order(selected)
 
@@ -111,7 +111,7 @@ def test_batches_are_small(embedded: Kept) -> None:
     embedded.fill(embedded.queue(), 100)
     read = batch_read(embedded)
     schema = columns.arrow_schema(columns.read_schema(headers=False))
-    sizes = [batch.num_rows for batch in scanned(read, planned(read), schema, rows=30)]
+    sizes = [batch.num_rows for batch in scan_rows(read, plan_slices(read), schema, rows=30)]
     assert sum(sizes) == 100
     assert max(sizes) <= 30
 
@@ -121,9 +121,9 @@ def test_partitions_that_are_not_there(embedded: Kept) -> None:
     embedded.fill(embedded.queue(partitions=2), 4)
     read = read_options({**embedded.options, "assign": '{"orders":[1,3]}'}, streaming=False)
     with pytest.raises(OptionError, match="assign names partition 3 of queue 'orders', which has 2"):
-        planned(read)
+        plan_slices(read)
     with pytest.raises(OptionError, match="endingOffsets does not name partition 2 of queue 'orders'"):
-        planned(batch_read(embedded, endingOffsets='{"orders":{"1":-1}}'))
+        plan_slices(batch_read(embedded, endingOffsets='{"orders":{"1":-1}}'))
 
 
 ROUNDED_UP = [
@@ -145,7 +145,7 @@ ROUNDED_UP = [
 def test_sharing_out(weights: list[float], tasks: int) -> None:
     """All items are shared among at most the requested tasks, in order, none empty, none too large."""
     parts = [QueueSlice("q", n + 1, FIRST, LAST, weight=weight) for n, weight in enumerate(weights)]
-    shares = shared_out(parts, tasks, weight)
+    shares = divide_into_groups(parts, tasks, weight)
     assert [part for share in shares for part in share] == parts
     assert all(shares)
     assert len(shares) <= tasks
@@ -157,7 +157,7 @@ def test_sharing_out(weights: list[float], tasks: int) -> None:
 def test_items_of_equal_weight(count: int, tasks: int) -> None:
     """Sharing out never changes, so that a repeated micro-batch has the same tasks."""
     bounds = [count * number // tasks for number in range(tasks + 1)] if count > tasks else range(count + 1)
-    assert shared_out(range(count), tasks) == [tuple(range(low, high)) for low, high in pairwise(bounds)]
+    assert divide_into_groups(range(count), tasks) == [tuple(range(low, high)) for low, high in pairwise(bounds)]
 
 
 @pytest.mark.parametrize("most", [100, 0])
@@ -165,7 +165,7 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) ->
     """Queues changed or deleted between their listing and their turn do not end the planning."""
     for name in "abc":
         embedded.fill(embedded.queue(name), 10)
-    listed = open_stores.selected
+    listed = open_stores.find_selected_queues
 
     def changed(*asked: Any) -> list[Queue]:  # noqa: ANN401 - any attribute
         queues = listed(*asked)
@@ -177,7 +177,7 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) ->
 
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
     with replace(listed, changed):
-        parts = planned(read, max_divided=most)
+        parts = plan_slices(read, max_divided=most)
     assert [part.queue for part in parts] == ["a", "c"]
     assert len(ids_of(read, parts)) == 20
 
@@ -185,7 +185,7 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) ->
 def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
     """A named queue that is deleted during the planning is an error that names it."""
     embedded.fill(embedded.queue(), 10)
-    listed = open_stores.selected
+    listed = open_stores.find_selected_queues
 
     def gone(*asked: Any) -> list[Queue]:  # noqa: ANN401 - any attribute
         queues = listed(*asked)
@@ -196,4 +196,4 @@ def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
         replace(listed, gone),
         pytest.raises(QueueNotFound, match="application 'acme' has no queue 'orders'"),
     ):
-        planned(batch_read(embedded))
+        plan_slices(batch_read(embedded))

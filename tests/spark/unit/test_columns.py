@@ -42,7 +42,7 @@ def row(message: Message) -> dict[str, object]:
         "queue": "q",
         "partition": 7,
         "id": message.id,
-        "position": columns.text_of(message.position),
+        "position": columns.position_text(message.position),
         "timestamp": (message.ticks - EPOCH_TICKS) // 10,
         "expires": (message.expires - EPOCH_TICKS) // 10,
         "valueType": "json" if meta.json else "text" if text else "bytes",
@@ -65,7 +65,7 @@ def seen(batch: pa.RecordBatch) -> list[dict[str, object]]:
 @given(st.lists(messages, max_size=20))
 def test_rows_are_the_messages(stored: list[Message]) -> None:
     """Each row equals the one computed for its message alone."""
-    rows = columns.rows_of(batch_of(stored), "q", 7, WHOLE)
+    rows = columns.make_rows(batch_of(stored), "q", 7, WHOLE)
     assert rows.schema == WHOLE
     assert seen(rows) == [row(message) for message in stored]
 
@@ -77,7 +77,7 @@ def test_some_columns_in_any_order(stored: list[Message], names: list[str], coun
     chosen = StructType([StructField(name, fields[name].dataType) for name in names[:count]])
     columns.check_schema(chosen, headers=True)
     schema = columns.arrow_schema(chosen)
-    rows = columns.rows_of(batch_of(stored, bodies=columns.needs_bodies(schema)), "q", 7, schema)
+    rows = columns.make_rows(batch_of(stored, bodies=columns.needs_bodies(schema)), "q", 7, schema)
     assert rows.schema == schema
     assert seen(rows) == [{name: row(message)[name] for name in names[:count]} for message in stored]
 
@@ -85,16 +85,16 @@ def test_some_columns_in_any_order(stored: list[Message], names: list[str], coun
 @given(st.lists(positions, max_size=20))
 def test_order_of_position_texts(places: list[tuple[int, int]]) -> None:
     """Texts of positions sort as the positions do, and convert back to them."""
-    texts = [columns.text_of(place) for place in places]
-    assert sorted(texts) == [columns.text_of(place) for place in sorted(places)]
-    assert [columns.position_from(text) for text in texts] == places
+    texts = [columns.position_text(place) for place in places]
+    assert sorted(texts) == [columns.position_text(place) for place in sorted(places)]
+    assert [columns.parse_position(text) for text in texts] == places
 
 
 @pytest.mark.parametrize("text", ["", "0" * 31, "0" * 33, "G" * 32, "A" * 32, "0" * 31 + "\n"])
 def test_no_positions(text: str) -> None:
     """A text that is not a position is refused."""
     with pytest.raises(ValueError, match="is not a position"):
-        columns.position_from(text)
+        columns.parse_position(text)
 
 
 def test_which_columns_need_bodies() -> None:

@@ -69,7 +69,7 @@ def test_environment_and_file(embedded: Kept, tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "queuey.toml"
     file.write_text(f"data = {embedded.options['data']!r}\nreaders = 3\n")
     monkeypatch.setenv("QUEUEY_SYNC", "normal")
-    settings = open_stores.settings_of(StoreOptions(config=str(file)))
+    settings = open_stores.read_settings(StoreOptions(config=str(file)))
     assert (str(settings.data), settings.readers, settings.sync) == (embedded.options["data"], 3, "normal")
     assert bridge.run(open_stores.opened(StoreOptions(config=str(file))).applications.application_names()) == [APP]
 
@@ -93,7 +93,7 @@ def test_selected_queues(embedded: Kept) -> None:
         embedded.queue(name)
 
     def names(selection: Subscribe | Pattern | Assign) -> list[str]:
-        return [queue.name for queue in open_stores.selected(embedded.named, selection, page=3)]
+        return [queue.name for queue in open_stores.find_selected_queues(embedded.named, selection, page=3)]
 
     assert names(Subscribe(("c", "a"))) == ["a", "c"]
     assert names(Assign((("b", (1,)), ("a", (1,))))) == ["a", "b"]
@@ -108,9 +108,9 @@ def test_queues_are_fresh(embedded: Kept) -> None:
     """A queue is looked up afresh, whatever this process has cached."""
     queue = embedded.queue()
     store = open_stores.opened(embedded.named)
-    assert open_stores.queue(store, embedded.named, "orders") == queue
+    assert open_stores.find_queue(store, embedded.named, "orders") == queue
     purged = bridge.run(embedded.store.catalogue.purge_queue(queue))
-    assert open_stores.queue(store, embedded.named, "orders").qid == purged.qid
+    assert open_stores.find_queue(store, embedded.named, "orders").qid == purged.qid
 
 
 def test_names_of_new_queues() -> None:

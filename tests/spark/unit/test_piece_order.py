@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.ids import TICKS_PER_SECOND
-from queuey.spark.sink.piece_order import PieceOrder, Timing, reserved
+from queuey.spark.sink.piece_order import PieceOrder, Timing, reserve_piece
 
 SPAN = 10_000
 LEAD = 10 * TICKS_PER_SECOND
@@ -24,7 +24,7 @@ def run(pieces: list[tuple[float, int]]) -> dict[int, int]:
     """Returns the bases of pieces that tasks reach at these times."""
     order, bases = PieceOrder(), {}
     for seconds, piece in sorted(pieces):
-        order, bases[piece] = reserved(order, piece, timing(seconds))
+        order, bases[piece] = reserve_piece(order, piece, timing(seconds))
     return bases
 
 
@@ -50,7 +50,7 @@ def test_whatever_comes_is_in_time(came: list[tuple[float, int]]) -> None:
     order, ends = PieceOrder(), 0
     for seconds, piece in sorted(came):
         numbers = {one for stretch in order.stretches for one in range(stretch.first, stretch.last + 1)}
-        order, base = reserved(order, piece, timing(seconds))
+        order, base = reserve_piece(order, piece, timing(seconds))
         now = round(seconds * TICKS_PER_SECOND)
         if piece not in numbers:
             assert now + LEAD // 2 <= base <= max(now + 13 * LEAD, ends)
@@ -60,20 +60,20 @@ def test_whatever_comes_is_in_time(came: list[tuple[float, int]]) -> None:
 
 def test_a_piece_that_is_asked_for_again_keeps_its_ids() -> None:
     """An attempt that was killed before it entered the piece, or another task, gets the same ids."""
-    order, base = reserved(PieceOrder(), 7, timing(0))
-    assert reserved(order, 7, timing(3)) == (order, base)
-    order, higher = reserved(order, 8, timing(4))
-    assert [reserved(order, piece, timing(5)) for piece in (7, 8)] == [(order, base), (order, higher)]
+    order, base = reserve_piece(PieceOrder(), 7, timing(0))
+    assert reserve_piece(order, 7, timing(3)) == (order, base)
+    order, higher = reserve_piece(order, 8, timing(4))
+    assert [reserve_piece(order, piece, timing(5)) for piece in (7, 8)] == [(order, base), (order, higher)]
 
 
 def test_a_later_micro_batch_lies_above() -> None:
     """Numbers continue behind those of the former micro-batch in each partition, so no ids are left below them."""
     order = PieceOrder(3)
     for piece in (500, 501, 900):
-        order, _ = reserved(order, piece, timing(0))
+        order, _ = reserve_piece(order, piece, timing(0))
     later = order.following(4, SPAN)
     assert (later.batch, later.stretches, later.before) == (4, (), (501, 900))
     assert later.end > max(one.top for one in order.stretches)
     for piece in (502, 901):
-        later, base = reserved(later, piece, timing(500))
+        later, base = reserve_piece(later, piece, timing(500))
         assert base - timing(500).soonest <= SPAN

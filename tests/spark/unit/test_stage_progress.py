@@ -47,7 +47,7 @@ def test_progress_adds_up_what_runs() -> None:
     def recording() -> Iterator[Callable[..., None]]:
         yield lambda *move: moves.append(move)
 
-    with replace_in(running, output.bar, recording), running.stage_progress(spark, every=0.001) as say:
+    with replace_in(running, output.bar, recording), running.show_stage_progress(spark, every=0.001) as say:
         say("[counting]")
         assert tracker.asked.wait(60)
         tracker.asked.clear()

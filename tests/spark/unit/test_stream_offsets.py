@@ -23,10 +23,10 @@ from queuey.spark.source.stream_offsets import (
     DEFAULT_TASKS,
     ScannedTo,
     StreamOffset,
-    occupied,
+    find_occupied,
     parse,
-    plan,
-    share,
+    plan_tasks,
+    share_messages,
 )
 from queuey.storage import Offsets, bridge, sqlite
 from tests.interposed_store import InterposedStore
@@ -95,7 +95,7 @@ def test_what_is_no_offset_is_refused(value: object, says: str) -> None:
 @given(OFFSETS, OFFSETS, st.one_of(st.none(), st.integers(1, 300)))
 def test_a_plan_covers_exactly_what_lies_between(start: StreamOffset, end: StreamOffset, least: int | None) -> None:
     """Every position from start to end is in exactly one task, in order, and no other position."""
-    tasks = plan(start, end, min_tasks=least)
+    tasks = plan_tasks(start, end, min_tasks=least)
     pieces = [piece for task in tasks for piece in task]
     assert all(tasks)
     assert all(piece.lower < piece.upper for piece in pieces)
@@ -118,7 +118,7 @@ def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | 
     """Many partitions share tasks evenly; few are cut into the requested number of pieces."""
     start = StreamOffset({("a", number): at(1000) for number in range(1, count + 1)})
     end = StreamOffset({queue_partition: at(1_001_000) for queue_partition in start.positions})
-    tasks = plan(start, end, min_tasks=least)
+    tasks = plan_tasks(start, end, min_tasks=least)
     assert len(tasks) <= max(DEFAULT_TASKS, least or 0)
     assert len(tasks) >= min(count, DEFAULT_TASKS)
     assert len(tasks) >= (least or 0)
@@ -128,7 +128,7 @@ def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | 
 def test_a_range_from_the_beginning_is_not_cut() -> None:
     """A range from the beginning is not cut, because nothing says when the partition began."""
     end = StreamOffset({("a", 1): at(1000)})
-    assert plan(StreamOffset(), end, min_tasks=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
+    assert plan_tasks(StreamOffset(), end, min_tasks=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
 
 
 class HeldMessages:
@@ -164,7 +164,7 @@ def test_shares_are_within_the_limit_and_leave_none_of_it_unused(
 ) -> None:
     """All messages are given, or exactly the limit if there are more."""
     extent = HeldMessages(held)
-    ends, empty = share(waiting_for(held), limit, extent)
+    ends, empty = share_messages(waiting_for(held), limit, extent)
     given_out = {queue_partition: extent.between(queue_partition, FIRST, end) for queue_partition, end in ends.items()}
     assert sum(given_out.values()) == min(limit, sum(map(len, held.values())))
     assert all(given_out.values())
@@ -176,7 +176,7 @@ def test_shares_are_within_the_limit_and_leave_none_of_it_unused(
 def test_shares_are_equal_where_backlogs_allow(held: dict[QueuePartition, set[int]], limit: int) -> None:
     """No share is smaller than another by more than one, unless it is the whole backlog."""
     extent = HeldMessages(held)
-    ends, _ = share(waiting_for(held), limit, extent)
+    ends, _ = share_messages(waiting_for(held), limit, extent)
     given_out = {
         queue_partition: extent.between(queue_partition, FIRST, ends.get(queue_partition, FIRST))
         for queue_partition in held
@@ -197,7 +197,7 @@ def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int
     offset = StreamOffset()
     total = sum(map(len, held.values()))
     batches = 0
-    while ends := share(
+    while ends := share_messages(
         [
             QueueSlice(*queue_partition, offset.of(queue_partition), at(100))
             for queue_partition in held
@@ -216,14 +216,14 @@ def test_those_who_wait_for_the_oldest_go_first() -> None:
     """With fewer messages to share than waiting partitions, those furthest behind come first."""
     held: dict[QueuePartition, set[int]] = {("a", number): set(range(1, 90)) for number in range(1, 6)}
     waiting = [QueueSlice("a", number, at(10 - number), at(100)) for number in (3, 1, 5, 2, 4)]
-    ends, _ = share(waiting, 2, HeldMessages(held))
+    ends, _ = share_messages(waiting, 2, HeldMessages(held))
     assert ends == {("a", 5): following(at(5)), ("a", 4): following(at(6))}
 
 
 @given(BACKLOGS)
 def test_without_a_limit_all_is_taken_where_there_is_anything(held: dict[QueuePartition, set[int]]) -> None:
     """Ranges with messages end at their upper bound; the others are named as empty."""
-    ends, empty = occupied(waiting_for(held), HeldMessages(held))
+    ends, empty = find_occupied(waiting_for(held), HeldMessages(held))
     assert ends == {queue_partition: at(100) for queue_partition, ticks in held.items() if ticks}
     assert empty == {queue_partition for queue_partition, ticks in held.items() if not ticks}
 
@@ -236,8 +236,8 @@ def test_a_store_that_looks_at_a_range_in_steps_is_asked_on() -> None:
         return ScannedTo(1, following(at(35))) if one.lower <= at(35) < stop else ScannedTo(0, stop)
 
     waiting = [QueueSlice("a", 1, at(5), at(100))]
-    assert occupied(waiting, by_steps) == ({("a", 1): at(100)}, set())
-    assert share(waiting, 7, by_steps)[0] == {("a", 1): at(100)}
+    assert find_occupied(waiting, by_steps) == ({("a", 1): at(100)}, set())
+    assert share_messages(waiting, 7, by_steps)[0] == {("a", 1): at(100)}
 
 
 def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
@@ -245,7 +245,7 @@ def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
     held: dict[QueuePartition, set[int]] = {("a", number): set() for number in range(1, 1001)}
     held["a", 500] = set(range(1, 99))
     extent = HeldMessages(held)
-    assert share(waiting_for(held), 50, extent)[0].keys() == {("a", 500)}
+    assert share_messages(waiting_for(held), 50, extent)[0].keys() == {("a", 500)}
     assert extent.looked <= 1000 + 10
 
 

@@ -171,7 +171,7 @@ def test_a_queue_that_cannot_be_written_to_is_named_at_planning(embedded: Kept) 
 def test_what_a_service_allows_can_be_written(embedded: Kept) -> None:
     """The max length of bodies is a setting of services, and a write accepts it as an option."""
     options = write_options({**embedded.options, "queue": "orders", "max_body": "4000000"}, streaming=False)
-    assert open_stores.settings_of(options.store).max_body == 4_000_000
+    assert open_stores.read_settings(options.store).max_body == 4_000_000
 
 
 def test_a_commit_finishes_the_run_and_tells_what_was_left_out(

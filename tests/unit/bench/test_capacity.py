@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import capacity
-from bench.capacity import Cluster, Costs, Load, need
+from bench.capacity import Cluster, Costs, Load, compute_need
 from bench.measures.cassandra import costs
 from bench.pages import MeasuredReport
 from bench.results import Report, Row
@@ -47,7 +47,7 @@ def test_the_costs_are_those_of_the_report() -> None:
 
 def test_a_need_is_the_sum_of_what_everything_costs() -> None:
     """Each part of the load is counted once, at the peak rate, divided by the usable share."""
-    needed = need(LOAD, COSTS, Cluster(busy=0.5, filled=0.5))
+    needed = compute_need(LOAD, COSTS, Cluster(busy=0.5, filled=0.5))
     assert needed.rate == pytest.approx(2000)
     service = 2000 * (100 + 5 + 30 + 100) + 100_000
     nodes = 2000 * (200 + 10 + 50 + 120) + 200_000
@@ -61,7 +61,7 @@ def test_the_page_keeps_its_sentences(tmp_path: Path) -> None:
     """The tables are replaced, however often the page is written, and the rest stays."""
     path = tmp_path / "capacity.md"
     path.write_text(capacity.PAGE.read_text("utf-8"), "utf-8")
-    tables = capacity.model(COSTS, FACTS)
+    tables = capacity.make_tables(COSTS, FACTS)
     once = capacity.page(path.read_text("utf-8"), tables)
     assert capacity.page(once, tables) == once
     assert tables in once
@@ -71,4 +71,4 @@ def test_the_page_keeps_its_sentences(tmp_path: Path) -> None:
 
 def test_a_page_fits_on_a_screen() -> None:
     """A page has few lines, whatever was measured."""
-    assert len(capacity.page(capacity.PAGE.read_text("utf-8"), capacity.model(COSTS, FACTS)).splitlines()) <= 45
+    assert len(capacity.page(capacity.PAGE.read_text("utf-8"), capacity.make_tables(COSTS, FACTS)).splitlines()) <= 45

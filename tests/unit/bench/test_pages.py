@@ -66,7 +66,7 @@ def results(directory: Path, *names: str) -> dict[str, pages.MeasuredReport]:
     reports.append(Report("absent", "", skipped="no Java"))
     file = directory / "results.json"
     file.write_text(json.dumps({"facts": FACTS, "reports": [report.as_json() for report in reports]}))
-    return pages.read([file])
+    return pages.read_reports([file])
 
 
 def test_a_report_comes_back_from_its_json(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_report_comes_back_from_its_json(tmp_path: Path) -> None:
 
 def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
     """Tables, notes, title and commit are replaced; sentences stay; a listed measure without a section gets one."""
-    text = pages.page(PAGE, results(tmp_path, "post1", "get9", "unlisted"))
+    text = pages.fill_page(PAGE, results(tmp_path, "post1", "get9", "unlisted"))
     section = text[text.index("### `post1`") : text.index("### `get9`")]
     commit = "Commit `abcd1234`, 23 November 2026, AMD EPYC, 2 cores."
     assert section.startswith(f"### `post1`: all of post1\n\n{commit}\n\nWhat people wrote\nstays.\n\n|")
@@ -89,8 +89,8 @@ def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
     assert "unlisted" not in text
     assert "Gets of 1" in text
     assert "Gets**" in text
-    assert "Gets**" not in pages.page(PAGE, results(tmp_path, "get1", "get9"))
-    assert pages.page(text, results(tmp_path, "post1", "get9")) == text
+    assert "Gets**" not in pages.fill_page(PAGE, results(tmp_path, "get1", "get9"))
+    assert pages.fill_page(text, results(tmp_path, "post1", "get9")) == text
 
 
 def test_all_pages_but_the_model_are_written(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_all_pages_but_the_model_are_written(tmp_path: Path) -> None:
     (tmp_path / "measurements" / "sqlite.md").write_text(PAGE)
     (tmp_path / "measurements" / pages.MODEL).write_text("A model without figures.")
     (tmp_path / pages.FOR_USERS).write_text(USERS)
-    with replace(charts.draw, lambda _docs: None):
+    with replace(charts.write_charts, lambda _docs: None):
         pages.main([str(tmp_path / "results.json")], tmp_path)
     assert "17,617" in (tmp_path / "measurements" / "sqlite.md").read_text()
     assert "17,617" in (tmp_path / pages.FOR_USERS).read_text()
@@ -109,7 +109,7 @@ def test_all_pages_but_the_model_are_written(tmp_path: Path) -> None:
 
 def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:
     """A line gets the rate, the latencies, the CPU and the commit of its side; others stay."""
-    text = pages.for_users(USERS, results(tmp_path, "post1"))
+    text = pages.fill_page_for_users(USERS, results(tmp_path, "post1"))
     assert "| post 1 message | 64 | 17,617 | 3.5 ms | 6.25 ms | 58.4 µs + 41 µs | `post1`, `abcd1234` |" in text
     assert text.splitlines()[3] == USERS.splitlines()[3]
 

@@ -102,7 +102,7 @@ class FaultlessDriver(Driver):
     def advance(self, seconds: float) -> None:
         self.world.run(self.world.now + seconds)
 
-    def ended(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a call to its end while the world's time advances. Returns its result, or raises its error."""
         ends: list[tuple[Any, Any]] = []
         self.calls.begin(work, lambda *end: ends.append(end))

@@ -71,13 +71,13 @@ def test_messages_read_back(
 @given(strategies.positions(), strategies.bodies(), st.none() | metas, strategies.text_bodies(MAX_NAME_LENGTH))
 def test_values_of_names_read_back(position: Position, body: str | bytes, meta: Meta | None, name: str) -> None:
     """A message written as the value of a name is decoded as it was, and marked."""
-    marked = message_codec.named(NewMessage(body, 1, 60, meta), name)
+    marked = message_codec.mark_named(NewMessage(body, 1, 60, meta), name)
     data, column = message_codec.encode(marked.body, marked.meta)
     decoded = message_codec.message((message_codec.id_bytes(*position), data, 5, column), 1)
     expected = None if meta == Meta() else meta
     assert decoded == message_codec.NamedMessage(*position, 1, 5, body, expected, name)
     plain_data, plain = message_codec.encode(body, meta)
-    assert (data, message_codec.unmarked(column)) == (plain_data, (name, b"\0" if plain is UNSET else plain))
+    assert (data, message_codec.split_name(column)) == (plain_data, (name, b"\0" if plain is UNSET else plain))
 
 
 @pytest.mark.parametrize("meta", [None, Meta()])

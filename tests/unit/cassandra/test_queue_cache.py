@@ -196,11 +196,11 @@ def test_memory_is_bounded() -> None:
 def test_a_row_that_takes_too_long_to_read(cached: Cached) -> None:
     """A row that takes too long to read is read again, a few times; one that arrives in time can be used for writes."""
     cached.slow(C * 1.1, times=1)
-    assert cached.driver.ended(cached.rows.young("app", "queue")).read_at > cached.clock.boottime() - 0.01
+    assert cached.driver.ended(cached.rows.read_young("app", "queue")).read_at > cached.clock.boottime() - 0.01
     cached.slow(C * 1.2)
     cached.driver.sent.clear()
     with pytest.raises(StoreUnavailable, match=r"queue 'queue' took 0\.90 s") as refused:
-        cached.driver.ended(cached.rows.young("app", "queue"))
+        cached.driver.ended(cached.rows.read_young("app", "queue"))
     assert refused.value.outcome == "none"
     assert len(cached.driver.sent) == 5
 
@@ -274,5 +274,5 @@ def test_reach(seconds: int) -> None:
 )
 def test_fields_come_back(queue: Queue) -> None:
     """The fields of a queue are read as they were written."""
-    values = (queue.uid, queue.qid, 1, 9, 1088, *catalogue_rows.values(queue), queue.created, queue.version)
+    values = (queue.uid, queue.qid, 1, 9, 1088, *catalogue_rows.encode_values(queue), queue.created, queue.version)
     assert row_of(queue.application, queue.name, values, 0.0).queue == queue

@@ -19,12 +19,12 @@ from queuey.storage.cassandra.timing import (
     LevelTiming,
     StoredTiming,
     Timing,
-    after,
-    between,
-    changed,
+    change_values,
     decode,
     encode,
-    settled,
+    make_final,
+    make_settled,
+    make_step,
 )
 from tests.unit.cassandra.simulated import FaultlessDriver
 
@@ -45,7 +45,7 @@ def timings(draw: st.DrawFn) -> Timing:
 @given(old=timings(), new=timings())
 def test_each_step_of_a_change_keeps_both_sets(old: Timing, new: Timing) -> None:
     """At each step of a change writers keep the stricter values of both timings, and readers assume the weaker ones."""
-    step = between(settled(old), new, "x", 0.0)
+    step = make_step(make_settled(old), new, "x", 0.0)
     kept, assumed = step.kept, step.assumed
     for name, level in kept.levels.items():
         for promised in (old, new):
@@ -62,13 +62,13 @@ def test_each_step_of_a_change_keeps_both_sets(old: Timing, new: Timing) -> None
 
 def test_claims_outlive_a_change() -> None:
     """Claims from before a change were made with clocks that differed more; for others they end as late as before."""
-    step = between(settled(PATIENT), SOON, "x", 1000.0)
-    ended = after(step, SOON, "y", 1020.0)
+    step = make_step(make_settled(PATIENT), SOON, "x", 1000.0)
+    ended = make_final(step, SOON, "y", 1020.0)
     assert (step.claim_margin(1000.0), ended.claim_margin(1020.0 + MAX_CLAIM_SECONDS - 1)) == (1.0, 1.0)
     assert ended.claim_margin(1020.0 + MAX_CLAIM_SECONDS) == 0.25
-    again = after(between(ended, SOON, "z", 2000.0), SOON, "z", 2020.0)
+    again = make_final(make_step(ended, SOON, "z", 2000.0), SOON, "z", 2020.0)
     assert again.claim_margin(2020.0 + MAX_CLAIM_SECONDS - 1) == 1.0
-    raised = after(between(settled(SOON), PATIENT, "x", 1000.0), PATIENT, "y", 1020.0)
+    raised = make_final(make_step(make_settled(SOON), PATIENT, "x", 1000.0), PATIENT, "y", 1020.0)
     assert raised.claim_margin(1020.0) == 1.0
 
 
@@ -89,14 +89,14 @@ def test_what_does_not_go_together(wrong: Timing, words: list[str]) -> None:
 def test_the_least_delay_follows() -> None:
     """W, U and S determine the other values; values that are given are used."""
     both = ["strong", "very_strong"]
-    assert changed(PATIENT, both, {"deadline": 0.4, "undo": 0.35, "clock_difference": 0.25}) == SOON
-    assert changed(SOON, both, {"deadline": 3.0, "undo": 1.0, "clock_difference": 1.0}) == PATIENT
-    one = changed(SOON, ["very_strong"], {"deadline": 2.0, "delay": 4.0})
+    assert change_values(PATIENT, both, {"deadline": 0.4, "undo": 0.35, "clock_difference": 0.25}) == SOON
+    assert change_values(SOON, both, {"deadline": 3.0, "undo": 1.0, "clock_difference": 1.0}) == PATIENT
+    one = change_values(SOON, ["very_strong"], {"deadline": 2.0, "delay": 4.0})
     assert (one.levels["strong"], one.levels["very_strong"]) == (SOON.levels["strong"], LevelTiming(2.0, 0.35, 4.0))
-    assert changed(SOON, both, {"row_age": 0.3}) == msgspec.structs.replace(SOON, row_age=0.3)
+    assert change_values(SOON, both, {"row_age": 0.3}) == msgspec.structs.replace(SOON, row_age=0.3)
     for wrong in ({"deadline": 0.0}, {"undo": -1.0}, {"clock_difference": 0.0}, {"delay": 0.5}, {"row_age": 0.8}):
         with pytest.raises(SettingsError):
-            changed(SOON, both, wrong)
+            change_values(SOON, both, wrong)
 
 
 @given(kept=timings(), assumed=timings())
@@ -110,12 +110,12 @@ def test_what_stands_there_is_read_as_it_was_written(kept: Timing, assumed: Timi
 def test_another_format_is_refused() -> None:
     """Stored text of a newer or unknown format is rejected."""
     with pytest.raises(SettingsError, match="newer"):
-        decode(encode(msgspec.structs.replace(settled(SOON), format=2)))
+        decode(encode(msgspec.structs.replace(make_settled(SOON), format=2)))
     with pytest.raises(SettingsError, match="cannot be read"):
         decode("{}")
 
 
-def standing(driver: FaultlessDriver, stored: StoredTiming | None) -> None:
+def store_timing(driver: FaultlessDriver, stored: StoredTiming | None) -> None:
     """Stores timing in the keyspace."""
     values = 0, None if stored is None else encode(stored)
     driver.run(Statement("INSERT INTO migrations (singleton, timing) VALUES (?, ?)"), values)
@@ -124,7 +124,7 @@ def standing(driver: FaultlessDriver, stored: StoredTiming | None) -> None:
 def test_times_count_for_the_lease() -> None:
     """A read of the timing counts from when its request was sent; a late answer changes nothing."""
     driver = FaultlessDriver()
-    standing(driver, settled(PATIENT, "a"))
+    store_timing(driver, make_settled(PATIENT, "a"))
     timing, clock = TimingInForce(CassandraOptions(follow=True), driver.clock()), driver.clock()
     driver.held = True
     for _ in range(2):
@@ -133,9 +133,9 @@ def test_times_count_for_the_lease() -> None:
         timing.refresh(driver)
     late, latest = driver.waiting
     driver.held = False
-    standing(driver, settled(SOON, "b"))
+    store_timing(driver, make_settled(SOON, "b"))
     latest()
-    standing(driver, settled(PATIENT, "a"))
+    store_timing(driver, make_settled(PATIENT, "a"))
     late()
     assert timing.kept == SOON
     assert (timing.fresh(read_at + LEASE), timing.fresh(read_at + LEASE + 0.001)) == (True, False)
@@ -144,7 +144,7 @@ def test_times_count_for_the_lease() -> None:
 def test_settings_that_differ_are_refused_by_name() -> None:
     """The error names the setting, its value, the stored value and the command; during a change either is right."""
     driver = FaultlessDriver()
-    standing(driver, settled(SOON, "a"))
+    store_timing(driver, make_settled(SOON, "a"))
     timing = TimingInForce(CassandraOptions(follow=True, stated={"consistency.strong.delay": 5.0}), driver.clock())
     problem = driver.calls.run(timing.renew(driver))
     assert problem is not None
@@ -152,8 +152,8 @@ def test_settings_that_differ_are_refused_by_name() -> None:
     assert not timing.fresh(driver.clock().boottime())
     assert str(timing.refusal()) == problem
     driver.advance(EVERY)
-    standing(driver, between(settled(PATIENT), SOON, "b", 0.0))
+    store_timing(driver, make_step(make_settled(PATIENT), SOON, "b", 0.0))
     assert driver.calls.run(timing.renew(driver)) is None
-    standing(driver, None)
+    store_timing(driver, None)
     driver.advance(EVERY)
     assert "queuey migrate" in str(driver.calls.run(timing.renew(driver)))

@@ -11,7 +11,7 @@ from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
-from queuey.service.claims.claiming import ClaimSearch, PartitionRotation, PiggybackedAck, by_partition
+from queuey.service.claims.claiming import ClaimSearch, PartitionRotation, PiggybackedAck, group_by_partition
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from tests.sim.world import Process, SimulatedCore, World, begin
@@ -32,7 +32,7 @@ class Scene:
         search = ClaimSearch(cast(LogCache, self), turns, QUEUE, poll, gather=gather)
         with core.loop.running():
             self.settles = {
-                at: SettleRequest(QUEUE, "acknowledge", some) for at, some in by_partition(receipts).items()
+                at: SettleRequest(QUEUE, "acknowledge", some) for at, some in group_by_partition(receipts).items()
             }
         work = search.run([1, 2, 3], self.ack, self.settles, lambda _began: False)
         self._give_up = begin(core, work, lambda *end: self.told.append(end))

@@ -63,7 +63,7 @@ def test_stored_covers() -> None:
     state = State()
     entered(state, messages(10, 40), until=50, bound=15)
     entered(state, messages(20, 45, body="b"), until=50, bound=15)
-    covers = state.covers.storable(state.cursor, state.number)
+    covers = state.covers.find_storable(state.cursor, state.number)
     assert covers == [(A, 50)]
     draft = EntryDraft(state, NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), 50))
     state.apply(3, draft.entry(7, stored=(state.number, state.cursor)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry, encode_entry
-from queuey.claims.order import Waiting, free_in_order, key_of
+from queuey.claims.order import Waiting, count_deliverable_in_order, key_of
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
@@ -93,8 +93,8 @@ def test_what_others_deliver_is_forgotten() -> None:
         draft.acknowledge([ClaimReceipt(1, *position) for position in log.state.outstanding])
         assert log.give(draft, Poll(1, 30.0, 1 << 20)) == [[number]]
         log.append(draft)
-        assert here.choose(log.state, partial(free_in_order, log.state, (), 10), 10) == [at(6)]
-        assert [one[0] for one in here.ascending(log.state)] == [*range(number + 1, 7)]
+        assert here.choose(log.state, partial(count_deliverable_in_order, log.state, (), 10), 10) == [at(6)]
+        assert [one[0] for one in here.iterate(log.state)] == [*range(number + 1, 7)]
     assert (len(here), here.count(key_of(message(1)))) == (2, 1)
 
 

@@ -306,7 +306,7 @@ def test_how_long_entries_are() -> None:
 @given(st.floats(0.001, 43_200), st.floats(0, 5))
 def test_answers_leave_time(ttl: float, margin: float) -> None:
     """A claim that is answered in time has time left: the margin, or half of a short one."""
-    assert ttl - ClaimTiming(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2), abs=1e-9)
+    assert ttl - ClaimTiming(margin).seconds_to_answer(ttl) == pytest.approx(min(margin, ttl / 2), abs=1e-9)
 
 
 def test_a_clock_that_goes_back() -> None:

@@ -51,7 +51,7 @@ def test_a_taken_port_leads_to_the_next_block() -> None:
     """A block on which a server already listens is skipped."""
     first, second = blocks()
     with socket.socket() as busy:
-        busy.bind((addresses.addresses(first[0])[1], 9042 + first[1]))
+        busy.bind((addresses.list_addresses(first[0])[1], 9042 + first[1]))
         busy.listen()
         with claim(WANTED, [first, second]) as block:
             assert (block.number, block.shift) == second

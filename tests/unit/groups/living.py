@@ -8,7 +8,7 @@ from hashlib import sha256
 from queuey.access import Caller, Grant
 from queuey.api.queues import Verb
 from queuey.groups.drafts import GroupDraft
-from queuey.groups.rows import changed_rows, read_state
+from queuey.groups.rows import find_changed_rows, read_state
 from queuey.groups.state import Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Queue
 
@@ -76,7 +76,7 @@ class LivingGroup:
         made = act(draft)
         change = draft.change()
         if change is not None:
-            rows = {(row.kind, row.key): row for row in changed_rows(GroupState(), self.state)}
+            rows = {(row.kind, row.key): row for row in find_changed_rows(GroupState(), self.state)}
             rows |= {(row.kind, row.key): row for row in change.rows}
             after = read_state(StoredGroup(change.head, tuple(rows.values())))
             assert after == draft.state

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from queuey.api.queues import Verb
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.planning import make_plan
-from queuey.groups.rows import changed_rows, chunk_of, read_state
+from queuey.groups.rows import chunk_of, find_changed_rows, read_state
 from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN, Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Principal, Queue
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, limited, queue
@@ -181,7 +181,7 @@ def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
     later = GroupDraft(state, NOW + 5_000, SLACK, {})
     later.leave(500)
     later.plan(large(queues, partitions), lambda credential: credential)
-    assert len(changed_rows(state, later.state)) < 25
+    assert len(find_changed_rows(state, later.state)) < 25
 
 
 def test_what_is_beyond_the_bounds_has_no_targets() -> None:
@@ -193,7 +193,7 @@ def test_what_is_beyond_the_bounds_has_no_targets() -> None:
     long.enter()
     names = {name for name, _ in long.targets()}
     assert names == {queue.name for queue in long.queues[: len(names)]}
-    size = sum(len(row.body) for row in changed_rows(GroupState(), long.state) if row.kind == CHUNK)
+    size = sum(len(row.body) for row in find_changed_rows(GroupState(), long.state) if row.kind == CHUNK)
     assert MAX_PLAN - (200 << 10) < size <= MAX_PLAN
 
 

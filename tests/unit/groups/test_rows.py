@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.access import Caller, Grant
 from queuey.errors import StoreIncompatible
-from queuey.groups.rows import PARTITION_SIZE, QUEUE_SIZE, changed_rows, read_state, size_of
+from queuey.groups.rows import PARTITION_SIZE, QUEUE_SIZE, find_changed_rows, read_state, size_of
 from queuey.groups.state import (
     CHUNK,
     MEMBER,
@@ -74,9 +74,9 @@ def test_what_is_written_is_read(first: GroupState, second: GroupState) -> None:
     rows: dict[tuple[int, int], GroupRow] = {}
     before = GroupState()
     for state in (first, second, GroupState()):
-        put(rows, changed_rows(before, state))
+        put(rows, find_changed_rows(before, state))
         assert read_state(StoredGroup(state.head, tuple(rows.values()))) == state
-        assert changed_rows(state, state) == ()
+        assert find_changed_rows(state, state) == ()
         before = state
     assert all(row.body == b"" for row in rows.values())
 
@@ -84,7 +84,7 @@ def test_what_is_written_is_read(first: GroupState, second: GroupState) -> None:
 @given(plans)
 def test_a_queue_takes_at_most_what_is_counted_for_it(plan: dict[int, PlannedQueue]) -> None:
     """A queue takes at most its counted bytes, so that limits by bytes hold; 16 bytes are for the row itself."""
-    rows = changed_rows(GroupState(), GroupState(plan=plan))
+    rows = find_changed_rows(GroupState(), GroupState(plan=plan))
     counted = sum(size_of(queue.name, max(queue.targets, default=0)) for queue in plan.values())
     assert sum(len(row.body) for row in rows) <= counted + 16 * len(rows)
     assert PARTITION_SIZE * 200 + QUEUE_SIZE < 4 << 10
@@ -106,7 +106,7 @@ def test_rows_that_stand_beside_each_other() -> None:
     plan = {uid: PlannedQueue(uid, str(uid), {1: Target(1, 5), 2: Target(2, 5)}) for uid in range(100)}
     state = GroupState(plan=plan)
     moved = GroupState(plan=plan | {7: PlannedQueue(7, "7", {1: Target(1, 5), 2: Target(1, 6)})})
-    (row,) = changed_rows(state, moved)
+    (row,) = find_changed_rows(state, moved)
     assert row.kind == CHUNK
-    assert len({row.key for row in changed_rows(GroupState(), state)}) > 32
-    assert changed_rows(state, GroupState(plan=dict(reversed(plan.items())))) == ()
+    assert len({row.key for row in find_changed_rows(GroupState(), state)}) > 32
+    assert find_changed_rows(state, GroupState(plan=dict(reversed(plan.items())))) == ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.messages import Queue
 from queuey.service.browsing import history
-from queuey.service.browsing.history import CELLS, RECENT, STEP, UNKNOWN, ActivityQuery, Cells, History, merged
+from queuey.service.browsing.history import CELLS, RECENT, STEP, UNKNOWN, ActivityQuery, Cells, History, merge
 from queuey.service.workers import WorkerIdentity, Workers
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
@@ -79,12 +79,12 @@ def cells(last: int, sent: int, depth: int = UNKNOWN) -> Cells:
 
 def test_merging() -> None:
     """Cells of one time are added up, even if one process has a newer cell; of depths the highest counts."""
-    ring = merged([cells(100, 1, 5), cells(101, 2, 3), cells(100, 4, 9), Cells(0, (), (), ())])
+    ring = merge([cells(100, 1, 5), cells(101, 2, 3), cells(100, 4, 9), Cells(0, (), (), ())])
     assert ring.last == 101
     assert list(ring.sent)[-3:] == [0, 5, 2]
     assert list(ring.depth)[-3:] == [UNKNOWN, 9, 3]
-    assert sum(merged([cells(5, 1), cells(5 + CELLS, 2)]).sent) == 2
-    assert merged([]).sent == [0] * CELLS
+    assert sum(merge([cells(5, 1), cells(5 + CELLS, 2)]).sent) == 2
+    assert merge([]).sent == [0] * CELLS
 
 
 def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
@@ -162,7 +162,7 @@ def test_processes_are_merged() -> None:
         assert eventually(lambda: [sum(each.of(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
         assert [sum(each.of(queue(1)).taken) for each in kept.values()] == [30, 30]
         for process in kept.values():
-            [activity] = process.activity(ActivityQuery("a"))
+            [activity] = process.read_activity(ActivityQuery("a"))
             assert (activity.name, sum(activity.cells.sent), sum(activity.cells.taken)) == ("q1", 3, 30)
         workers[2].leave(1)
         assert sum(kept[1].of(queue(1)).sent) == 1
@@ -176,15 +176,15 @@ def test_activity_of_an_application() -> None:
     for uid in (1, 2, 3):
         kept.record(queue(uid), uid, 1)
         clock.now += STEP
-    recent = kept.activity(ActivityQuery("a"))
+    recent = kept.read_activity(ActivityQuery("a"))
     assert [activity.name for activity in recent] == ["q3", "q2", "q1"]
     assert [sum(activity.cells.sent) for activity in recent] == [3, 2, 1]
     assert {(len(activity.cells.sent), activity.cells.last) for activity in recent} == {
         (RECENT, int(clock.now) // STEP)
     }
-    assert [activity.uid for activity in kept.activity(ActivityQuery("a", ("q1", "*3")))] == [3, 1]
-    assert [activity.uid for activity in kept.activity(ActivityQuery("a", uids=(2, 9)))] == [2]
+    assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", ("q1", "*3")))] == [3, 1]
+    assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", uids=(2, 9)))] == [2]
     with replace_in(history, history.MAX_ACTIVE, 2):
-        assert [activity.uid for activity in kept.activity(ActivityQuery("a"))] == [3, 2]
+        assert [activity.uid for activity in kept.read_activity(ActivityQuery("a"))] == [3, 2]
     clock.now += CELLS * STEP
-    assert kept.activity(ActivityQuery("a")) == []
+    assert kept.read_activity(ActivityQuery("a")) == []

@@ -189,9 +189,9 @@ def test_passwords_are_not_printed(environ: dict[str, str]) -> None:
 
 def test_lists_of_settings_show_no_password() -> None:
     """Neither a store's URL nor a password given as text is listed as it is; the name of its place is."""
-    assert settings.shown("store", "cassandra://me:hunter2@host/space") == "cassandra://me:***@host/space"
-    assert settings.shown("cassandra_password", "hunter2") == "***"
-    assert settings.shown("cassandra_password", SecretName("env", "P")) == "env:P"
+    assert settings.masked_text("store", "cassandra://me:hunter2@host/space") == "cassandra://me:***@host/space"
+    assert settings.masked_text("cassandra_password", "hunter2") == "***"
+    assert settings.masked_text("cassandra_password", SecretName("env", "P")) == "env:P"
 
 
 def test_a_secret_is_read_from_its_place(tmp_path: Path) -> None:

@@ -39,13 +39,13 @@ def of_settings(names: Iterable[str]) -> str:
     )
 
 
-def of_fields(line: Setting) -> str:
+def fields_table(line: Setting) -> str:
     names = (field.name.removeprefix(f"{line.name}.") for field in line.fields)
     rows = ([f"`{name}`", field.type, field.help] for name, field in zip(names, line.fields, strict=True))
     return drawn(["field", "type", "meaning"], rows)
 
 
-def of_users() -> str:
+def users_table() -> str:
     hints = typing.get_type_hints(UserIssuer, include_extras=True)
 
     def default(field: msgspec.structs.FieldInfo) -> str:
@@ -75,10 +75,13 @@ def test_ten_settings_come_first() -> None:
 @pytest.mark.parametrize(
     ("heading", "expected"),
     [
-        ("Rates", [of_fields(LINES["rates"])]),
-        ("Users", [of_users()]),
-        ("Facades", [of_fields(line) for line in (LINES["facades"], *FACADES)]),
-        ("Consistency levels", [of_fields(LINES["consistency.strong"]), of_fields(LINES["consistency.catalogue"])]),
+        ("Rates", [fields_table(LINES["rates"])]),
+        ("Users", [users_table()]),
+        ("Facades", [fields_table(line) for line in (LINES["facades"], *FACADES)]),
+        (
+            "Consistency levels",
+            [fields_table(LINES["consistency.strong"]), fields_table(LINES["consistency.catalogue"])],
+        ),
     ],
 )
 def test_fields_of_tables(heading: str, expected: list[str]) -> None:

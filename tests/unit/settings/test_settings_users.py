@@ -56,10 +56,10 @@ def test_a_file_has_a_table_or_several(tmp_path: Path) -> None:
 def test_what_is_shown_can_be_given() -> None:
     """The text of the setting, on the command line or in the environment, makes the same setting."""
     users = load({"shop": [SHOP | {"queues": {"inbox-{user}": ["read"]}}, MAIL]})
-    text = settings.shown("users", users)
+    text = settings.masked_text("users", users)
     assert load(text) == users
     assert settings.load({}, {"QUEUEY_USERS": text}).settings.users == users
-    assert settings.shown("users", settings.load({}, {}).settings.users) == ""
+    assert settings.masked_text("users", settings.load({}, {}).settings.users) == ""
 
 
 def test_places_of_keys_on_this_machine() -> None:
@@ -77,7 +77,7 @@ def test_logins(tmp_path: Path) -> None:
     users = settings.load({}, {}, config=file).settings.users
     assert users["shop"] == users["blog"]
     assert users["shop"][0].secret == f"file:{tmp_path}/client-secret"
-    text = settings.shown("users", users)
+    text = settings.masked_text("users", users)
     assert load(text) == users
 
 

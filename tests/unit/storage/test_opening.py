@@ -25,7 +25,7 @@ TLS = Path(__file__).parents[2] / "acceptance" / "tls"
 def test_defaults_are_those_of_the_store() -> None:
     """A store opened with empty settings has its default options."""
     loaded = settings.load({}, CASSANDRA)
-    opening.check(loaded)
+    opening.check_store_settings(loaded)
     assert opening.cassandra_options(loaded.settings) == CassandraOptions(follow=True)
     assert opening.cassandra_target(loaded.settings).url == "cassandra://h1,h2:9043/space"
 
@@ -105,13 +105,13 @@ def test_consistency_levels_are_those_of_the_store() -> None:
 def test_what_the_store_refuses_names_where_it_came_from(environ: dict[str, str], words: list[str]) -> None:
     """Values that the store refuses prevent a start, with the reason and the source."""
     with pytest.raises(SettingsError) as caught:
-        opening.check(settings.load({}, environ))
+        opening.check_store_settings(settings.load({}, environ))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_sqlite_is_left_alone() -> None:
     """A limit of Cassandra does not apply to the embedded store."""
-    opening.check(settings.load({"max_body": "8000000"}, {}))
+    opening.check_store_settings(settings.load({"max_body": "8000000"}, {}))
 
 
 def test_patience_ends() -> None:

@@ -37,7 +37,7 @@ def test_told_once_and_once_more(steps: list[tuple[str, float]]) -> None:
         now[0] += seconds
         before = len(kept.texts)
         if reason:
-            trouble.met(reason, reason)
+            trouble.record_failure(reason, reason)
             expected = [f"ERROR It: {reason}"] if reason != present else []
             present, last = reason, now[0]
         else:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from queuey.terminal import output, texts
-from queuey.terminal.signals import handled
+from queuey.terminal.signals import handle_signals
 
 EVERYTHING = "".join(map(chr, range(sys.maxunicode + 1)))
 TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -188,7 +188,7 @@ def test_a_signal_is_heard_in_a_system_call() -> None:
 
     ended, before = threading.Event(), signal.getsignal(signal.SIGURG)
     thread = threading.Timer(0.1, signalled)
-    with handled(stop, (signal.SIGUSR1,)):
+    with handle_signals(stop, (signal.SIGUSR1,)):
         thread.start()
         with pytest.raises(SystemExit):
             os.read(read, 10)

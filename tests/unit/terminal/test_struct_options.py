@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import typer
 
-from queuey.terminal.struct_options import descriptions, option, with_fields
+from queuey.terminal.struct_options import option, read_descriptions, with_fields
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -94,6 +94,6 @@ def test_bounds_are_those_of_the_field(ask: Ask, arguments: list[str]) -> None:
 
 def test_help_is_in_the_docstring() -> None:
     """A description may have several lines; brackets behind the name are the default in words."""
-    described = descriptions(Options)
+    described = read_descriptions(Options)
     assert described["place"] == ("", "Where things are, on this machine.")
     assert described["span"] == ("1h", "How long.")

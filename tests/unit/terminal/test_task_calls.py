@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from queuey.terminal.task_calls import MAX_ARGUMENTS, MAX_NAME, shown_call
+from queuey.terminal.task_calls import MAX_ARGUMENTS, MAX_NAME, find_call
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-(2**53), 2**53) | some.text(),
@@ -19,7 +19,7 @@ JSON = some.recursive(
 @given(some.text(min_size=1), some.lists(JSON, max_size=5), some.dictionaries(some.text(), JSON, max_size=5))
 def test_a_call_is_short_and_printable(task: str, args: list[object], kwargs: dict[str, object]) -> None:
     """The call of any message is one short line without control characters."""
-    call = shown_call(msgspec.json.encode({"task": task, "args": args, "kwargs": kwargs}))
+    call = find_call(msgspec.json.encode({"task": task, "args": args, "kwargs": kwargs}))
     assert call is not None
     assert (0 < len(call.task) <= MAX_NAME, len(call.arguments) <= MAX_ARGUMENTS) == (True, True)
     assert not set(str(call)) & {"\n", "\r", "\t", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028"}
@@ -44,5 +44,5 @@ def test_a_call_is_short_and_printable(task: str, args: list[object], kwargs: di
 )
 def test_what_calls_a_task(body: str | bytes, text: str | None) -> None:
     """Only a JSON object with a name, and nothing besides arguments, is a call."""
-    call = shown_call(body)
+    call = find_call(body)
     assert (None if call is None else str(call)) == text

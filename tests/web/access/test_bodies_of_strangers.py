@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuey.console.resources import console
+from queuey.console.resources import make_console
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.facades.serving import facade_app
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, running
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner
 
 ID = "0123456789ab11e88000000000000001"
 SIGNATURE = (
@@ -51,7 +51,7 @@ def test_bodies_that_are_read(store: Store, credential: str | None) -> None:
     bridge.run(store.catalogue.create_queue("a", "q", QueueSpec(partitions=1)))
     mq, rqms, sqs = MqFacade(prefix="/mq"), RqmsFacade(prefix="/rqms"), SqsFacade(prefix="/sqs")
     served = Facades(app="a", emodb=EmodbFacade(beside=True), mq=mq, rqms=rqms, sqs=sqs)
-    app = facade_app(store, served, secret=b"x" * 32, includes=[console(list)])
+    app = facade_app(store, served, secret=b"x" * 32, includes=[make_console(list)])
     targets = set(_targets(app))
 
     async def ask_all(gateway: Gateway) -> set[str]:
@@ -67,4 +67,4 @@ def test_bodies_that_are_read(store: Store, credential: str | None) -> None:
         return read
 
     public = set() if credential == "Application wrong" else FOR_STRANGERS
-    assert running(app)(ask_all) == public | FORMS | set(filter(OPEN.match, targets))
+    assert make_runner(app)(ask_all) == public | FORMS | set(filter(OPEN.match, targets))

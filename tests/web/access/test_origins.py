@@ -11,7 +11,7 @@ from queuey.web.gateway.origins import MAX_NAMED
 from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
-from tests.web.gateway_calls import Reply, Request, running
+from tests.web.gateway_calls import Reply, Request, make_runner
 
 ORIGIN, THERE = "https://app.example.com", "https://evil.example.com"
 FOR_BROWSERS = {
@@ -31,7 +31,7 @@ def ask(app: App, *requests: Request) -> list[Reply]:
     async def work(gateway: Gateway) -> list[Reply]:
         return [await request.to(gateway) for request in requests]
 
-    replies: list[Reply] = running(app, origins={"queuey": (ORIGIN,)})(work)
+    replies: list[Reply] = make_runner(app, origins={"queuey": (ORIGIN,)})(work)
     return replies
 
 
@@ -92,7 +92,7 @@ def test_every_header_of_an_answer_is_shown(owner: Caller, app: App) -> None:
         raw = [await Request("GET", path, query="raw=1", headers=[origin]).to(gateway) for _ in range(2)]
         return [stored, again, *raw]
 
-    replies = running(app, origins={"queuey": (ORIGIN,)}, rates=rates)(work)
+    replies = make_runner(app, origins={"queuey": (ORIGIN,)}, rates=rates)(work)
     assert [reply.status for reply in replies] == [201, 201, 200, 429]
     for reply in replies:
         listed = {name.strip().lower() for name in reply.headers["Access-Control-Expose-Headers"].split(",")}
@@ -121,4 +121,4 @@ def test_without_the_setting_nothing_is_said(app: App) -> None:
         reply = await preflight("/v1/queuey/q").to(gateway)
         assert not {name for name in reply.headers if name.startswith("access-control-")}
 
-    running(app)(work)
+    make_runner(app)(work)

@@ -23,7 +23,7 @@ from tests.facades.serving import facade_app
 from tests.web.caller import Caller as Client
 from tests.web.caller import Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import Request, Run, running
+from tests.web.gateway_calls import Request, Run, make_runner
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 
 ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "inbox-eve"),), "users of alpha")
@@ -31,7 +31,7 @@ ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "i
 
 def limited(app: App, **rates: Any) -> Run:  # noqa: ANN401 - fields
     """Returns a runner of coroutines with a gateway that has these limits and a clock that stands still."""
-    return running(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
+    return make_runner(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
 
 
 def test_one_too_many_is_refused_before_its_body_is_read(app: App, owner: Client) -> None:

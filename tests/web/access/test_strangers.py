@@ -13,7 +13,7 @@ from botocore.auth import SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from queuey.console.resources import console
+from queuey.console.resources import make_console
 from queuey.facades.settings import Facades, SqsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store, bridge
@@ -27,7 +27,7 @@ from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.replacing import replace
 from tests.web.caller import Reply
 from tests.web.conftest import KEY
-from tests.web.gateway_calls import Request, running, until
+from tests.web.gateway_calls import Request, make_runner, until
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 
 LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": "application/x-amz-json-1.0"}
@@ -62,7 +62,7 @@ class Scene:
             served,
             secret=DEPLOYMENT,
             readers=patient_readers({"queuey": (own,)}),
-            includes=[console(examine)],
+            includes=[make_console(examine)],
             clock=lambda: self.later,
         )
         self.sqs = Sqs(self.app, new_key(store, "queuey"), "/sqs")
@@ -160,7 +160,7 @@ def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
         assert not gateway._contention._requests
         assert gateway._polls.places.free == gateway._polls.places.total
 
-    running(scene.app, rates=limits)(work)
+    make_runner(scene.app, rates=limits)(work)
 
 
 def _buckets(limits: RateLimits) -> dict[str, dict[str, float]]:
@@ -185,7 +185,7 @@ def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene
         assert gateway._memory.free == gateway._memory.total
         return reply
 
-    assert running(scene.app)(work).status == 403
+    assert make_runner(scene.app)(work).status == 403
 
 
 def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene) -> None:
@@ -218,7 +218,7 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
         await asyncio.gather(*held, *waiting)
 
     with replace(ApplicationKeys.find, note):
-        running(scene.app)(work)
+        make_runner(scene.app)(work)
     assert read.index(digest_of(KEY)) < 8
 
 
@@ -228,7 +228,7 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
     async def work(gateway: Gateway) -> None:
         await scene.owner().to(gateway)
         await scene.signed(scene.forger).to(gateway)
-        assert gateway._contention.several
+        assert gateway._contention.has_several
         entered: list[str] = []
         enter = gateway._scheduler.enter
 
@@ -241,4 +241,4 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
         await scene.signed(scene.sqs).to(gateway)
         assert entered == [stranger_tenant(ADDRESS), stranger_tenant(ADDRESS), "app:queuey"]
 
-    running(scene.app)(work)
+    make_runner(scene.app)(work)

@@ -159,8 +159,8 @@ def test_work_that_waits_again_and_again(steps: list[tuple[str, str]]) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert (quota.free, len(gate._turns)) == (1, 0)
-        assert gate.try_begin(turns["a"])
-        assert not gate.try_begin(turns["b"])
+        assert gate.try_acquire(turns["a"])
+        assert not gate.try_acquire(turns["b"])
 
     play(scenario)
 
@@ -177,7 +177,7 @@ def test_no_tenant_is_looked_at_while_nothing_is_free() -> None:
     quota = SharedQuota(1, alpha=1)
     gate: FairGate[Turn] = FairGate(bound=quota)
     first = Turn("first", (quota, 1))
-    assert gate.try_begin(first)
+    assert gate.try_acquire(first)
     with replace(Turn.fits, noting):
         for number in range(1000):
             gate.line_up(Turn(str(number), (quota, 1)))

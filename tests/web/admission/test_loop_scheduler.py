@@ -41,18 +41,18 @@ def test_a_tenant_is_present_for_a_moment_after_its_requests() -> None:
         crowd = Contention(asyncio.get_running_loop(), ended.set)
         for _ in range(3):
             crowd.enter("a")
-            assert not crowd.several
+            assert not crowd.has_several
             crowd.leave("a")
         for tenant in "bbab":
             crowd.enter(tenant)
             crowd.leave(tenant)
-            assert crowd.several
-            assert sys.getswitchinterval() == pytest.approx(Contention.PROMPT, rel=0.01)
+            assert crowd.has_several
+            assert sys.getswitchinterval() == pytest.approx(Contention.SWITCH_SECONDS, rel=0.01)
         await asyncio.wait_for(ended.wait(), 60)
-        assert not crowd.several
+        assert not crowd.has_several
         assert sys.getswitchinterval() == pytest.approx(0.005, rel=0.01)
         crowd.enter("b")
-        assert not crowd.several
+        assert not crowd.has_several
 
     asyncio.run(scenario())
 
@@ -67,8 +67,8 @@ def test_a_tenant_is_present_while_a_request_of_it_runs() -> None:
         crowd.enter("slow")
         crowd.enter("b")
         crowd.leave("slow")
-        await asyncio.sleep(3 * Contention.LASTS)
-        assert crowd.several
+        await asyncio.sleep(3 * Contention.PRESENCE_SECONDS)
+        assert crowd.has_several
         crowd.leave("slow")
         await asyncio.wait_for(ended.wait(), 60)
 
@@ -98,14 +98,14 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
         for _ in range(10):
             before = len(order)
             await request("other")
-            assert order[before:].count("greedy") <= 2 * LoopScheduler.BEGUN
+            assert order[before:].count("greedy") <= 2 * LoopScheduler.MAX_STARTED
         assert order.count("greedy") < 250
         await asyncio.gather(*greedy)
 
     play(scenario)
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(0.00001, LoopScheduler.BEGUN), (0.0003, 2), (0.1, 1)])
+@pytest.mark.parametrize(("seconds", "most"), [(0.00001, LoopScheduler.MAX_STARTED), (0.0003, 2), (0.1, 1)])
 def test_a_turn_is_short(seconds: float, most: int) -> None:
     """A turn of the loop begins fewer requests the longer each takes, but always one."""
 

@@ -21,7 +21,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, settle
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 Ask = Callable[..., Reply]
 BAD = [(body, field) for body, field in BAD_RECEIPTS if body.get("receipts") is not None]
@@ -100,7 +100,7 @@ def test_at_once_without_a_thread(app: App, owner: Caller, q: str) -> None:
         gateway._threads.run = refuse  # type: ignore[method-assign, assignment]
         return await Request("POST", "/v1/queuey/q/claims", body, query=f"{QUERY}1").to(gateway)
 
-    reply = running(app)(work)
+    reply = make_runner(app)(work)
     assert (bodies(reply.messages), len(reply.json["acknowledged"])) == (["b"], 1)
 
 
@@ -160,7 +160,7 @@ def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: s
     for partition in (1, 2):
         reply = ask(body, partition)
         assert (reply.status, reply.json["outcome"]) == (503, "none")
-    between.passing(ClaimLogs.append_entry)
+    between.restore(ClaimLogs.append_entry)
     assert claimed(owner) == 1
     assert bodies(ask(body).messages) == ["b"]
 
@@ -172,7 +172,7 @@ def test_the_claim_fails(owner: Caller, between: InterposedStore, q: str, ask: A
     reply = ask(body, partition=2)
     assert (reply.status, reply.json["outcome"]) == (503, "unknown")
     assert claimed(owner) == 0
-    between.passing(Messages.read)
+    between.restore(Messages.read)
     reply = ask(body, partition=2)
     assert (bodies(reply.messages), reply.json["acknowledged"][0]["status"]) == (["d"], "ok")
 
@@ -225,7 +225,7 @@ def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends:
             app.service.stopping.set()
         return await task
 
-    reply = running(app)(work)
+    reply = make_runner(app)(work)
     assert bodies(reply.messages) == (["next"] if ends == "message" else [])
     assert [each["status"] for each in reply.json["acknowledged"]] == ["ok"]
     assert settling == [1]
@@ -239,6 +239,6 @@ def test_no_place_to_wait(app: App, owner: Caller, q: str) -> None:
         gateway._polls.places = SharedQuota(0, alpha=2)
         return await Request("POST", "/v1/queuey/q/claims", body, query="wait=60&ttl=60").to(gateway)
 
-    reply = running(app)(work)
+    reply = make_runner(app)(work)
     assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["TooManyWaiters"], "unknown")
     assert claimed(owner) == 0

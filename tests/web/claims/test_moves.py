@@ -42,7 +42,7 @@ def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: Inte
         reply = owner("GET", path)
         assert (reply.status, early) == (200, [])
         assert [one["state"] for one in reply.json.get("moves", [reply.json])] == ["done"]
-        between.passing(Records.records)
+        between.restore(Records.records)
 
 
 def test_what_is_refused(owner: Caller) -> None:

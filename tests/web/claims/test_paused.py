@@ -18,7 +18,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies, settle, statuses, statuses_of
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, 
         reply: Reply = await task
         return reply
 
-    assert running(app)(work).messages
+    assert make_runner(app)(work).messages
 
 
 def test_a_resumed_queue_is_open_in_every_process(owner: Caller, other: Store, first: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from queuey.web.parts import App
 from tests.web.access.test_named_queues import limited
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 QUEUES = ["hi", "mid", "lo"]
 
@@ -150,6 +150,6 @@ def test_one_wait_is_for_all(app: App, owner: Caller, name: str) -> None:
         reply: Reply = await task
         return reply
 
-    reply = running(app)(work)
+    reply = make_runner(app)(work)
     assert found(reply) == (name, ["news"])
     assert reply.json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]

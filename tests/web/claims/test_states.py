@@ -102,7 +102,7 @@ def test_a_claim_that_is_late_with_its_states_is_given_back(
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + sum(late)):
         reply = owner("POST", "q/claims", b"", headers=None, ttl=30, states="true")
     assert (reply.status, reply.json["outcome"]) == (503, "unknown")
-    between.passing(Ledger.entry)
+    between.restore(Ledger.entry)
     [claim] = owner.claim(ttl=30, states="true")
     assert (claim["deliveries"], claim["state"]) == (3, 3)
 

@@ -102,7 +102,7 @@ def test_groups(anonymous: Caller) -> None:
 def test_colours() -> None:
     """Code is shown unchanged; its keys, texts, numbers, literals and comments are distinguishable."""
     code = '{"a<b": "c\\"d", "e": [-1.5, true]}  # f'
-    html = api_page.coloured(code)
+    html = api_page.colour_code(code)
     page = Page(html)
     assert page.words == code
     assert page.all("class") == ["jk", "js", "jk", "jn", "jl", "jc"]
@@ -188,7 +188,7 @@ def test_where_a_service_has_forms(tmp_path: Path, host: str, listens: bool, loc
 def test_the_page_stays_small() -> None:
     """Styles and script together have at most 20 kB, the page 400 kB, and the script needs nothing from elsewhere."""
     assert len(api_page.STYLE.encode()) + len(api_page.SCRIPT.encode()) <= 20_000
-    assert len(api_page.page(document(), "v1/openapi.json").encode()) <= 400_000
+    assert len(api_page.render_page(document(), "v1/openapi.json").encode()) <= 400_000
     assert "import" not in api_page.SCRIPT
     assert "http" not in api_page.SCRIPT
 
@@ -231,7 +231,7 @@ def test_text_stays_text() -> None:
     good = document()
     spoiled = spoil(json.loads(json.dumps(good)))
     assert isinstance(spoiled, dict)
-    page = Page(api_page.page(spoiled, "v1/openapi.json"))
+    page = Page(api_page.render_page(spoiled, "v1/openapi.json"))
     assert {"img", "b"} & set(page.elements) == set()
     assert "onerror" not in {name for name, _ in page.attributes}
     assert page.words.count("<img src=") > 100

@@ -21,7 +21,7 @@ from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.api_page import ADDRESS, FIRST, START
 from queuey.web.credentials import digest_of
-from queuey.web.openapi import Example, samples
+from queuey.web.openapi import Example, make_samples
 from queuey.web.v1.spec import EXAMPLES
 from tests.in_process import InProcess
 from tests.javascript.test_node import NODE, needs_node
@@ -61,7 +61,7 @@ class Stopped(Exception):
 
 def source_of(example: Example, language: str) -> str:
     """Returns an example in a language, or "" if there is no such example."""
-    return samples(OPERATIONS_BY_ID[example.operation], example).get(language, "")
+    return make_samples(OPERATIONS_BY_ID[example.operation], example).get(language, "")
 
 
 def answer_to(example: Example, exchanges: list[Exchange]) -> Any:  # noqa: ANN401 - JSON

@@ -18,7 +18,7 @@ from queuey.web.credentials import Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.web.caller import Caller
-from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, held, running, until
+from tests.web.gateway_calls import KEY, MOST, TEST_TIMEOUT, Request, held_quotas, make_runner, until
 
 MESSAGES, SIZE = 20, 20_000
 """Number of messages of the long queue, and bytes of each."""
@@ -132,8 +132,8 @@ async def check(gateway: Gateway, request: FailingRequest, turns: int | None = N
     await request.end(gateway, turns)
     with suppress(TimeoutError):
         async with asyncio.timeout(5):
-            await until(lambda: held(gateway) == BUSY)
-    assert held(gateway) == BUSY, (request.calls, turns)
+            await until(lambda: held_quotas(gateway) == BUSY)
+    assert held_quotas(gateway) == BUSY, (request.calls, turns)
 
 
 def busy(app: App, work: Callable[[Gateway], Any]) -> None:
@@ -142,10 +142,10 @@ def busy(app: App, work: Callable[[Gateway], Any]) -> None:
     async def with_others(gateway: Gateway) -> None:
         for tenant in ("one", "two"):
             gateway._contention.enter(tenant)
-        assert held(gateway) == BUSY
+        assert held_quotas(gateway) == BUSY
         await work(gateway)
 
-    running(app, waiters=6, memory=4 * MOST, max_body=MOST // 4, page_bytes=MOST // 2)(with_others)
+    make_runner(app, waiters=6, memory=4 * MOST, max_body=MOST // 4, page_bytes=MOST // 2)(with_others)
 
 
 def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> FailingRequest:

@@ -19,7 +19,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 MESSAGES = 1500
 
@@ -40,7 +40,7 @@ def test_a_move_is_handed_back(app: App, owner: Caller, store: Store) -> None:
         await asyncio.wait_for(service.end(TEST_TIMEOUT), TEST_TIMEOUT)
 
     with replace_in(module, module.REST_RATIO, TEST_TIMEOUT), replace_in(module, module.MAX_REST, TEST_TIMEOUT):
-        running(app)(work)
+        make_runner(app)(work)
     [record] = bridge.run(store.records.records(KIND, "queuey"))
     assert bridge.run(store.records.due_records(KIND, store.claim_logs.claim_time()))
     progress = decode(record.value).progress

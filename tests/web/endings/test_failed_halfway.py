@@ -14,7 +14,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.caller import Caller
-from tests.web.gateway_calls import TEST_TIMEOUT, Reply, Request, running
+from tests.web.gateway_calls import TEST_TIMEOUT, Reply, Request, make_runner
 
 T = TypeVar("T")
 MAX_JOBS = 15
@@ -94,4 +94,4 @@ def test_failed_halfway(
         finally:
             await app.service.end(TEST_TIMEOUT)
 
-    assert "none" in running(app)(work_and_end)
+    assert "none" in make_runner(app)(work_and_end)

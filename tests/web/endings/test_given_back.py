@@ -22,14 +22,14 @@ from queuey.web.requests import SHORT_BODY
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import MOST, Request, held, running, until
+from tests.web.gateway_calls import MOST, Request, held_quotas, make_runner, until
 
 QUEUES = [f"q{number}" for number in range(40)]
 REQUESTS = 60
 PLACES = 6
 LONG = 200_000
 """Bytes of a body that is sent in pieces."""
-TURNS = 32 - SHORT_BODY // LoopScheduler.UNIT
+TURNS = 32 - SHORT_BODY // LoopScheduler.WEIGHT_UNIT_BYTES
 """Max running turns of a tenant with which a body that is read in the loop still fits."""
 SHORT_WAIT = 0.05
 """Seconds for which a poll of a burst waits."""
@@ -146,11 +146,11 @@ def test_after_any_storm_every_quota_stands_at_its_beginning(app: App, owner: Ca
             await storm(gateway, seeds + number)
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
-                    await until(lambda: not held(gateway))
-            assert not held(gateway), (seeds + number, held(gateway))
+                    await until(lambda: not held_quotas(gateway))
+            assert not held_quotas(gateway), (seeds + number, held_quotas(gateway))
 
     # Requests that need memory, and other requests of their tenant behind them, may wait for each other until refused.
-    running(app, waiters=PLACES, memory=MOST, max_body=MOST // 4, page_bytes=MOST // 4, max_wait=MAX_WAIT)(work)
+    make_runner(app, waiters=PLACES, memory=MOST, max_body=MOST // 4, page_bytes=MOST // 4, max_wait=MAX_WAIT)(work)
 
 
 def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: App) -> None:
@@ -164,9 +164,9 @@ def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: App) -
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 60)
-        assert not held(gateway)
+        assert not held_quotas(gateway)
 
-    running(app)(work)
+    make_runner(app)(work)
 
 
 @pytest.mark.parametrize("query", ["", "wait=20"])
@@ -179,7 +179,7 @@ def test_no_memory_is_held_while_a_thread_looks_a_queue_up(app: App, owner: Call
         gateway._memory.change("app:other", -gateway._memory.total)
         return reply.status
 
-    assert running(app)(work) == 404
+    assert make_runner(app)(work) == 404
 
 
 def test_requests_that_wait_for_memory_keep_no_turns(app: App, owner: Caller) -> None:
@@ -198,4 +198,4 @@ def test_requests_that_wait_for_memory_keep_no_turns(app: App, owner: Caller) ->
         gateway._threads.dispatch()
         assert [posted.status, *(reply.status for reply in await asyncio.gather(*claims))] == [201] + [200] * TURNS
 
-    running(app)(work)
+    make_runner(app)(work)

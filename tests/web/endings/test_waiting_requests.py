@@ -20,7 +20,7 @@ from queuey.web.responses import Response, text_response
 from tests.contract.samples import new_message
 from tests.replacing import replace
 from tests.web.caller import Caller
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, blank_request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, blank_request, make_runner, until
 from tests.web.reads.test_streams import Reader, reading
 
 TENANT = "app:queuey"
@@ -28,7 +28,7 @@ TENANT = "app:queuey"
 
 @pytest.fixture
 def run(app: App) -> Run:
-    return running(app, waiters=50, beat=0.2)
+    return make_runner(app, waiters=50, beat=0.2)
 
 
 def crowd(gateway: Gateway) -> None:
@@ -142,7 +142,7 @@ def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> No
         stuck.set()
         return (await slow).body
 
-    assert running(Stuck(), deadline=0.1)(work) == b"done"
+    assert make_runner(Stuck(), deadline=0.1)(work) == b"done"
 
 
 def test_the_end_of_one_request_answers_no_other() -> None:
@@ -173,7 +173,7 @@ def test_the_end_of_one_request_answers_no_other() -> None:
         second = await Request("POST", "/v1/a/q", b"x").to(gateway)
         return [reply.body for reply in (await first, second)]
 
-    assert running(Ending())(work) == [b"first", b"second"]
+    assert make_runner(Ending())(work) == [b"first", b"second"]
 
 
 def test_making_an_answer_counts_as_use_of_the_loop() -> None:
@@ -189,9 +189,9 @@ def test_making_an_answer_counts_as_use_of_the_loop() -> None:
             return text_response("done")
 
     async def work(gateway: Gateway) -> float:
-        gateway._contention.several = True
+        gateway._contention.has_several = True
         reply = await Request("POST", "/v1/a/q", b"x").to(gateway)
         assert reply.status == 200
         return gateway._scheduler._turns._used["a"]
 
-    assert running(Slow())(work) >= 0.05
+    assert make_runner(Slow())(work) >= 0.05

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from queuey.web.parts import App
-from tests.web.gateway_calls import Run, running
+from tests.web.gateway_calls import Run, make_runner
 
 
 @pytest.fixture
 def run(app: App) -> Run:
-    return running(app)
+    return make_runner(app)

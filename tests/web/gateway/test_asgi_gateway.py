@@ -27,7 +27,7 @@ from queuey.web.responses import Response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import MOST, TEST_TIMEOUT, Request, Run, Stub, running, until
+from tests.web.gateway_calls import MOST, TEST_TIMEOUT, Request, Run, Stub, make_runner, until
 
 
 class Held:
@@ -91,7 +91,7 @@ def test_chunks_make_up_the_body(pieces: list[bytes]) -> None:
         def answer(self, request: Asked, match: Match) -> Response:
             return Response(200, read_body(request, MOST))
 
-    reply = running(Echo())(Request(body=pieces).to)
+    reply = make_runner(Echo())(Request(body=pieces).to)
     assert reply.body == b"".join(pieces)
 
 
@@ -138,7 +138,7 @@ def test_long_bodies_wait_outside(app: App, owner: Caller) -> None:
         return [*(await asyncio.gather(*waiting)), refused, short, await Request(body=b"y" * 250_000).to(gateway)]
 
     # Three of the longest bodies still fit.
-    *first, refused, short, deferred = running(app, memory=0, page_bytes=0)(work)
+    *first, refused, short, deferred = make_runner(app, memory=0, page_bytes=0)(work)
     assert [reply.status for reply in first] == [413] * 3
     assert [reply.status for reply in (refused, short, deferred)] == [429, 201, 201]
     assert (refused.headers["Retry-After"], refused.json["outcome"]) == ("1", "none")
@@ -155,7 +155,7 @@ def test_slow_senders_are_let_go(app: App, owner: Caller) -> None:
         replies = await asyncio.gather(*(request.to(gateway) for request in slow))
         return [*replies, await Request(body=b"x").to(gateway)]
 
-    *late, prompt = running(app, arrival=0)(work)
+    *late, prompt = make_runner(app, arrival=0)(work)
     assert [(reply.status, reply.errors) for reply in late] == [(400, {"body": "Has not arrived in time"})] * 2
     assert prompt.status == 201
     assert owner.get("q").bodies == ["x"]
@@ -276,7 +276,7 @@ def test_errors_of_a_write_begun_at_once(
     owner.post("q", "known")
 
     async def append(*_: object, **_options: object) -> None:
-        between.passing(Messages.append)
+        between.restore(Messages.append)
         if late:
             await asyncio.to_thread(int)
         raise error
@@ -308,7 +308,7 @@ def test_writes_that_do_not_end_are_given_up(
         await asyncio.sleep(0.01)
         return single, batch
 
-    single, batch = running(app, deadline=0.0)(work)
+    single, batch = make_runner(app, deadline=0.0)(work)
     assert (single.status, single.json["outcome"], single.headers["Retry-After"]) == (503, outcome, "1")
     assert (batch.status, batch.json["outcome"], batch.json["outcomes"]) == (503, outcome, [outcome] * 2)
 
@@ -452,8 +452,8 @@ def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
         slow.set()
         assert (await first).status == 200
 
-    running(Counting(), patience=30.0)(short)
-    running(Counting(), patience=0.01)(stuck)
+    make_runner(Counting(), patience=30.0)(short)
+    make_runner(Counting(), patience=0.01)(stuck)
 
 
 def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -468,7 +468,7 @@ def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def work(gateway: Gateway) -> list[Reply]:
         return [await Request("GET", "/", query=query).to(gateway) for query in ("x", "y", "z", "", "")]
 
-    replies = running(Failing())(work)
+    replies = make_runner(Failing())(work)
     assert [reply.status for reply in replies] == [500, 500, 500, 200, 200]
     assert "secret" not in replies[0].text
     assert "secret" in caplog.text

@@ -74,7 +74,7 @@ class HeldAppends:
 
     def go_on(self) -> None:
         """Lets all appends go on, and holds none any more."""
-        self._between.passing(ClaimLogs.append_entry)
+        self._between.restore(ClaimLogs.append_entry)
         self._go_on.set()
 
 
@@ -148,7 +148,7 @@ def test_while_it_waits_in_line(run: Run, owner: Caller, line: str) -> None:
         weight = 1024 if line == "loop" else quota.total
         quota.change(tenant, weight)
         if line == "loop":
-            gateway._contention.several = True
+            gateway._contention.has_several = True
         claim = Claim()
         task = claim.begin(gateway)
         await until(lambda: len(gateway._scheduler._turns if line == "loop" else gateway._threads._turns) == 1)

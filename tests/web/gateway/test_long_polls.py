@@ -22,7 +22,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, not_short, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, make_runner, not_short, until
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def limits() -> Limits:
 @pytest.fixture
 def run(app: App) -> Run:
     """Runs a coroutine with a gateway before the application, with many places."""
-    return running(app, waiters=5000)
+    return make_runner(app, waiters=5000)
 
 
 def poll(path: str = "/v1/queuey/q", query: str = f"wait={TEST_TIMEOUT}", *, key: str = KEY) -> Request:
@@ -239,7 +239,7 @@ def test_a_key_that_is_revoked(store: Store, owner: Caller, *, several: bool) ->
         now[0] = 5.1
         return await task
 
-    assert running(app)(work).status == 401
+    assert make_runner(app)(work).status == 401
 
 
 def test_a_queue_that_is_no_longer_the_callers(run: Run, owner: Caller) -> None:
@@ -322,7 +322,7 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, b
         return await asyncio.gather(*tasks)
 
     with replace(Reader.read_short, not_short):
-        replies = running(app, waiters=5000)(work)
+        replies = make_runner(app, waiters=5000)(work)
     assert [reply.bodies for reply in replies] == [["news"]] * 200
     assert most <= MAX_ATTEMPTS + 1  # and the post
 

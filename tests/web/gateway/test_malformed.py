@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.web.caller import Caller
-from tests.web.gateway_calls import Request, served
+from tests.web.gateway_calls import Request, serve
 
 JSON = {"Content-Type": "application/json"}
 ID = "ab" * 6 + "1bcd8" + "0" * 15
@@ -215,7 +215,7 @@ def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
     """A body without a length is 413 as soon as it passes the limit."""
     pieces = [bytes(1000)] * 10_000
     request = Request(path=f"/v1/queuey/{queue}", body=pieces)
-    assert served(owner.app).reply_to(request).status == 413
+    assert serve(owner.app).reply_to(request).status == 413
     longest = owner.app.service.limits.max_batch_bytes
     assert 1000 * (len(pieces) - len(request.pieces)) <= longest + 1000
 

@@ -20,7 +20,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 INFO = "/v1/queuey/q/info"
 MISSING = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
@@ -75,7 +75,7 @@ class HeldPosts:
 @pytest.fixture(autouse=True)
 def _left_at_once() -> Iterator[None]:
     """Makes a tenant absent as soon as its last request ends, so that only running requests count."""
-    with replace_in(Contention, Contention.LASTS, 0.001):
+    with replace_in(Contention, Contention.PRESENCE_SECONDS, 0.001):
         yield
 
 
@@ -105,7 +105,7 @@ def test_a_reading_connection_is_left_for_the_next_tenant(app: App, store: Store
         held.let(20)
         assert {reply.status for reply in await asyncio.gather(*greedy)} == {200}
 
-    running(app, threads=8, patience=0.001)(work)
+    make_runner(app, threads=8, patience=0.001)(work)
 
 
 @pytest.mark.usefixtures("queue")
@@ -135,7 +135,7 @@ def test_long_reads_of_one_run_one_by_one_while_another_waits(
         assert (await mine).status == 200
         assert {reply.status for reply in await asyncio.gather(*greedy)} == {200}
 
-    running(app, threads=8, patience=0.001)(work)
+    make_runner(app, threads=8, patience=0.001)(work)
 
 
 @pytest.mark.usefixtures("queue")
@@ -165,7 +165,7 @@ def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(
         slow.let(1)
         assert (await mine).status == 200
 
-    running(app, threads=8, patience=0.001)(work)
+    make_runner(app, threads=8, patience=0.001)(work)
 
 
 @pytest.mark.usefixtures("queue")
@@ -191,4 +191,4 @@ def test_requests_that_use_nothing_do_not_count(app: App, between: InterposedSto
         assert (await asked(KEY, "POST", "/v1/queuey/q", b"news").to(gateway)).status == 201
         assert (await task).status == 200
 
-    running(app, threads=8, patience=0.001)(work)
+    make_runner(app, threads=8, patience=0.001)(work)

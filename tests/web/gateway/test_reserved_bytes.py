@@ -17,7 +17,7 @@ from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from tests.replacing import replace
 from tests.web.caller import Caller
-from tests.web.gateway_calls import Request, running
+from tests.web.gateway_calls import Request, make_runner
 
 PAGE, BODY = 300_000, 16_384
 LONGEST = MAX_ESCAPED_BYTES * BODY + FRAME
@@ -104,4 +104,4 @@ def test_answers_fit_into_what_is_reserved_for_them(
 
     # A plain function, which becomes a method.
     with replace(Gateway._keep_memory, lambda *given: reserved.keep(*given)):  # noqa: PLW0108
-        running(app, page_bytes=PAGE)(ask)
+        make_runner(app, page_bytes=PAGE)(ask)

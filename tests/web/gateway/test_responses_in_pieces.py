@@ -11,7 +11,7 @@ from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE_SIZE, TEXT, Body, Response
-from tests.web.gateway_calls import Request, Stub, running, until
+from tests.web.gateway_calls import Request, Stub, make_runner, until
 
 
 class Piecewise(Stub):
@@ -66,7 +66,7 @@ def test_pieces_come_as_they_are_made() -> None:
         await task
         assert (client.response, client.answered, app.ended) == (b"012" + b"x" * PIECE_SIZE + b"y", True, True)
 
-    running(app)(work)
+    make_runner(app)(work)
 
 
 def test_who_takes_nothing_is_given_up() -> None:
@@ -84,4 +84,4 @@ def test_who_takes_nothing_is_given_up() -> None:
         await task
         assert (client.answered, app.ended, app.pieces.qsize()) == (False, True, 4)
 
-    running(app, stall=0.2)(work)
+    make_runner(app, stall=0.2)(work)

@@ -27,7 +27,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, running, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runner, until
 
 
 def asked(
@@ -125,7 +125,7 @@ def test_bodies_on_their_way_leave_room_for_others(app: App, owner: Caller, key:
         assert gateway._memory.free == gateway._memory.total
         return refused, reply, held
 
-    refused, reply, held = running(app, memory=4_000_000, page_bytes=100_000)(work)
+    refused, reply, held = make_runner(app, memory=4_000_000, page_bytes=100_000)(work)
     assert set(refused) == {429}
     assert 0 < len(refused) < 30
     assert held <= 4_000_000 * 2 // 3
@@ -155,7 +155,7 @@ def test_answers_that_nobody_takes_are_given_up(app: App, owner: Caller) -> None
         assert gateway._memory.free == gateway._memory.total
         return [one.status for one in deaf], reply
 
-    statuses, reply = running(app, memory=9_000_000, page_bytes=1_000_000, stall=1.0, deadline=2.0)(work)
+    statuses, reply = make_runner(app, memory=9_000_000, page_bytes=1_000_000, stall=1.0, deadline=2.0)(work)
     assert set(statuses) <= {200, 429}
     assert len(reply.bodies) == 4
 
@@ -182,7 +182,7 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
         stuck.set()
         return [reply.status for reply in [*others, *await asyncio.gather(*greedy)]]
 
-    assert running(Shop())(work) == [200] * 70
+    assert make_runner(Shop())(work) == [200] * 70
 
 
 def test_strangers_hold_up_no_monitor() -> None:
@@ -219,7 +219,7 @@ def test_strangers_hold_up_no_monitor() -> None:
         stuck.set()
         return [reply.status for reply in [*others, *await asyncio.gather(*slow)]]
 
-    assert running(Shop(), patience=0.01)(work) == [200] * 10
+    assert make_runner(Shop(), patience=0.01)(work) == [200] * 10
 
 
 def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
@@ -247,7 +247,7 @@ def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
         stuck.set()
         return [reply.status for reply in [reply, *await asyncio.gather(*strangers)]]
 
-    assert running(Shop())(work) == [200] * 21
+    assert make_runner(Shop())(work) == [200] * 21
 
 
 def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: Caller) -> None:
@@ -265,12 +265,12 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: C
         return enter(*of, **named)
 
     async def work(gateway: Gateway) -> list[int]:
-        gateway._contention.several = True
+        gateway._contention.has_several = True
         strangers = [asked("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
         return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
 
     with replace(Authorization.enter, watched):
-        assert running(app)(work) == [403] * 10
+        assert make_runner(app)(work) == [403] * 10
     assert max(at_once) == 1
 
 
@@ -294,7 +294,7 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
     bridge.run(store.applications.add_key("queuey", digest_of("new")))
 
     async def work(gateway: Gateway) -> list[int]:
-        gateway._contention.several = True
+        gateway._contention.has_several = True
         request = Request(method, body=b"x" if method == "POST" else b"")
         request.headers[0] = ("authorization", "Slow x")
         slow = asyncio.create_task(request.to(gateway))
@@ -304,7 +304,7 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
         stuck.set()
         return [reply.status for reply in [*others, await slow]]
 
-    assert running(application)(work) == [200, 200, 401]
+    assert make_runner(application)(work) == [200, 200, 401]
     assert reading == ["x"]
 
 
@@ -398,7 +398,7 @@ def test_work_of_use_cases_in_threads_counts_for_the_tenant_of_their_request() -
         app.go.set()
         await asyncio.gather(*app.tasks)
 
-    running(app)(work)
+    make_runner(app)(work)
     for name, thread, held in app.seen:
         if name == "task":
             assert thread.startswith("queuey-block")
@@ -430,7 +430,7 @@ def test_reads_run_in_parallel_when_one_tenant_is_left() -> None:
         stuck.set()
         await slow
 
-    running(Shop(), patience=0.01)(work)
+    make_runner(Shop(), patience=0.01)(work)
 
 
 @pytest.mark.parametrize("network", [True, False])
@@ -451,7 +451,7 @@ def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -
     async def work(gateway: Gateway) -> None:
         await asyncio.gather(*(Request("GET", "/v1/a/q/info").to(gateway) for _ in range(2)))
 
-    running(Shop(), patience=30.0)(work)
+    make_runner(Shop(), patience=30.0)(work)
     assert both.broken != network
 
 
@@ -482,7 +482,7 @@ def test_backlog_of_one_application_does_not_delay_another() -> None:
         begin.set()
         await asyncio.gather(*greedy, *others)
 
-    running(Shop())(work)
+    make_runner(Shop())(work)
     last = max(at for at, who in enumerate(order) if who == "other")
     assert last < 20
 
@@ -502,7 +502,7 @@ def test_requests_without_room_in_time_are_refused() -> None:
         stuck.set()
         return [await task for task in tasks]
 
-    replies = running(Shop(), memory=1_200_000, page_bytes=400_000, deadline=0.5)(work)
+    replies = make_runner(Shop(), memory=1_200_000, page_bytes=400_000, deadline=0.5)(work)
     statuses = [reply.status for reply in replies]
     assert 2 <= statuses.count(200) < 6
     assert set(statuses) == {200, 429}
@@ -521,7 +521,7 @@ def test_short_requests_of_one_are_not_anothers_wait(
     own, mine = "/v1/guest/own", "/v1/queuey/q"
 
     async def work(gateway: Gateway) -> int:
-        gateway._contention.several = True
+        gateway._contention.has_several = True
         for key, path in ((KEY, mine), (GUEST_KEY, own), (KEY, mine)):
             assert (await asked("GET", path, key=key).to(gateway)).status == 200
         body = b"x" * 100 if method == "POST" else b""

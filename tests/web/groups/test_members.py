@@ -25,7 +25,7 @@ from queuey.web.parts import App
 from tests.replacing import replace
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, held, running, until
+from tests.web.gateway_calls import Request, held_quotas, make_runner, until
 
 NUMBERS = itertools.count()
 ZERO = "00000000000010008080808080808080"
@@ -348,10 +348,10 @@ def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
         await until(lambda: gateway._polls.places.held("app:queuey") == 3)
         app.service.stopping.set()
         assert {reply.status for reply in await asyncio.gather(*tasks, read)} == {200}
-        assert held(gateway) == {}
+        assert held_quotas(gateway) == {}
         await app.service.groups.end()
 
-    running(app, waiters=4)(work)
+    make_runner(app, waiters=4)(work)
 
 
 def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
@@ -383,4 +383,4 @@ def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
         assert [reply.status for reply in replies] == [200] * 4
         await app.service.groups.end()
 
-    running(app, waiters=4)(work)
+    make_runner(app, waiters=4)(work)

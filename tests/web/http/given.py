@@ -97,7 +97,7 @@ def refusal(status: int, why: str) -> Response:
     return text_response(why, status)
 
 
-def connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> Connections:
+def make_connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> Connections:
     """Returns connections that accept none by themselves."""
     with socket.socket() as listener:
         accepted = Connections(loop, listener, MAX_CONNECTIONS, answer, refusal)
@@ -151,14 +151,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def outcome(pieces: Sequence[bytes], *, end: bool = False) -> Outcome:
+async def send_pieces(pieces: Sequence[bytes], *, end: bool = False) -> Outcome:
     """Sends bytes to a new connection, and parses what it sends back. The connection must end when it is lost.
 
     Args:
         pieces: Pieces of the stream, in order.
         end: The client's side ends after them.
     """
-    connection = FakeConnection(connections(asyncio.get_running_loop()))
+    connection = FakeConnection(make_connections(asyncio.get_running_loop()))
     await settle()
     for piece in pieces:
         await connection.give(piece)

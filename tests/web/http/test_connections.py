@@ -23,7 +23,7 @@ from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS, until_async
-from tests.web.http.given import FakeConnection, connections, echo, refusal, settle, start
+from tests.web.http.given import FakeConnection, echo, make_connections, refusal, settle, start
 
 TLS = Path(__file__).parents[2] / "acceptance" / "tls"
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -42,7 +42,7 @@ def test_idle_connections_are_closed() -> None:
     """Between requests the other end has a while; then the connection ends without a word."""
 
     async def work() -> None:
-        connection = FakeConnection(connections(asyncio.get_running_loop()))
+        connection = FakeConnection(make_connections(asyncio.get_running_loop()))
         await connection.give(GET)
         assert list(connection.all.waiting["idle"]) == [connection.connection]
         sent = connection.transport.sent
@@ -74,7 +74,7 @@ def test_slow_heads_are_refused() -> None:
     """A head that has begun must end in time, or is refused."""
 
     async def work() -> None:
-        connection = FakeConnection(connections(asyncio.get_running_loop()))
+        connection = FakeConnection(make_connections(asyncio.get_running_loop()))
         await connection.give(GET[:10])
         assert list(connection.all.waiting["head"]) == [connection.connection]
         connection.connection.expire()
@@ -89,7 +89,7 @@ def test_lists_are_in_the_order_of_their_deadlines() -> None:
     """The longest waiting connection comes first, and one that keeps waiting stays in place."""
 
     async def work() -> None:
-        every = connections(asyncio.get_running_loop())
+        every = make_connections(asyncio.get_running_loop())
         first, second = FakeConnection(every), FakeConnection(every)
         await settle()
         await first.give(GET)
@@ -114,7 +114,7 @@ def test_what_is_not_read_ends_the_connection() -> None:
         exchange.respond(text_response("no", 401), head=False)
 
     async def work() -> None:
-        every = connections(asyncio.get_running_loop(), refuse)
+        every = make_connections(asyncio.get_running_loop(), refuse)
         connection = FakeConnection(every)
         post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
         await connection.give(post + b"abc" + post)
@@ -139,7 +139,7 @@ def test_no_more_is_read_than_is_served() -> None:
             await asyncio.wait_for(go_on.wait(), 60)
             await echo(head, exchange)
 
-        connection = FakeConnection(connections(asyncio.get_running_loop(), wait))
+        connection = FakeConnection(make_connections(asyncio.get_running_loop(), wait))
         many = GET * (2 * MAX_RAW // len(GET))
         await connection.give(GET + many)
         assert connection.transport.is_paused
@@ -157,7 +157,7 @@ def test_other_connections_have_their_turn() -> None:
     """A connection that has sent very many requests at once does not keep the loop."""
 
     async def work() -> None:
-        every = connections(asyncio.get_running_loop())
+        every = make_connections(asyncio.get_running_loop())
         busy, other = FakeConnection(every), FakeConnection(every)
         await settle()
         data = GET * 2000
@@ -175,7 +175,7 @@ def test_slow_readers_hold_up_themselves() -> None:
     """While the other end takes nothing, no further request is served; in the end it is given up."""
 
     async def work() -> None:
-        every = connections(asyncio.get_running_loop())
+        every = make_connections(asyncio.get_running_loop())
         connection = FakeConnection(every)
         await settle()
         connection.connection.pause_writing()
@@ -202,7 +202,7 @@ def test_answers_without_an_end() -> None:
             await exchange.send(b"", more=False)
 
     async def work() -> None:
-        every = connections(asyncio.get_running_loop(), stream)
+        every = make_connections(asyncio.get_running_loop(), stream)
         connection, old, broken = FakeConnection(every), FakeConnection(every), FakeConnection(every)
         await connection.give(GET)
         assert connection.transport.sent.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
@@ -223,7 +223,7 @@ def test_headers_cannot_end_their_line() -> None:
         exchange.respond(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
 
     async def work() -> None:
-        connection = FakeConnection(connections(asyncio.get_running_loop(), inject))
+        connection = FakeConnection(make_connections(asyncio.get_running_loop(), inject))
         await connection.give(GET)
         assert connection.transport.sent == b""
         assert connection.transport.is_aborted
@@ -243,7 +243,7 @@ def test_leaving_is_told() -> None:
             events.append(await exchange.receive() if exchange.ended else None)
             disconnected.set()
 
-        connection = FakeConnection(connections(asyncio.get_running_loop(), listen))
+        connection = FakeConnection(make_connections(asyncio.get_running_loop(), listen))
         await connection.give(GET)
         await connection.end()
         connection.lose()

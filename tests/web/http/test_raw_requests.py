@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.web.http.given import outcome
+from tests.web.http.given import send_pieces
 
 HOST = b"Host: x\r\n"
 GET = b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -232,7 +232,7 @@ def test_requests(name: str) -> None:
 
     async def play() -> None:
         for pieces in _ways(data):
-            result = await outcome(pieces)
+            result = await send_pieces(pieces)
             assert (_final(result.answers), result.closed) == (answers, False), pieces
 
     asyncio.run(play())
@@ -245,7 +245,7 @@ def test_last_requests(name: str) -> None:
 
     async def play() -> None:
         for pieces in _ways(data):
-            result = await outcome(pieces)
+            result = await send_pieces(pieces)
             assert (result.answers, result.closed) == (answers, True), pieces
             assert b"connection: close" in result.sent
 
@@ -259,9 +259,9 @@ def test_refused(name: str) -> None:
 
     async def play() -> None:
         for pieces in _ways(data):
-            result = await outcome([*pieces, SMUGGLED], end=True)
+            result = await send_pieces([*pieces, SMUGGLED], end=True)
             assert ([status for status, _ in result.answers], result.closed) == ([400], True), pieces
-            behind = await outcome([GET, *pieces])
+            behind = await send_pieces([GET, *pieces])
             assert behind.answers[0] == OK
 
     asyncio.run(play())
@@ -271,13 +271,13 @@ def test_refused(name: str) -> None:
 def test_too_long(name: str) -> None:
     """What is too long is refused before its end has come."""
     data, status = TOO_LONG[name]
-    result = asyncio.run(outcome([data]))
+    result = asyncio.run(send_pieces([data]))
     assert ([one for one, _ in result.answers], result.closed) == ([status], True)
 
 
 def test_heads_only() -> None:
     """The answer to a HEAD has the length of the body that a GET would have."""
-    result = asyncio.run(outcome([GET.replace(b"GET", b"HEAD") + GET]))
+    result = asyncio.run(send_pieces([GET.replace(b"GET", b"HEAD") + GET]))
     first, _, rest = result.sent.partition(b"\r\n\r\n")
     assert b"content-length: 7" in first
     assert rest.startswith(b"HTTP/1.1 200 OK")
@@ -288,9 +288,9 @@ def test_the_body_is_asked_for_once_it_is_wanted() -> None:
 
     async def play() -> None:
         lines = b"Expect: 100-continue\r\nContent-Length: 3\r\n"
-        result = await outcome([post(lines), b"abc"])
+        result = await send_pieces([post(lines), b"abc"])
         assert result.sent.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
-        old = await outcome([post(lines).replace(b"HTTP/1.1", b"HTTP/1.0"), b"abc"])
+        old = await send_pieces([post(lines).replace(b"HTTP/1.1", b"HTTP/1.0"), b"abc"])
         assert old.answers == [(200, "POST /p abc")]
 
     asyncio.run(play())
@@ -300,9 +300,9 @@ def test_half_closed() -> None:
     """A client that has closed its side is answered every complete request."""
 
     async def play() -> None:
-        assert (await outcome([GET + GET], end=True)).answers == [OK, OK]
-        assert (await outcome([post(b"Content-Length: 3\r\n", b"ab")], end=True)).answers == [(400, "broken")]
-        assert (await outcome([GET[:-2]], end=True)).answers == []
+        assert (await send_pieces([GET + GET], end=True)).answers == [OK, OK]
+        assert (await send_pieces([post(b"Content-Length: 3\r\n", b"ab")], end=True)).answers == [(400, "broken")]
+        assert (await send_pieces([GET[:-2]], end=True)).answers == []
 
     asyncio.run(play())
 
@@ -334,7 +334,7 @@ def _play_spoiled(seed: int, count: int) -> None:
         for number in range(count):
             data = _spoil(rng, b"".join(rng.choices(streams, k=rng.choice((1, 2)))))
             cut = rng.randrange(len(data) + 1)
-            result = await outcome([data[:cut], data[cut:]], end=True)
+            result = await send_pieces([data[:cut], data[cut:]], end=True)
             assert {status for status, _ in result.answers} <= {100, 200, 204, 400, 408, 414, 431}, (number, data)
 
     asyncio.run(play())

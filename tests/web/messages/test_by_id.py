@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.messages import Message, Meta
-from queuey.web.v1.messages import raw_response
+from queuey.web.v1.messages import make_raw_response
 from tests.web.caller import Caller
 
 ID = "0123456789ab11e88000000000000001"
@@ -127,5 +127,5 @@ def test_bodies_that_should_be_json(
 def test_headers_that_no_server_could_send() -> None:
     """Control characters that other programs have stored are percent-encoded, as all but printable ASCII."""
     meta = Meta("text/x\x7f", (("a", "b\r\nX-Evil: é\t%"),))
-    headers = dict(raw_response(Message(2**60, 1, partition=1, expires=0, body="x", meta=meta)).headers)
+    headers = dict(make_raw_response(Message(2**60, 1, partition=1, expires=0, body="x", meta=meta)).headers)
     assert (headers["X-Header-a"], headers["Content-Type"]) == ("b%0D%0AX-Evil: %C3%A9%09%", "text/x%7F")

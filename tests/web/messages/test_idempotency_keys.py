@@ -14,7 +14,7 @@ from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, running
+from tests.web.gateway_calls import Request, make_runner
 
 MARK = "Idempotent-Replayed"
 
@@ -158,7 +158,7 @@ def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) ->
             return [await request.to(gateway) for request in requests]
 
         with replace(bridge.run, blocked):
-            replies: list[Reply] = running(app)(work)
+            replies: list[Reply] = make_runner(app)(work)
         return replies
 
     first, again, other, bad = answers(
@@ -173,7 +173,7 @@ def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) ->
     assert first.body == again.body
 
     async def change(*_: object, **__: object) -> NoReturn:
-        between.passing(KeyedPosts.append_once)
+        between.restore(KeyedPosts.append_once)
         raise QueueChanged("q")
 
     between.instead(KeyedPosts.append_once, change)

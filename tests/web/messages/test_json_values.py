@@ -17,7 +17,7 @@ from queuey.facades.emodb import requests
 from queuey.facades.emodb.errors import BadArgument, BadBody
 from queuey.messages import Queue
 from queuey.service import Limits
-from queuey.web.json_values import MAX_DEPTH, check_value, list_decoder
+from queuey.web.json_values import MAX_DEPTH, check_value, make_list_decoder
 from queuey.web.requests import Request
 from queuey.web.v1.messages import read_batch
 from queuey.web.validators import JSON_ERRORS, BadField, decode_any
@@ -74,7 +74,7 @@ def test_it_refuses_what_decoding_would_refuse(raw: bytes) -> None:
 
 def test_a_list_is_read_up_to_its_longest() -> None:
     """A list of as many values as are allowed is read, a longer one is refused."""
-    decode = list_decoder(3)
+    decode = make_list_decoder(3)
     assert [bytes(one) for one in decode(b'[1, {"a":[2]} ,null]')] == [b"1", b'{"a":[2]}', b"null"]
     assert decode(b"[]") == []
     with pytest.raises(msgspec.ValidationError):
@@ -92,11 +92,11 @@ def _make_request(body: bytes) -> Request:
 
 
 def item(body: bytes) -> object:
-    return rqms._draft(_make_request(body), "x")
+    return rqms._read_draft(_make_request(body), "x")
 
 
 def ticket(body: bytes) -> object:
-    return rqms._revision(body)
+    return rqms._read_revision(body)
 
 
 def ids(body: bytes) -> object:

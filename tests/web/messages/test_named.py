@@ -12,7 +12,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage import ClaimLogs, Messages, Names
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.gateway_calls import threads_for
+from tests.web.gateway_calls import limit_thread_work
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_replaced_while_it_is_read(owner: Caller, between: InterposedStore, q: s
 
     async def replace() -> None:
         for value in values:
-            between.passing(Messages.fetch)
+            between.restore(Messages.fetch)
             assert (await asyncio.to_thread(owner, "PUT", path, b"%d" % value)).status == 200
             between.before(Messages.fetch, replace)
             replaced.append(str(value))
@@ -107,7 +107,7 @@ def test_freed_while_it_is_read(owner: Caller, between: InterposedStore, q: str)
         [held] = owner.claim()
 
         async def free(path: str = path, how: str = how, held: dict[str, Any] = held) -> None:
-            between.passing(Messages.fetch)
+            between.restore(Messages.fetch)
             reply = await asyncio.to_thread(owner.send_json, how, path, {"receipts": [held["receipt"]]})
             assert reply.status == 200
 
@@ -125,12 +125,12 @@ def test_what_becomes_of_it(owner: Caller, between: InterposedStore, q: str) -> 
     between.instead(ClaimLogs.append_entry, fail)
     failed = owner("PUT", f"{q}/named/n", b"b")
     assert (failed.status, failed.json["outcome"]) == (503, "unknown")
-    between.passing(ClaimLogs.append_entry)
+    between.restore(ClaimLogs.append_entry)
     assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
     between.instead(Names.write_named, fail)
     failed = owner("PUT", f"{q}/named/n", b"c")
     assert (failed.status, failed.json["outcome"]) == (503, "none")
-    between.passing(Names.write_named)
+    between.restore(Names.write_named)
     assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
 
 
@@ -139,7 +139,7 @@ def test_a_name_is_changed_or_refused(owner: Caller, q: str) -> None:
     path, statuses = f"{q}/named/n", []
     for most in range(9):
         assert owner("PUT", path, b"old").status == 200
-        with threads_for(most):
+        with limit_thread_work(most):
             statuses.append(owner("PUT", path, b"new").status)
         assert owner("GET", path, b"").bodies == ["new" if statuses[-1] == 200 else "old"]
     assert set(statuses) == {200, 429}
@@ -154,7 +154,7 @@ def test_a_name_is_read_however_many_threads_are_left(owner: Caller, q: str, bet
     assert owner("PUT", path, b"new").status == 200
     statuses = []
     for most in range(5):
-        with threads_for(most):
+        with limit_thread_work(most):
             reply = owner("GET", path, b"")
         statuses.append(reply.status)
         assert reply.status == 429 or reply.bodies == ["new"]

@@ -16,7 +16,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.backends import Clock
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, running
+from tests.web.gateway_calls import Request, make_runner
 
 FIRST_ID = "0" * 12 + "10008" + "0" * 15
 
@@ -233,7 +233,7 @@ def test_what_looks_like_a_batch_is_one_message_and_the_answer_says_so(
         sent = Request("POST", "/v1/queuey/q", body.encode(), headers=[*headers.items()])
         return [await sent.to(gateway), await Request("POST", "/v1/queuey/q", b'{"a": 1}').to(gateway)]
 
-    stored, other = running(app)(post)
+    stored, other = make_runner(app)(post)
     for reply in (owner("POST", "q", body, headers=headers), stored):
         assert (reply.status, len(reply.messages)) == (201, 1)
         assert "one message" in reply.headers["Warning"]

@@ -14,7 +14,7 @@ from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.web.caller import Caller
 from tests.web.gateway.test_long_polls import begin, poll, waiting
-from tests.web.gateway_calls import Run, running, until
+from tests.web.gateway_calls import Run, make_runner, until
 from tests.web.reads.test_streams import Event, Reader, reading
 
 HOUR = 3600.0
@@ -22,7 +22,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def run(app: App) -> Run:
-    return running(app, waiters=50)
+    return make_runner(app, waiters=50)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.web.endpoint import with_warning
+from queuey.web.endpoint import add_warnings
 from queuey.web.requests import note_unknown
 from tests.web.caller import Caller
 from tests.web.gateway_calls import blank_request
@@ -67,7 +67,7 @@ def test_a_warning_is_one_short_line(names: list[str]) -> None:
     """Whatever the name of a field, the warning is a short, unambiguous header."""
     request = blank_request()
     note_unknown(request, names, "field", "query", ())
-    [(name, value)] = with_warning((), request.ignored)
+    [(name, value)] = add_warnings((), request.ignored)
     assert (name, value.isascii(), value.isprintable(), value.count('"'), "\\" in value) == (
         "Warning",
         True,

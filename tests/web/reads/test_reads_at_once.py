@@ -18,7 +18,7 @@ from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, Run, not_short, running
+from tests.web.gateway_calls import Request, Run, make_runner, not_short
 
 
 class Reads:
@@ -60,7 +60,7 @@ def reads(store: Store, between: InterposedStore) -> Reads:
 @pytest.fixture
 def run(reads: Reads, app: App) -> Run:
     """Runs a coroutine with a gateway before an application whose store ends reads in threads."""
-    return running(app)
+    return make_runner(app)
 
 
 @pytest.fixture
@@ -139,4 +139,4 @@ def test_the_embedded_store_reads_in_the_loops_thread(
     assert owner.get("q").bodies == ["hello"]
     with replace(SqliteMessages._read, lambda *_: pytest.fail("read in a thread")):
         for _ in range(10):
-            assert [one["body"] for one in got(running(app)).json["messages"]] == ["hello"]
+            assert [one["body"] for one in got(make_runner(app)).json["messages"]] == ["hello"]

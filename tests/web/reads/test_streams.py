@@ -32,7 +32,7 @@ from tests.contract.samples import new_message
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import Request, Run, running, until
+from tests.web.gateway_calls import Request, Run, make_runner, until
 
 MAX_STREAM_BYTES = 7200
 """Max bytes of Python objects that an idle stream holds."""
@@ -113,7 +113,7 @@ async def reading(gateway: Gateway, reader: Reader) -> AsyncIterator[Reader]:
 
 @pytest.fixture
 def run(app: App) -> Run:
-    return running(app, waiters=50)
+    return make_runner(app, waiters=50)
 
 
 def service_of(app: App) -> Service:
@@ -164,7 +164,7 @@ def test_a_silent_stream_holds_little(owner: Caller, app: App) -> None:
 
     tracemalloc.start()
     try:
-        running(app, waiters=400)(work)
+        make_runner(app, waiters=400)(work)
     finally:
         tracemalloc.stop()
 
@@ -299,7 +299,7 @@ def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Cal
                 await until(lambda name=name: reader.bodies.count(name) == 2)  # type: ignore[misc]
             busy.cancel()
 
-    running(app, waiters=50, beat=0.3)(work)
+    make_runner(app, waiters=50, beat=0.3)(work)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -319,7 +319,7 @@ def test_silence_is_broken(owner: Caller, app: App, path: str) -> None:
         async with reading(gateway, Reader(path)) as reader:
             await until(lambda: reader.response.count(b"\n:\n\n") == 3)
 
-    running(app, beat=0.02)(work)
+    make_runner(app, beat=0.02)(work)
 
 
 def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, store: Store) -> None:
@@ -340,7 +340,7 @@ def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, s
         async with reading(gateway, Reader(last=last)) as again:
             await until(lambda: len(again.bodies) == 20)
 
-    running(app, waiters=50, stall=0.3)(work)
+    make_runner(app, waiters=50, stall=0.3)(work)
 
 
 def test_too_many_streams(owner: Caller, app: App) -> None:
@@ -356,7 +356,7 @@ def test_too_many_streams(owner: Caller, app: App) -> None:
             await until(lambda: service_of(app).statistics()["streams_open"] == 2)
         await until(lambda: service_of(app).statistics()["streams_open"] == 0)
 
-    running(app, waiters=2)(work)
+    make_runner(app, waiters=2)(work)
 
 
 def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -> None:
@@ -373,7 +373,7 @@ def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -
             assert another.status == 503
         assert places.free == places.total
 
-    running(app, waiters=4)(work)
+    make_runner(app, waiters=4)(work)
 
 
 @pytest.fixture
@@ -425,7 +425,7 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
             await until(lambda: again.status == 200)
         assert not gateway._polls._streams
 
-    running(with_users, waiters=50, beat=0.05, user_streams=2)(work)
+    make_runner(with_users, waiters=50, beat=0.05, user_streams=2)(work)
 
 
 def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Store) -> None:  # noqa: ANN401
@@ -448,7 +448,7 @@ def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Stor
         assert reader.kinds() == ["expiring", "bye"]
         assert reader.events[-1].data["status"] == 401
 
-    running(with_users)(work)
+    make_runner(with_users)(work)
 
 
 def test_who_am_i(with_users: Any, tokens: Tokens, store: Store) -> None:  # noqa: ANN401

@@ -20,7 +20,7 @@ from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import running, until
+from tests.web.gateway_calls import make_runner, until
 from tests.web.reads.test_streams import Event, Reader, reading
 
 ID = "0123456789ab11e88000000000000001"
@@ -170,7 +170,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str)
             assert [*map(len, service.streams.followers.values())] == [1]
         await until(lambda: not service.streams.followers)
 
-    running(app, waiters=50)(work)
+    make_runner(app, waiters=50)(work)
 
 
 def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: App) -> None:
@@ -182,4 +182,4 @@ def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: App) -> N
             await until(lambda: reader.answered)
         assert reader.status == 403
 
-    running(app, waiters=50)(work)
+    make_runner(app, waiters=50)(work)

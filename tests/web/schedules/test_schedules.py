@@ -18,7 +18,7 @@ from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import threads_for
+from tests.web.gateway_calls import limit_thread_work
 
 PLAN: dict[str, Any] = {"queue": "q", "cron": "0 9 * * MON-FRI", "message": {"body": "wake up"}}
 
@@ -110,7 +110,7 @@ def test_a_firing_without_threads(owner: Caller) -> None:
     for most in range(9):
         name = f"s{most}"
         put(owner, name, **PLAN)
-        with threads_for(most):
+        with limit_thread_work(most):
             reply = owner("POST", f"_schedules/{name}/run")
         statuses.append(reply.status)
         firing = owner.get(f"_schedules/{name}").json

@@ -23,7 +23,7 @@ from jwt.algorithms import get_default_algorithms
 from queuey.settings import Users
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.bearer import Bearer
-from queuey.web.credentials.users import readers_of
+from queuey.web.credentials.users import make_readers
 
 AUDIENCE = "queuey"
 Kind = Literal["ES256", "ES384", "RS256", "PS256", "EdDSA"]
@@ -185,7 +185,7 @@ def serving(content: bytes) -> Iterator[KeyServer]:
 
 def patient_readers(users: Users) -> list[CredentialReader]:
     """Returns readers of users' credentials that wait for keys as long as a busy machine may take to serve them."""
-    readers = readers_of(users, ask=False)
+    readers = make_readers(users, ask=False)
     for reader in readers:
         assert isinstance(reader, Bearer)
         for keys in reader._keys.values():

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from queuey.settings import Users
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.code_flow import DISCOVERY, Provider
-from queuey.web.credentials.users import providers_of
+from queuey.web.credentials.users import make_providers
 from tests.web.users.issuer import Issuer, KeyServer, patient_readers
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -157,7 +157,7 @@ def visit(address: str) -> str:
 def patient_providers(users: Users, environ: dict[str, str]) -> tuple[list[CredentialReader], list[Provider]]:
     """Makes readers of credentials and providers wait as long as a busy machine may take."""
     readers = patient_readers(users)
-    providers = providers_of(users, readers, environ, ask=False)
+    providers = make_providers(users, readers, environ, ask=False)
     for provider in providers:
         provider._fetch_seconds = provider.discovery._wait_seconds = provider.discovery._fetch_seconds = 60.0
     return readers, providers

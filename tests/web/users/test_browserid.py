@@ -23,7 +23,7 @@ from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.credentials import users as makers
-from queuey.web.credentials.users import readers_of
+from queuey.web.credentials.users import make_readers
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -93,7 +93,7 @@ def app(store: Store, users: Mapping[str, tuple[UserIssuer, ...]], monkeypatch: 
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         bridge.run(store.applications.create_application(name))
         bridge.run(store.applications.add_key(name, digest_of(key)))
-    return make_app(store, readers=readers_of(users), private=users.keys())
+    return make_app(store, readers=make_readers(users), private=users.keys())
 
 
 def holder(app: App, assertion: str, base: str = "/v1/queuey") -> Caller:
@@ -260,7 +260,7 @@ def test_a_document_that_cannot_be_used_stops_the_start(
     """The message names the issuer and the defect of its document. Authority is never delegated."""
     (documents / ISSUER).write_text(content)
     with pytest.raises(SettingsError, match=words) as caught:
-        readers_of(users)
+        make_readers(users)
     assert ISSUER in str(caught.value)
 
 
@@ -278,4 +278,4 @@ def test_what_has_to_be_installed(users: Mapping[str, tuple[UserIssuer, ...]], i
         replace_in(makers, entry_points, lambda **_: entries),
         pytest.raises(SettingsError, match=re.compile(said, re.IGNORECASE)),
     ):
-        readers_of(users)
+        make_readers(users)

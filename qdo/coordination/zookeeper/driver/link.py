@@ -63,7 +63,7 @@ class ZooKeeperLink(ClientLink):
 
     def _start_relay(self, server: socket.socket, host: str) -> socket.socket:
         assert self._vitals is not None  # noqa: S101 - only used with vitals
-        return relay.begin(self._vitals, server, host, self._access.tls, self._handler.patience)
+        return relay.start_relay(self._vitals, server, host, self._access.tls, self._handler.patience)
 
     def _hangs(self) -> bool:
         """Returns whether the event loop is blocked for longer than the helper process keeps the session alive."""

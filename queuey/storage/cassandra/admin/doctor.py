@@ -16,7 +16,7 @@ from queuey.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.clocks.clock_watch import NOW
-from queuey.storage.cassandra.clocks.timing_in_force import compare
+from queuey.storage.cassandra.clocks.timing_in_force import check_stated
 from queuey.storage.cassandra.driver import Driver, Rows, Statement, connected
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
@@ -43,8 +43,8 @@ def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding
 
 
 def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
-    yield doctor_rules.nodes(driver.hosts())
-    yield doctor_rules.access(target, options)
+    yield doctor_rules.judge_nodes(driver.hosts())
+    yield doctor_rules.judge_access(target, options)
     yield from _run_guarded(driver, "version", lambda: [_check_versions(driver)])
     yield from _run_guarded(driver, "clocks", lambda: [_check_clocks(driver, target, options)])
     yield from _run_guarded(driver, "acknowledged", lambda: _check_settings(driver))
@@ -58,8 +58,8 @@ def _check_keyspace(driver: Driver, target: DataCentreTarget, options: Cassandra
         return
     hosts = driver.hosts()
     copies = driver.replication()
-    yield from doctor_rules.replication(copies, hosts)
-    yield from doctor_rules.levels(options, copies)
+    yield from doctor_rules.judge_replication(copies, hosts)
+    yield from doctor_rules.judge_levels(options, copies)
     yield from _run_guarded(driver, "schema", lambda: [_check_schema(target, options, make)])
     yield from _run_guarded(driver, "gc_grace", lambda: [_check_grace(driver, target)])
     yield from _run_guarded(driver, "read_repair", lambda: [_check_read_repair(driver, target)])
@@ -71,18 +71,18 @@ def _run_guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
     try:
         return look()
     except StoreUnavailable as error:
-        return [doctor_rules.unanswered(check, str(error), driver.hosts())]
+        return [doctor_rules.judge_unanswered(check, str(error), driver.hosts())]
 
 
 def _check_settings(driver: Driver) -> list[Finding]:
     nodes = node_settings.read_nodes(driver)
-    return [doctor_rules.acknowledged(nodes), doctor_rules.paxos(nodes)]
+    return [doctor_rules.judge_sync(nodes), doctor_rules.judge_paxos(nodes)]
 
 
 def _check_versions(driver: Driver) -> Finding:
     by_address: dict[str, str] = {}
     _ask_each(driver, _VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
-    return doctor_rules.versions(by_address)
+    return doctor_rules.judge_versions(by_address)
 
 
 def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
@@ -95,7 +95,7 @@ def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOp
         ahead[address] = (began + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
 
     _ask_each(driver, NOW, note)
-    return doctor_rules.clocks(ahead, _find_difference(driver, target, options))
+    return doctor_rules.judge_clocks(ahead, _find_difference(driver, target, options))
 
 
 def _find_difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
@@ -103,7 +103,7 @@ def _find_difference(driver: Driver, target: DataCentreTarget, options: Cassandr
     if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:
-                return stored_timing.standing(inside, options).stored.kept.clock_difference
+                return stored_timing.read_standing(inside, options).stored.kept.clock_difference
     return options.clock_difference
 
 
@@ -119,7 +119,7 @@ def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str
         problem = migrations.schema_problem(driver)
         if problem is not None:
             return Finding("schema", "fail", problem, f"{make}, with the version of Queuey that will use it.")
-        if not driver.agrees():
+        if not driver.apply_light_answer():
             advice = "See nodetool describecluster; restart the nodes that differ."
             return Finding("schema", "fail", "the nodes disagree on the schema", advice)
     return Finding("schema", "ok", f"keyspace {target.keyspace} is up to date, and the nodes agree on it")
@@ -127,11 +127,11 @@ def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str
 
 def _check_grace(driver: Driver, target: DataCentreTarget) -> Finding:
     tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
-    return doctor_rules.grace(tables, max(node.hints for node in node_settings.read_nodes(driver)))
+    return doctor_rules.judge_grace(tables, max(node.hints for node in node_settings.read_nodes(driver)))
 
 
 def _check_read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
-    return doctor_rules.read_repair(dict(driver.run(_READ_REPAIR, (target.keyspace,), consistency="ONE")))
+    return doctor_rules.judge_read_repair(dict(driver.run(_READ_REPAIR, (target.keyspace,), consistency="ONE")))
 
 
 def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
@@ -139,8 +139,8 @@ def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Findin
         if migrations.schema_problem(driver) is not None:
             return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")
         try:
-            standing = stored_timing.standing(driver, options)
-            compare(options.stated, standing.stored)
+            standing = stored_timing.read_standing(driver, options)
+            check_stated(options.stated, standing.stored)
         except SettingsError as error:
             return Finding("timing", "fail", str(error), "Remove the settings, or see `queuey timing`.")
-        return doctor_rules.timing(standing.stored, standing.measured)
+        return doctor_rules.judge_timing(standing.stored, standing.measured)

@@ -11,7 +11,7 @@ from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
 from queuey.storage.cassandra.clocks.clock_check import RED, REFUSE
 from queuey.storage.cassandra.clocks.timing_in_force import Measured
-from queuey.storage.cassandra.consistency_levels import Copies, Meeting, meeting, quorum, usual
+from queuey.storage.cassandra.consistency_levels import Copies, Meeting, meeting, quorum, usual_level
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
 from queuey.storage.cassandra.timing import StoredTiming
@@ -26,7 +26,7 @@ _MEETS: Mapping[Meeting, str] = {
 }
 
 
-def nodes(hosts: Sequence[Host]) -> Finding:
+def judge_nodes(hosts: Sequence[Host]) -> Finding:
     """Warns of nodes that are down."""
     centres = sorted({host.dc for host in hosts})
     counts = ", ".join(f"{sum(host.dc == name for host in hosts)} in {name}" for name in centres)
@@ -38,7 +38,7 @@ def nodes(hosts: Sequence[Host]) -> Finding:
     )
 
 
-def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
+def judge_unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
     """Judges a check without an answer from Cassandra: nodes that are down are the likely cause."""
     down = sorted(host.address for host in hosts if not host.up)
     if down:
@@ -47,7 +47,7 @@ def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
     return Finding(check, "fail", reason, "Check that the nodes are healthy, and what this user may read.")
 
 
-def versions(versions_by_node: Mapping[str, str]) -> Finding:
+def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
     """Warns of nodes with different versions, and of versions before ``OLDEST``."""
     distinct = sorted(set(versions_by_node.values()))
     text = f"Cassandra {' and '.join(distinct)}"
@@ -58,7 +58,7 @@ def versions(versions_by_node: Mapping[str, str]) -> Finding:
     return Finding("version", "ok", text)
 
 
-def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
+def judge_access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     """Warns unless connections need a password and are encrypted, or stay on this machine."""
     gaps = []
     if options.user is None:
@@ -75,7 +75,7 @@ def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     )
 
 
-def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
+def judge_replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
     """Judges the copies by data centre; the name is empty if the keyspace knows no data centres.
 
     Fails if a data centre has fewer nodes than a majority of its copies; warns of fewer nodes than copies, of copies
@@ -102,14 +102,14 @@ def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
     return findings or [Finding("replication", "ok", text)]
 
 
-def levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
+def judge_levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
     return [
         *(_judge_level(name, level, copies) for name, level in options.levels.items()),
         _judge_catalogue(options.catalogue_write, options.catalogue_read, copies),
     ]
 
 
-def acknowledged(settings: list[Node]) -> Finding:
+def judge_sync(settings: list[Node]) -> Finding:
     """Warns unless every node syncs messages to its disk before it acknowledges them."""
     meaning = describe_sync(settings)
     if meaning.level == "fsync":
@@ -118,7 +118,7 @@ def acknowledged(settings: list[Node]) -> Finding:
     return Finding("acknowledged", "warn", meaning.text, advice)
 
 
-def clocks(ahead: Mapping[str, float], difference: float) -> Finding:
+def judge_clocks(ahead: Mapping[str, float], difference: float) -> Finding:
     """Fails if this machine is more than ``REFUSE`` of S off the median; warns from ``RED`` on, also of nodes.
 
     ``ahead``: seconds by node that this machine is ahead, ``difference``: S in seconds.
@@ -142,7 +142,7 @@ SPARE = 1.25
 """Min ratio of a time limit to the measured time."""
 
 
-def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
+def judge_timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
     """Warns of an unfinished change and of measurements above the limits; states the shortest D that they allow."""
     level = stored.kept.levels["strong"]
     if not stored.settled:
@@ -167,7 +167,7 @@ def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
     return Finding("timing", "ok", text)
 
 
-def paxos(settings: Iterable[Node]) -> Finding:
+def judge_paxos(settings: Iterable[Node]) -> Finding:
     """Warns unless every node has ``paxos_variant: v2``."""
     variants = sorted({node.paxos or "v1" for node in settings})
     text = f"paxos_variant: {' and '.join(variants)}"
@@ -177,7 +177,7 @@ def paxos(settings: Iterable[Node]) -> Finding:
     return Finding("paxos", "warn", text, advice)
 
 
-def grace(seconds: Mapping[str, int], hints: float) -> Finding:
+def judge_grace(seconds: Mapping[str, int], hints: float) -> Finding:
     """Fails if the ``gc_grace_seconds`` of a table are below the seconds for which nodes keep hints."""
     short = sorted(name for name, value in seconds.items() if value < hints)
     if short:
@@ -195,8 +195,8 @@ REPAIRED = ("group_sessions",)
 """Tables that need monotonic reads: once a read has returned a value, later reads must return it as well."""
 
 
-def read_repair(options: Mapping[str, str]) -> Finding:
-    """Fails if a table of ``REPAIRED`` has another ``read_repair`` than BLOCKING; ``options`` has it by table."""
+def judge_read_repair(options: Mapping[str, str]) -> Finding:
+    """Fails if a table of ``REPAIRED`` has another ``judge_read_repair`` than BLOCKING; ``options`` has it by table."""
     wrong = [f"{name} ({options[name]})" for name in REPAIRED if options.get(name, "BLOCKING") != "BLOCKING"]
     if wrong:
         text = f"read_repair is not BLOCKING: {', '.join(wrong)}"
@@ -210,7 +210,7 @@ def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
 
     Warns if EACH_QUORUM is written in vain, because reads meet only writes of their data centre.
     """
-    auto = usual(copies)
+    auto = usual_level(copies)
     write, read = level.write or auto, level.read or auto
     text = f"{name}: written at {write}, read at {read}"
     if not level.safe:

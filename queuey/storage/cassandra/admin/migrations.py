@@ -105,7 +105,7 @@ def parse_replication(text: str) -> dict[str, str]:
     return replication
 
 
-def pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMigration]) -> list[SchemaMigration]:
+def find_pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMigration]) -> list[SchemaMigration]:
     """Returns the migrations that are still to be applied, in order.
 
     Raises:
@@ -132,7 +132,7 @@ def schema_problem(driver: Driver) -> str | None:
     """Returns why this program cannot use the keyspace: newer, older, or without tables. None if it can."""
     keyspace = driver.target.keyspace
     try:
-        missing = pending(cql_files.known(), _read_recorded(driver))
+        missing = find_pending(cql_files.known(), _read_recorded(driver))
     except StoreIncompatible as error:
         return f"keyspace {keyspace} cannot be used: {error}"
     if not missing:
@@ -178,17 +178,17 @@ def migrate(
             if dry_run:
                 return Report(target.keyspace, created, running.known)
             _make_keyspace(driver, options, created)
-            tell(f"keyspace {target.keyspace}: created with {shown(created)}")
+            tell(f"keyspace {target.keyspace}: created with {describe_replication(created)}")
         else:
             created = None
             if requested is not None and requested != present:
                 raise SettingsError(
-                    f"Keyspace {target.keyspace} has {shown(present)}, not {shown(requested)}. "
+                    f"Keyspace {target.keyspace} has {describe_replication(present)}, not {describe_replication(requested)}. "
                     "Change it with ALTER KEYSPACE and repair it; see docs/operations.md."
                 )
     with reach() as driver:
         if dry_run:
-            return Report(target.keyspace, created, tuple(pending(running.known, _read_recorded(driver))))
+            return Report(target.keyspace, created, tuple(find_pending(running.known, _read_recorded(driver))))
         return Report(target.keyspace, created, *_apply_missing(driver, options, tell, running))
 
 
@@ -201,11 +201,11 @@ def _apply_missing(
     # is just creating, and that cannot be used yet.
     for statement in first.statements:
         _change_schema(driver, options, statement)
-    if not pending(known, _read_recorded(driver)):
-        return (), stored_timing.first(driver, options, tell)
+    if not find_pending(known, _read_recorded(driver)):
+        return (), stored_timing.write_first(driver, options, tell)
     lock = _Lock(driver, options, tell, running)
     with lock:
-        missing = pending(known, _read_recorded(driver))
+        missing = find_pending(known, _read_recorded(driver))
         for migration in missing:
             for statement in migration.statements:
                 lock.renew()
@@ -214,7 +214,7 @@ def _apply_missing(
             values = migration.number, migration.name, migration.checksum, time.time()
             lock.transactions.wait(_RECORD, values)
             tell(f"{migration.name}: applied")
-    return tuple(missing), stored_timing.first(driver, options, tell)
+    return tuple(missing), stored_timing.write_first(driver, options, tell)
 
 
 class _Lock:
@@ -281,7 +281,7 @@ def _check_replication(driver: Driver, requested: dict[str, str] | None) -> dict
         centres = {"replication_factor": len(hosts)}
     for name, factor in requested.items():
         if name != "class" and int(factor) > centres.get(name, 0):
-            raise SettingsError(f"There are too few nodes for {shown(requested)}: {nodes}.")
+            raise SettingsError(f"There are too few nodes for {describe_replication(requested)}: {nodes}.")
     return requested
 
 
@@ -305,12 +305,12 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
     driver.await_pools(STATEMENT_TIMEOUT)
     driver.run(Statement.unprepared(statement), timeout=STATEMENT_TIMEOUT, host=near[0])
     until = time.monotonic() + AGREEMENT_TIMEOUT
-    while not driver.agrees():
+    while not driver.apply_light_answer():
         if time.monotonic() > until:
             raise StoreUnavailable("the Cassandra nodes do not agree on the schema; see `nodetool describecluster`")
 
 
-def shown(replication: Mapping[str, str]) -> str:
+def describe_replication(replication: Mapping[str, str]) -> str:
     """Returns replication as users read it: ``3 copies`` or ``dc1=3, dc2=3``."""
     if replication["class"] == "SimpleStrategy":
         factor = replication["replication_factor"]

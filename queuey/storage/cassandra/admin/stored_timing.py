@@ -20,12 +20,12 @@ from queuey.storage.cassandra.timing import (
     SOON,
     StoredTiming,
     Timing,
-    after,
-    between,
+    apply_stated,
     decode,
     encode,
-    settled,
-    stated_in,
+    make_final,
+    make_settled,
+    make_step,
 )
 
 _WRITE = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
     centres: int
 
 
-def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
+def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
     """Writes the timing of a new keyspace and returns it; None if the keyspace has one.
 
     It is that of one or of several data centres, with the values that settings state.
@@ -56,14 +56,14 @@ def first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | Non
     [(present,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if present is not None:
         return None
-    timing = stated_in(SOON if _count_centres(driver) == 1 else PATIENT, options.stated)
-    if not _swap(driver, options, settled(timing, secrets.token_hex(8)), None):
+    timing = apply_stated(SOON if _count_centres(driver) == 1 else PATIENT, options.stated)
+    if not _swap(driver, options, make_settled(timing, secrets.token_hex(8)), None):
         return None
-    tell(f"times: {shown(timing)}")
+    tell(f"times: {describe_timing(timing)}")
     return timing
 
 
-def standing(driver: Driver, options: CassandraOptions) -> Standing:
+def read_standing(driver: Driver, options: CassandraOptions) -> Standing:
     """Reads the timing and the measurements. Raises SettingsError if the keyspace has no timing."""
     [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if text is None:
@@ -84,23 +84,23 @@ def change(
 
     Raises StoreUnavailable if another command changes it meanwhile.
     """
-    stored = standing(driver, options).stored
+    stored = read_standing(driver, options).stored
     if stored.settled and stored.kept == wanted:
         tell("nothing to change")
         return
     wanted.check()
-    step = between(stored, wanted, secrets.token_hex(8), time.time())
+    step = make_step(stored, wanted, secrets.token_hex(8), time.time())
     if not _swap(driver, options, step, stored):
         raise StoreUnavailable("another command has just changed the timing of this keyspace")
     seconds = LEASE + max(level.delay for level in step.assumed.levels.values()) + step.assumed.clock_difference + 1.0
     tell(f"stored the stricter limits; waiting {seconds:g} s until every process keeps them and older work has ended")
     wait(seconds)
-    if not _swap(driver, options, after(step, wanted, secrets.token_hex(8), time.time()), step):
+    if not _swap(driver, options, make_final(step, wanted, secrets.token_hex(8), time.time()), step):
         raise StoreUnavailable("another command has changed the timing of this keyspace meanwhile")
-    tell(f"done: {shown(wanted)}")
+    tell(f"done: {describe_timing(wanted)}")
 
 
-def shown(timing: Timing) -> str:
+def describe_timing(timing: Timing) -> str:
     levels = [
         f"{name}: W {level.deadline:g} s, U {level.undo:g} s, D {level.delay:g} s"
         for name, level in timing.levels.items()

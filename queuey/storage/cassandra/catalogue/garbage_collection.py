@@ -88,7 +88,7 @@ class PendingDeletes:
         await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
         return pending
 
-    async def older(
+    async def read_older(
         self, ticks: int, shard: int, after: ids.Position
     ) -> tuple[list[PendingDelete], ids.Position | None]:
         """Returns a page of a shard's pending deletes, and its end if there are further pages."""
@@ -141,7 +141,7 @@ class GarbageCollector:
         for shard in range(SHARDS):
             after: Position | None = FIRST
             while after is not None:
-                page, after = await self._pending_deletes.older(ticks, shard, after)
+                page, after = await self._pending_deletes.find_present_versions(ticks, shard, after)
                 for pending in page:
                     if self._closing.is_set():
                         return self.reaped - before

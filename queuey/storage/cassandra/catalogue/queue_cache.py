@@ -73,7 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
-    fields = catalogue_rows.fields(dict(zip(_FIELDS, values, strict=True)))
+    fields = catalogue_rows.decode_fields(dict(zip(_FIELDS, values, strict=True)))
     own_fields = {column: fields.pop(column) for column in _OWN}
     return Row(queue=Queue(application=application, name=name, **fields), **own_fields, read_at=read_at)
 
@@ -111,7 +111,7 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
 class QueueCache:
     """The rows that this process has read in the last C seconds.
 
-    Only for the thread of the store's loop, except :meth:`get`, :meth:`held` and :meth:`close`.
+    Only for the thread of the store's loop, except :meth:`get`, :meth:`find_held` and :meth:`close`.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class QueueCache:
         rows = await self._driver.ask(Request(FIND, (application, name), self._options.catalogue_read))
         return self._keep_read((application, name), rows, began)
 
-    async def young(self, application: str, name: str) -> Row:
+    async def read_young(self, application: str, name: str) -> Row:
         """Reads a row that is young enough for a write. Retries after pauses while the read takes too long.
 
         The age counts from the beginning of the read, because the row may be as it was then. Raises StoreUnavailable if
@@ -178,14 +178,14 @@ class QueueCache:
             await self._driver.loop.sleep(pause)
             pause *= 2
 
-    async def current(self, queue: Queue, *, since: float | None = None) -> Row:
+    async def find_current(self, queue: Queue, *, since: float | None = None) -> Row:
         """Returns the row of a queue that has not changed, read at boot time ``since`` or later (None: within C).
 
         Raises:
             QueueChanged: The queue has changed or is gone.
         """
         self._check_open()
-        if (row := self.held(queue, since=since)) is not None:
+        if (row := self.find_held(queue, since=since)) is not None:
             return row
         key, began = (queue.application, queue.name), self._clock.boottime()
         [rows] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
@@ -198,8 +198,8 @@ class QueueCache:
             raise QueueChanged(queue.name)
         return row
 
-    def held(self, queue: Queue, *, since: float | None = None) -> Row | None:
-        """Returns the row like :meth:`current`, but only from memory. Never blocks."""
+    def find_held(self, queue: Queue, *, since: float | None = None) -> Row | None:
+        """Returns the row like :meth:`find_current`, but only from memory. Never blocks."""
         row = self.get(queue.application, queue.name)
         if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
             return None
@@ -234,7 +234,7 @@ class QueueCache:
             return row
         queue = row.queue
         async with self._transactions.turn(("queue", queue.application, queue.name)):
-            row = await self.current(queue)
+            row = await self.find_current(queue)
             while (covering_row := covering(row, ttls, size)) is not row:
                 began = self._clock.boottime()
                 new_values = covering_row.longest_ttl, covering_row.longest_row
@@ -244,7 +244,7 @@ class QueueCache:
                     row = msgspec.structs.replace(covering_row, read_at=began)
                     self.put(row)
                 else:  # Another process raised it, this one did before an answer was lost, or the queue changed.
-                    row = await self.current(queue, since=began)
+                    row = await self.find_current(queue, since=began)
         if given:
             await self._driver.loop.sleep(self._timing.assumed.row_age)
             self._check_open()

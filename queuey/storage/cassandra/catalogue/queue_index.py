@@ -68,7 +68,7 @@ class QueueIndex:
     def scan(self, application: str, start: str) -> Scan:
         return Scan(self, application, start)
 
-    async def slices(
+    async def read_slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
         """Returns up to ``limit`` entries after the given one of each shard."""

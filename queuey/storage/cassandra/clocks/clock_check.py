@@ -96,7 +96,7 @@ class Interval(NamedTuple):
         drift = -(-abs(other.at - self.at) // DRIFT)
         return self.low - drift <= other.high and other.low <= self.high + drift
 
-    def and_also(self, other: Interval) -> Interval:
+    def intersect(self, other: Interval) -> Interval:
         now = max(self.at, other.at)
         mine, theirs = self.at_time(now), other.at_time(now)
         return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
@@ -240,7 +240,7 @@ class ClockCheck:
         remaining = min(GAP - (self._clock.boottime() - self._checked), (self.limit - self.offset_bound) * DRIFT)
         self._sound_until = self._clock.since_boot() + round(remaining * 1e9)
 
-    def agrees(self, coordinator: str, answer: Interval) -> bool:
+    def apply_light_answer(self, coordinator: str, answer: Interval) -> bool:
         """Applies the answer to a light check; returns whether it proves the clock right.
 
         If a clock has jumped, the clock is not sound until the next round.
@@ -255,7 +255,7 @@ class ClockCheck:
             behind = self._behind(self._last_round) + max(0, answer.standstill_since(before)) / 1e9
         return self.sound() and behind <= self.limit
 
-    def slow(self, coordinator: str) -> None:
+    def exclude_slow(self, coordinator: str) -> None:
         """Excludes a coordinator that did not answer from light checks until it answers in a round."""
         self.fastest = tuple(node for node in self.fastest if node != coordinator)
 
@@ -328,7 +328,7 @@ class ClockCheck:
         else:
             # At most a minority disagrees, so the clocks of those coordinators were set.
             self._known = before | {
-                node: before[node].and_also(interval) if node in before and node not in self._set else interval
+                node: before[node].intersect(interval) if node in before and node not in self._set else interval
                 for node, interval in answers.items()
             }
         self._median = median_of(self._known.values(), now)

@@ -131,7 +131,7 @@ class LightChecks:
                 self._ask(check)
                 return
             theirs = (rows[0][0] - EPOCH_TICKS) * 100
-            is_good = self._judge.agrees(node, measured(sent, self._since_boot(), theirs))
+            is_good = self._judge.apply_light_answer(node, measured(sent, self._since_boot(), theirs))
         except Exception:
             log.exception("Checking the clock failed.")
         self._end(check, good=is_good)

@@ -15,7 +15,7 @@ from queuey.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.timing import LEASE, StoredTiming, Timing, decode, settled
+from queuey.storage.cassandra.timing import LEASE, StoredTiming, Timing, decode, make_settled
 
 EVERY = 1.0
 """Interval between reads of the stored timing, in seconds."""
@@ -27,7 +27,7 @@ class TimingInForce:
     """The timing of the keyspace; until it has been read, the timing of the options."""
 
     def __init__(self, options: CassandraOptions, clock: Clock) -> None:
-        self.stored = settled(options.timing)
+        self.stored = make_settled(options.timing)
         self._options = options
         self._clock = clock
         self._read_at = -math.inf
@@ -45,7 +45,7 @@ class TimingInForce:
     def clock_difference(self) -> float:
         return self.stored.kept.clock_difference
 
-    def fresh(self, at: float) -> bool:
+    def is_fresh(self, at: float) -> bool:
         """Returns whether the timing may be used at a boot time: it was read within LEASE and is usable.
 
         Always true if the keyspace's timing is not followed.
@@ -87,7 +87,7 @@ class TimingInForce:
             if not rows or rows[0][0] is None:
                 raise SettingsError("the keyspace has no timing; run `queuey migrate`")  # noqa: TRY301 - as others
             stored = decode(rows[0][0])
-            compare(self._options.stated, stored)
+            check_stated(self._options.stated, stored)
         except SettingsError as error:
             self._problem = str(error)
         else:
@@ -98,7 +98,7 @@ class TimingInForce:
         return self._problem
 
 
-def compare(stated: Mapping[str, float], stored: StoredTiming) -> None:
+def check_stated(stated: Mapping[str, float], stored: StoredTiming) -> None:
     """Raises SettingsError if settings differ from the stored timing. During a change, both sets are allowed."""
     for name, value in stated.items():
         stored_values = [timing.values().get(name, value) for timing in (stored.kept, stored.assumed)]

@@ -4,7 +4,7 @@ Code above it sees no exception, consistency constant or row type of the driver.
 """
 
 from queuey.storage.cassandra.driver.connection import Driver, connected
-from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead, worst
+from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead, choose_worst
 from queuey.storage.cassandra.driver.requests import UNSET, Decode, Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import Host
 
@@ -20,6 +20,6 @@ __all__ = [
     "Rows",
     "Statement",
     "TooManyDead",
+    "choose_worst",
     "connected",
-    "worst",
 ]

@@ -31,7 +31,7 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.calls import Call, Deadline
 from queuey.storage.cassandra.driver import requests
 from queuey.storage.cassandra.driver.cql import CqlClient, protocol
-from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
+from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, choose_worst, translate
 from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, called
@@ -288,7 +288,7 @@ class Driver:
             self._copies = strategy, copies
         return copies
 
-    def agrees(self) -> bool:
+    def await_schema_agreement(self) -> bool:
         """Waits for the nodes to agree on the schema, up to the driver's limit; returns whether they do."""
         cluster = self._cluster
         return cluster is not None and bool(cluster.control_connection.wait_for_schema_agreement())
@@ -315,7 +315,7 @@ class Driver:
             if isinstance(request, Encoded):
                 self._send_encoded(session, request, done)
                 return
-            statement = requests.bound(request, partial(self._prepare, session))
+            statement = requests.bind_request(request, partial(self._prepare, session))
             if request.statement.frequent:
                 self._send_encoded(session, protocol.encoded(request, statement), done)
                 return
@@ -359,7 +359,7 @@ class Driver:
             ends: list[Any] = await called(partial(self._send_all, requests[first : first + most]))
             if errors := [error for _, error in ends if error is not None]:
                 writes = not all(request.statement.reads for request in requests)
-                raise worst(errors, some_made=writes and first + len(ends) > len(errors))
+                raise choose_worst(errors, some_made=writes and first + len(ends) > len(errors))
             answers += [rows or [] for rows, _ in ends]
         return answers
 
@@ -395,7 +395,7 @@ class Driver:
                 tell(None, StoreUnavailable(f"Cassandra node {request.host} did not answer"))
                 return
             values = [protocol.values_of(row) for row in rows]
-            statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
+            statement = requests.make_raw(prepared, values, request.routing_key, level, self.target.keyspace)
             self._send(statement, left, tell, reads=reads, attempts=attempts)
 
         self._send_over_client(

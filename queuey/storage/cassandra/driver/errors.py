@@ -64,7 +64,7 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
     return store_error
 
 
-def worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False) -> StoreUnavailable:
+def choose_worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False) -> StoreUnavailable:
     """Returns the error to raise for several: one with an unknown outcome first, :class:`TooManyDead` last.
 
     A smaller request would avoid :class:`TooManyDead`. ``some_made``: other writes succeeded, so the outcome becomes

@@ -117,7 +117,7 @@ class Encoded(NamedTuple):
     host: str | None = None
 
 
-def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
+def bind_request(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
     """Returns the driver's statement for a request: a batch if it has ``further`` statements."""
     consistency = LEVELS[request.consistency]
     if request.further:
@@ -135,7 +135,7 @@ def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -
     return driver_statement
 
 
-def raw(
+def make_raw(
     prepared: PreparedStatement, rows: Sequence[Sequence[Any]], routing_key: bytes, consistency: int, keyspace: str
 ) -> BatchStatement | BoundStatement:
     """Returns an idempotent request with serialized values: a single statement for one row, otherwise a batch."""

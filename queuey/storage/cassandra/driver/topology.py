@@ -135,7 +135,7 @@ class HostLogger(HostStateListener):  # type: ignore[misc] # the driver has no t
     def on_down(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         address = str(host.address)
         node = self._nodes.setdefault(address, Trouble(log, f"Cassandra node {address}", quiet=0.0))
-        node.met("down", f"lost (data centre {host.datacenter}); retrying until it answers")
+        node.record_failure("down", f"lost (data centre {host.datacenter}); retrying until it answers")
 
     def on_up(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         node = self._nodes.get(str(host.address))
@@ -166,7 +166,7 @@ def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver'
     return {str(dc): int(info.all_replicas) for dc, info in factors.items()}
 
 
-def tls(options: CassandraOptions) -> ssl.SSLContext | None:
+def make_tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
     """Returns the context of encrypted connections, None if no option asks for them."""
     if not (options.tls or options.tls_ca or options.tls_cert):
         return None
@@ -187,7 +187,7 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
         protocol_version=PROTOCOL,
         connection_class=BufferedConnection,
         auth_provider=auth,
-        ssl_context=tls(options),
+        ssl_context=make_tls_context(options),
         # Without it a batch of 100 messages waits for a delayed TCP acknowledgement, which is 48 times slower.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         execution_profiles={EXEC_PROFILE_DEFAULT: _profile(options)},

@@ -81,7 +81,7 @@ def page_of(body: bytes, columns: int) -> ScanPage:
     if not remainder and _is_uniform(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
         return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD, stride)
     starts = _starts_by_ids(body, columns, count)
-    return ScanPage(body, np.array(message_codec.starts(body, columns), np.int64) if starts is None else starts)
+    return ScanPage(body, np.array(message_codec.find_starts(body, columns), np.int64) if starts is None else starts)
 
 
 def _starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
@@ -129,7 +129,7 @@ class Columns(NamedTuple):
     def __len__(self) -> int:
         return len(self.ticks)
 
-    def below(self, position: Position) -> int:
+    def count_below(self, position: Position) -> int:
         start, end = np.searchsorted(self.ticks, [position[0], position[0] + 1])
         return int(start + np.searchsorted(self.low[start:end], position[1]))
 
@@ -300,11 +300,11 @@ class Stream:
         """Position up to which the remaining rows are in memory."""
 
     @property
-    def minted(self) -> bool:
+    def has_new_ids_only(self) -> bool:
         return self._place.new_ids_only
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return self.end >= self._upper and not len(self._columns)
 
     def ask(self) -> None:
@@ -346,7 +346,7 @@ class Stream:
             return
         columns = message_codec.COLUMNS if self._reading.bodies else message_codec.ID_COLUMNS
         # The driver returns decoded rows. It answers only after the fast path has failed, so rarely.
-        body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.packed(answer, columns)
+        body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.pack_rows(answer, columns)
         page = page_of(body, columns)
         self._pace.record_page(page)
         self._span.widen()
@@ -387,7 +387,7 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
             stream.ask()
         cut = [(stream.minted, stream.cut(needed)) for stream in opened]
         opened = [stream for stream in opened if not stream.finished]
-        complete = merged([columns for _, columns in sorted(cut, key=lambda pair: pair[0]) if len(columns)])
+        complete = merge([columns for _, columns in sorted(cut, key=lambda pair: pair[0]) if len(columns)])
         if complete is not None:
             yield complete, needed
 
@@ -401,7 +401,7 @@ def _wait_until_filled(opened: Sequence[Stream]) -> Position:
     return min(stream.end for stream in opened)
 
 
-def merged(parts: Sequence[Columns]) -> Columns | None:
+def merge(parts: Sequence[Columns]) -> Columns | None:
     """Merges parts of one range in the order of ids. If an id is in several parts, the row of the first one counts."""
     if len(parts) < 2:  # noqa: PLR2004 - nothing to be merged
         return parts[0] if parts else None
@@ -414,7 +414,7 @@ def merged(parts: Sequence[Columns]) -> Columns | None:
     return Columns(ticks[new], low[new], batch)
 
 
-def alive(rows: Columns, now: int) -> Columns:
+def select_alive(rows: Columns, now: int) -> Columns:
     """Returns the rows that have not expired by ``now``."""
     is_alive = rows.batch.column(2).to_numpy() > now
     if is_alive.all():
@@ -422,7 +422,7 @@ def alive(rows: Columns, now: int) -> Columns:
     return Columns(rows.ticks[is_alive], rows.low[is_alive], rows.batch.filter(pa.array(is_alive)))
 
 
-def named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
+def find_named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
     """Returns the name, and ``meta`` without the name, of each row that was written as the value of a name."""
     if columns.batch.num_columns < len(SCHEMA):
         return {}
@@ -431,10 +431,10 @@ def named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
         return {}
     marked = pc.fill_null(pc.greater(pc.binary_slice(metas, 0, 1), BYTES), False)  # noqa: FBT003 - Arrow's
     rows = np.flatnonzero(marked.to_numpy(zero_copy_only=False))
-    return {int(row): message_codec.unmarked(metas[int(row)].as_py()) for row in rows}
+    return {int(row): message_codec.split_name(metas[int(row)].as_py()) for row in rows}
 
 
-def unnamed(rows: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
+def select_shown(rows: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
     """Returns the rows with the users' columns, without named rows that are not in ``shown``."""
     metas = rows.batch.column(_META).to_pylist()
     for row, (_, meta) in marked.items():

@@ -139,7 +139,7 @@ class Gathered(NamedTuple):
 GIVEN_UP = Gathered([], ids.FIRST, more=True)
 
 
-def rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
+def read_rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
     """Reads a slice in its direction.
 
     Args:
@@ -396,7 +396,7 @@ def page_of(requested: Slice, extent: Extent, gathered: Gathered, horizon: int) 
     return Page(gathered.messages, horizon, max(requested.lower, gathered.end), more)
 
 
-async def run(
+async def run_readers(
     driver: Driver,
     readers: Sequence[Rounds],
     keys: Sequence[tuple[int, int]],

@@ -129,11 +129,13 @@ class CassandraBulk(Bulk):
         position = part.lower
         while position < upper:
             remaining_slice = msgspec.structs.replace(part, lower=position)
-            [lookup] = self._run(self._reader.lookups(row, [RequestedSlice(0, remaining_slice, upper)], start.since))
+            [lookup] = self._run(
+                self._reader.find_lookups(row, [RequestedSlice(0, remaining_slice, upper)], start.since)
+            )
             extent = self._reader.extent(row, lookup, remaining_slice, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._run(self._rows.current(queue))
-                yield self._show_values(row.queue, part, arrow_scan.alive(columns, self._clock.now())), end
+                yield self._show_values(row.queue, part, arrow_scan.select_alive(columns, self._clock.now())), end
             position = extent.upper
             yield arrow_scan.NOTHING[bodies], position
 
@@ -141,7 +143,7 @@ class CassandraBulk(Bulk):
         """Removes messages that are not the present value of their name, and the names from the others' metadata."""
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
 
-        named = arrow_scan.named(columns)
+        named = arrow_scan.find_named(columns)
         if not named:
             return columns
         messages: list[Message] = [
@@ -150,10 +152,10 @@ class CassandraBulk(Bulk):
         ]
         find = names.find_values(self._parts, queue, message_codec.marked_in(messages))
         values = self._run(find)
-        shown_messages = names.values_shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
+        shown_messages = names.show_values(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in shown_messages}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
-        return arrow_scan.unnamed(columns, named, rows)
+        return arrow_scan.select_shown(columns, named, rows)
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """Writes messages in pieces; before each, checks that the queue has not changed. Returns the number written."""
@@ -163,7 +165,7 @@ class CassandraBulk(Bulk):
         self._run(self._watch.require())
         loader = self._make_loader(self._run(self._rows.current(queue)))
         written = 0
-        for piece in columns.chunked(messages, LOADED_AT_ONCE):
+        for piece in columns.chunk(messages, LOADED_AT_ONCE):
             self._cover_loaded(self._run(self._rows.current(queue)), piece, given=True)
             written += loader.write(piece)
         return written
@@ -186,7 +188,7 @@ class CassandraBulk(Bulk):
         if now >= within.begin:
             raise TooLate(written=False)
         loader = self._make_loader(row)
-        placed = loader.placed(loaded, now)
+        placed = loader.place(loaded, now)
         loader.record(placed)
         self._run(self._rows.current(queue))
         if self._clock.now() >= within.begin:
@@ -222,11 +224,11 @@ class CassandraBulk(Bulk):
 
         Also keeps this process from making their ids. ``given``: readers' horizons may have passed their ids.
         """
-        from queuey.storage.cassandra.write.bulk_load import longest_row  # noqa: PLC0415 - needs Arrow
+        from queuey.storage.cassandra.write.bulk_load import find_longest_row  # noqa: PLC0415 - needs Arrow
 
         for partition in set(messages.partitions.tolist()):
             items_of.check_partition(row.queue, partition)
-        self._run(self._rows.cover(row, (), longest_row(messages), given=given))
+        self._run(self._rows.cover(row, (), find_longest_row(messages), given=given))
         own_low = self._generator.low
         if (messages.low == own_low).any():
             self._generator.avoid(own_low)

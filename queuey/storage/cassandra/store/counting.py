@@ -169,7 +169,7 @@ class Counting:
                 [Request(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
             )
             for number, rows in zip(numbers, answers, strict=True):
-                lookup = bucket_index.all_of(began, rows, low_watermarks=low_watermarks)
+                lookup = bucket_index.complete_lookup(began, rows, low_watermarks=low_watermarks)
                 measure = await self._measure_partition(row, lookup, number, now)
                 if measure is not None:
                     measures.append(measure)
@@ -262,8 +262,8 @@ class Estimate:
 
     async def _read_ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
         listing = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
-        reader = reading.rounds(listing, extent, self._now, first=math.inf, most=math.inf)
-        [gathered] = await reading.run(self._driver, [reader], [self._key], self._consistency)
+        reader = reading.read_rounds(listing, extent, self._now, first=math.inf, most=math.inf)
+        [gathered] = await reading.run_readers(self._driver, [reader], [self._key], self._consistency)
         return gathered
 
     async def _count_buckets(

@@ -122,10 +122,10 @@ class SliceReader:
         uppers = [self._choose_upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         return ReadStart(now, boot, boot - age, horizons, uppers)
 
-    async def pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
+    async def read_pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
         row = await self._rows.current(queue, since=start.since)
         requested = self._select_requested(row, slices, start)
-        return await self._read(row, slices, start, requested, await self.lookups(row, requested, start.since))
+        return await self._read(row, slices, start, requested, await self.find_lookups(row, requested, start.since))
 
     def _select_requested(self, row: Row, slices: Sequence[Slice], start: ReadStart) -> list[RequestedSlice]:
         partitions = row.queue.partitions
@@ -161,14 +161,14 @@ class SliceReader:
         if len(slices) > 1 and slices[0].bodies:
             remaining = max_bytes
         extents = [
-            self.extent(row, lookup, target.part, target.upper, now)
+            self.find_extent(row, lookup, target.part, target.upper, now)
             for target, lookup in zip(requested, lookups, strict=True)
         ]
         readers = [
             self._reader(row, target.part, extent, now, room) for target, extent in zip(requested, extents, strict=True)
         ]
         keys = [(queue.qid, target.part.partition) for target in requested]
-        results = await reading.run(
+        results = await reading.run_readers(
             self._driver,
             readers,
             keys,
@@ -193,7 +193,7 @@ class SliceReader:
             values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
             for number, target in enumerate(requested):
                 if not target.part.ahead and results[number] is not GIVEN_UP:
-                    results[number] = names.values_shown(results[number], values, waits=_waits_for_names(target.part))
+                    results[number] = names.show_values(results[number], values, waits=_waits_for_names(target.part))
         pages = {
             target.number: target.part.put_off(start.horizons[target.number])
             if gathered is GIVEN_UP
@@ -206,11 +206,11 @@ class SliceReader:
         ]
 
     async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Reads like :meth:`pages` with ``polls`` bounds. Raises at once if the clock is not known to be right."""
+        """Reads like :meth:`read_pages` with ``polls`` bounds. Raises at once if the clock is not known to be right."""
         start = self._start(queue, slices, polls=True)
         if start is None:
             raise self._watch.refusal()
-        return await self.pages(queue, slices, start)
+        return await self.read_pages(queue, slices, start)
 
     def _make_horizons(self, delays: Sequence[float], now: int) -> list[int]:
         """Returns a horizon for each delay: ``now`` minus the delay, or without delay the time of the next id here."""
@@ -257,7 +257,7 @@ class SliceReader:
             for _, part, upper in requested
         ]
 
-    async def lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
+    async def find_lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
         """Returns a lookup of recorded buckets for each slice, from memory if it is recent enough."""
         results = self._find_cached(row, requested, since)
         if None in results:
@@ -278,9 +278,9 @@ class SliceReader:
 
     def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         first = reading.room_for(part.max_bytes, row.longest_row, first=True)
-        return reading.rounds(part, extent, 0 if part.kept else now, first=first, most=room)
+        return reading.read_rounds(part, extent, 0 if part.kept else now, first=first, most=room)
 
-    def extent(self, row: Row, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
+    def find_extent(self, row: Row, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         """Returns what a read can cover: up to the end of the lookup and of ``MAX_RECORDED_BUCKETS`` buckets."""
         lower, bounded = part.lower, upper
         if part.descending:

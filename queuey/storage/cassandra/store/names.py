@@ -96,7 +96,7 @@ class CassandraNames(Names):
             seen_row = row or NameRow("done", b"", names.NOTHING, 0)
             done = await self._new_change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
             return named_of(Found(done))
-        items = [message_codec.named(item, name)]
+        items = [message_codec.mark_named(item, name)]
         items_of.check_items(queue, items)
         row_ttl = item.ttl + KEPT_SECONDS if item.kept else item.ttl
         expires = self._clock.now() + row_ttl * TICKS_PER_SECOND
@@ -170,7 +170,7 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
     return verdicts
 
 
-def values_shown(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered:
+def show_values(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered:
     """Leaves out messages that are not the value of their name.
 
     ``waits``: the page ends before a message that may still become the value.

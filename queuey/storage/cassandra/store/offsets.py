@@ -26,7 +26,7 @@ from queuey.storage.cassandra.lightweight_transactions import (
 )
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store.connected import StoreParts
-from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, disowned, stored_position
+from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, find_disowned, stored_position
 
 _ALL = Statement(
     "SELECT version, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
@@ -80,7 +80,7 @@ class CassandraOffsets(Offsets):
         commit: MemberCommit | None = None,
         disown: int | None = None,
     ) -> list[Offset]:
-        offset_changes.check(queue, changes, commit)
+        offset_changes.check_changes(queue, changes, commit)
         await self._rows.current(queue)
         uid = queue.uid
         until = self._clock.boottime() + self._options.catalogue_deadline
@@ -88,7 +88,7 @@ class CassandraOffsets(Offsets):
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
                 recorded = await self._read_recorded(uid, group, self._levels.log_reads() if commit else "")
-                lost = disowned(recorded, disown) if commit is None else set()
+                lost = find_disowned(recorded, disown) if commit is None else set()
                 decision = decide(recorded.rows, changes, ids.ticks_to_seconds(self._clock.now()), commit, lost)
                 if not decision.written:
                     return decision.result(changes)
@@ -125,13 +125,13 @@ class CassandraOffsets(Offsets):
     @store_call()
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         await self._rows.current(queue)
-        if not await self._forget_group(queue.uid, group, lambda recorded: disowned(recorded, disown)):
+        if not await self._forget_group(queue.uid, group, lambda recorded: find_disowned(recorded, disown)):
             raise GroupNotFound(group)
 
     @store_call()
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         recorded = await self._read_recorded(queue.uid, group, self._levels.log_reads())
-        return offset_changes.with_notes(recorded, notes)
+        return offset_changes.keep_notes(recorded, notes)
 
     @store_call()
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:

@@ -83,7 +83,7 @@ class CassandraCatalogue(Catalogue):
                 raise ApplicationNotFound(application)
             async with self._transactions.turn(("queue", application, name)):
                 row, created = await self._create_row(application, name, spec)
-        if differing := catalogue_rows.differing(row.queue, spec):
+        if differing := catalogue_rows.find_differing(row.queue, spec):
             raise QueueExists(row.queue, differing)
         return row.queue, created
 
@@ -152,10 +152,10 @@ class CassandraCatalogue(Catalogue):
 
     @store_call()
     async def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
-        fields = catalogue_rows.changed(queue, changes, clear)
+        fields = catalogue_rows.find_changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
         changed = await self._change_row(
-            queue, _UPDATE, (*catalogue_rows.values(updated), updated.version), updated.version
+            queue, _UPDATE, (*catalogue_rows.encode_values(updated), updated.version), updated.version
         )
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         await self._wait_for_others()
@@ -250,4 +250,4 @@ class CassandraCatalogue(Catalogue):
 def _values_of(row: Row) -> tuple[object, ...]:
     queue = row.queue
     numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl, row.longest_row
-    return queue.application, queue.name, *numbers, *catalogue_rows.values(queue), queue.created, queue.version
+    return queue.application, queue.name, *numbers, *catalogue_rows.encode_values(queue), queue.created, queue.version

@@ -129,14 +129,14 @@ class Loader:
     def write(self, messages: MessageColumns) -> int:
         """Records buckets, and writes messages that have not expired. Returns their number."""
         now = self._clock.now()
-        placed = self.placed(messages, now)
-        self.record(placed)
+        placed = self.place(messages, now)
+        self.record_buckets(placed)
         return self.send(placed, now, self._stamps_above)
 
     def _stamps_above(self, ticks: Integers) -> Integers:
         return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
 
-    def placed(self, messages: MessageColumns, now: int) -> Placed:
+    def place(self, messages: MessageColumns, now: int) -> Placed:
         """Sorts messages by partition and bucket, without those that have expired."""
         alive = messages.where(messages.expires > now)
         width_index = _width_for(alive)
@@ -153,7 +153,7 @@ class Loader:
         runs = [(int(keys[0, first]), Bucket(int(keys[1, first]), int(keys[2, first])), first) for first in firsts]
         return Placed(alive, keys[2], runs)
 
-    def record(self, placed: Placed) -> None:
+    def record_buckets(self, placed: Placed) -> None:
         """Records the buckets of messages for readers, and waits until that is done."""
         by_partition: dict[int, list[Bucket]] = {}
         for partition, time_bucket, _ in placed.runs:
@@ -220,7 +220,7 @@ def _sizes(messages: MessageColumns) -> Integers:
     return sizes
 
 
-def longest_row(messages: MessageColumns) -> int:
+def find_longest_row(messages: MessageColumns) -> int:
     """Returns an upper bound of the bytes of a row: the longest body plus the longest metadata."""
     columns = messages.batch.columns[3:]
     return message_codec.ROW + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)

@@ -29,9 +29,9 @@ from queuey.storage.cassandra.write.post_keys import (
     KeyRow,
     PostedIds,
     Steps,
-    abandoned,
-    removed,
-    written,
+    make_abandoned,
+    remove_messages,
+    write_pending,
 )
 
 NOTHING = PostedIds(0, ())
@@ -94,9 +94,9 @@ async def find(steps: Steps, name: str, new_version: Callable[[], int]) -> Found
         if row.state == "pending":
             if (seconds_left := await steps.time_left(row.ids)) > 0:
                 return Found(row, seconds_left)
-            row = await steps.swap(row, abandoned(row, new_version()))
+            row = await steps.swap(row, make_abandoned(row, new_version()))
             continue
-        await removed(steps, row.ids)
+        await remove_messages(steps, row.ids)
         row = await steps.swap(row, _make_restored(row, new_version()))
     raise StoreBusy(f'Too many concurrent changes of name "{name}". Try again.')
 
@@ -126,7 +126,7 @@ async def write(
     )
     if await steps.swap(seen, pending) != pending:
         raise NameChanged(name)
-    done = await written(steps, pending, made, new_version)
+    done = await write_pending(steps, pending, made, new_version)
     if done.state != "done" or done.ids != pending.ids:
         raise NameChanged(name)
     await _remove_kept(steps, done)

@@ -8,12 +8,12 @@ A key has one row, changed by compare-and-set. Its states::
                  │    └──(any process, after W)─────────┴► abandoned
                  └──────────(any process, once old messages are removed)──┘
 
-The rows ``pending`` and ``abandoned`` name the ids that the messages have or would have. Three rules ensure that a
+The rows ``pending`` and ``make_abandoned`` name the ids that the messages have or would have. Three rules ensure that a
 post is carried out once:
 
 1. Only the process that made the ids makes them ``done``, and only if the messages were written within W of their ids.
    Another process cannot know whether they were: a reader may have passed them.
-2. Messages are removed only after their ids are ``abandoned`` or were found replaced. From then on no process can make
+2. Messages are removed only after their ids are ``make_abandoned`` or were found replaced. From then on no process can make
    them ``done``.
 3. New ids replace abandoned ones only after the removal holds at the consistency of the write. A write of the old ids
    that arrives later is older than the removal and has no effect.
@@ -130,14 +130,14 @@ async def carry_out(steps: Steps, key: PostKey, new_version: Callable[[], int]) 
             if seen.state == "pending":
                 if (seconds_left := await steps.time_left(seen.ids)) > 0:
                     raise KeyInUse(key.text, max(1, round(seconds_left + 0.5)))
-                seen = await steps.swap(seen, abandoned(seen, new_version()))
+                seen = await steps.swap(seen, make_abandoned(seen, new_version()))
                 continue
-            await removed(steps, seen.ids)
+            await remove_messages(steps, seen.ids)
         made = await steps.make_ids()
         pending = KeyRow("pending", key.content, made.ids, new_version())
         present = await steps.swap(seen, pending)
         if present == pending:
-            done = await written(steps, pending, made, new_version)
+            done = await write_pending(steps, pending, made, new_version)
             if done.state == "done" and done.ids == pending.ids:
                 return PostResult(pending.ids.locations, replayed=False)
             present = done
@@ -145,7 +145,7 @@ async def carry_out(steps: Steps, key: PostKey, new_version: Callable[[], int]) 
     raise KeyInUse(key.text)
 
 
-async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[], int]) -> R:
+async def write_pending(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[], int]) -> R:
     """Writes the messages of the pending row ``mine``. Returns the row afterwards: done, or that of another process.
 
     After a failure, or if another row replaced it, removes the messages; raises the failure with its outcome.
@@ -155,7 +155,7 @@ async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[]
         await steps.write(made)
     except StoreUnavailable as error:
         failure = error
-    row = abandoned(mine, new_version()) if failure else _done(mine, new_version())
+    row = make_abandoned(mine, new_version()) if failure else _done(mine, new_version())
     try:
         present: R | None = await steps.swap(mine, row, final=mine.final or failure is not None)
     except StoreUnavailable as error:
@@ -172,13 +172,13 @@ async def written(steps: Steps, mine: R, made: MadeIds, new_version: Callable[[]
     return present
 
 
-async def removed(steps: Steps, ids: PostedIds) -> None:
+async def remove_messages(steps: Steps, ids: PostedIds) -> None:
     """Removes the messages of ids. Raises StoreUnavailable (outcome unknown) if that does not hold yet."""
     if await steps.remove(ids, unseen=False) != "none":
         raise StoreUnavailable("the messages of an earlier write could not be removed yet", outcome="unknown")
 
 
-def abandoned(row: R, version: int) -> R:
+def make_abandoned(row: R, version: int) -> R:
     return msgspec.structs.replace(row, state="abandoned", version=version)
 
 

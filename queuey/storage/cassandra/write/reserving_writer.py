@@ -27,11 +27,11 @@ from queuey.storage.cassandra.write.write_batches import (
     InFlightBatch,
     OperationPart,
     Written,
-    batches_of,
+    divide_by_partition,
+    divide_into_batches,
     ignore_result,
-    slices_of,
 )
-from queuey.storage.cassandra.write.writer import MessageWriter, NeedsPreparation, number_positions, prepare
+from queuey.storage.cassandra.write.writer import MessageWriter, NeedsPreparation, prepare, set_positions
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class ReservingWriter(MessageWriter):
         """Makes the ids of messages; :meth:`write` then writes all of them or none. Never blocks."""
         refused: Done = lambda _, error: done(None, error)  # noqa: E731 - short
         operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, refused, reserved=True)
-        reservation = Reservation(operation, slices_of(operation, items), done)
+        reservation = Reservation(operation, divide_by_partition(operation, items), done)
         self._accept(operation, items, reservation.parts, partial(self._make_ids, reservation))
 
     def write(self, reservation: Reservation, done: Done) -> None:
@@ -154,7 +154,7 @@ class ReservingWriter(MessageWriter):
             if not (buffer.parts or buffer.flying):
                 self._buffers.leave(buffer)
             own, bucket_widths = self._make_runs(buffer, [part], row, now)
-            batches += batches_of(buffer, own, now, minted)
+            batches += divide_into_batches(buffer, own, now, minted)
             counted.append((bucket_widths, part))
             runs += [(partition, run) for run in own]
         self._check_age(row)
@@ -163,4 +163,4 @@ class ReservingWriter(MessageWriter):
         reservation.made_at, reservation.runs, reservation.batches = now, runs, batches
         for bucket_widths, part in counted:
             bucket_widths.add(len(part.items), part.size)
-        number_positions(run for _, run in runs)
+        set_positions(run for _, run in runs)

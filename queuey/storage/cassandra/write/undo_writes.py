@@ -86,7 +86,7 @@ class Undo:
             log.exception("The result of an undo write could not be delivered.")
 
 
-def nobody(_seconds: float) -> None: ...
+def ignore_seconds(_seconds: float) -> None: ...
 
 
 _Agenda = list[tuple[float, int, Undo]]
@@ -97,7 +97,7 @@ class UndoWriter:
     """Tries undo writes until they succeed."""
 
     def __init__(
-        self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = nobody, kept: int = 100_000
+        self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = ignore_seconds, kept: int = 100_000
     ) -> None:
         self._driver = driver
         self._loop = driver.loop

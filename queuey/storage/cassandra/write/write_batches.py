@@ -67,7 +67,7 @@ class Item:
         self.delay = message.delay
         self.index = index
 
-    def kind(self, home_class: int) -> int:
+    def choose_class(self, home_class: int) -> int:
         """Returns the class of its row: the queue's home class, or a longer one if the row must live longer."""
         return max(home_class, bucketing.class_of(self.row_ttl + self.delay))
 
@@ -297,7 +297,9 @@ class InFlightBatch:
         return encoded, size
 
 
-def batches_of(buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float) -> list[InFlightBatch]:
+def divide_into_batches(
+    buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float
+) -> list[InFlightBatch]:
     """Serializes runs and divides their rows into requests."""
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
@@ -315,7 +317,7 @@ def batches_of(buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, mint
     return in_flights
 
 
-def slices_of(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[int, OperationPart]:
+def divide_by_partition(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[int, OperationPart]:
     """Returns the parts of an operation by partition, the messages of each in the order given."""
     parts: dict[int, OperationPart] = {}
     for index, message in enumerate(items):

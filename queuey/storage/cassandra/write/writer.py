@@ -51,8 +51,8 @@ from queuey.storage.cassandra.write.write_batches import (
     OperationPart,
     PartitionBuffer,
     PartitionBuffers,
-    batches_of,
-    slices_of,
+    divide_by_partition,
+    divide_into_batches,
 )
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class MessageWriter:
         Raises StoreUnavailable instead if the operation would only wait in vain.
         """
         operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, done)
-        parts = slices_of(operation, items)
+        parts = divide_by_partition(operation, items)
         operation.remaining = len(parts)
         go = partial(self._enqueue, parts) if parts else partial(self._answer, operation, [], None)
         self._accept(operation, items, parts, go)
@@ -250,7 +250,7 @@ class MessageWriter:
         # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
         now, more = self._clock.boottime(), self._watch.hidden
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
-            raise NeedsPreparation(lambda: self._rows.young(row.queue.application, row.queue.name))
+            raise NeedsPreparation(lambda: self._rows.read_young(row.queue.application, row.queue.name))
         if not self._timing.fresh(now):
             raise NeedsPreparation(self._watch.require)
 
@@ -271,8 +271,8 @@ class MessageWriter:
         level = self._levels.of(row.queue)  # Read after the ids were made and W was found unchanged.
         for part in ready:
             part.operation.level = level
-        number_positions(runs)
-        in_flights = batches_of(buffer, runs, now, minted)
+        set_positions(runs)
+        in_flights = divide_into_batches(buffer, runs, now, minted)
         bucket_widths.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
         for in_flight in in_flights:
             in_flight.mark_sent()
@@ -285,7 +285,7 @@ class MessageWriter:
         """Returns the cached row of a queue. Raises NeedsPreparation if none was read within C."""
         row = self._rows.get(queue.application, queue.name)
         if row is None:
-            raise NeedsPreparation(lambda: self._rows.young(queue.application, queue.name))
+            raise NeedsPreparation(lambda: self._rows.read_young(queue.application, queue.name))
         return row
 
     def _select_sendable(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
@@ -497,7 +497,7 @@ async def prepare(needed: NeedsPreparation) -> None:
         raise QueueChanged(str(error)) from error
 
 
-def number_positions(runs: Iterable[BatchRun]) -> None:
+def set_positions(runs: Iterable[BatchRun]) -> None:
     """Sets the positions of the runs' messages in their operations."""
     for run in runs:
         for number, item in enumerate(run.items):

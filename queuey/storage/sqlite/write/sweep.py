@@ -71,7 +71,7 @@ _COMMITS = 200
 """Max commits of this process before the sweep copies the log, unless it reaches ``MIN_CHECKPOINT_BYTES`` earlier."""
 
 
-def next_size(rows: int, took: float, least: int) -> int:
+def choose_next_size(rows: int, took: float, least: int) -> int:
     """Returns the number of rows for the next step, after a step of ``rows`` rows took ``took`` seconds.
 
     Twice as many after less than 4 ms, half as many (not below ``least``) after more than 12 ms: too short for callers
@@ -120,7 +120,7 @@ class Sweep:
             except StoreClosed:
                 return
             except QueueyError as error:
-                self._trouble.met(error.code, error)
+                self._trouble.record_failure(error.code, error)
             except Exception:
                 log.exception("The sweep of expired messages failed and will be repeated")
             if time.monotonic() >= due:
@@ -188,7 +188,7 @@ class Sweep:
             end: Position = step[0] if step else (last, ids.LOW_MAX)
             took = self._perform(partial(_remove_range, (qp, *position, *end, until)))
             position = ids.following(end) if step else None
-            self._size = next_size(self._size, took, self._db.options.sweep_rows)
+            self._size = choose_next_size(self._size, took, self._db.options.sweep_rows)
             yield took
 
     def _perform(self, work: Callable[[Transaction], int]) -> float:

@@ -455,14 +455,14 @@ class Transaction:
         self._catalogue += 1
         return self._catalogue
 
-    def new_id(self) -> int:
+    def make_queue_number(self) -> int:
         """Returns the next number for the uid or the qid of a queue."""
         self._next_id += 1
         return self._next_id - 1
 
     # The transaction itself
 
-    def isolated(self, work: Callable[[Transaction], T]) -> T:
+    def run_isolated(self, work: Callable[[Transaction], T]) -> T:
         """Runs ``work``. If it raises, its effects are undone, and those of the other operations of the group stay."""
         self.flush()
         before = (
@@ -491,7 +491,7 @@ class Transaction:
         self.last = max(self.last, self.now)
         return self.last
 
-    def finish(self) -> Clock | None:
+    def write_collected(self) -> Clock | None:
         """Writes collected changes. The next statement must be COMMIT.
 
         Returns:

@@ -278,7 +278,7 @@ class SqliteWriter:
     def _set_error(self, group: list[_Operation], error: QueueyError) -> None:
         """Sets the error of each operation, and reports that the store is in trouble if it is unavailable."""
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
-            self.trouble.met(error.code, error)
+            self.trouble.record_failure(error.code, error)
         for operation in group:
             operation.error = error
 
@@ -354,8 +354,8 @@ def _run_operation(operation: _Operation, transaction: Transaction) -> tuple[Any
     try:
         if isinstance(work, Append):
             return (transaction.append(work) if work.key is None else transaction.append_once(work, work.key)), None
-        return transaction.isolated(work), None
+        return transaction.run_isolated(work), None
     except QueueyError as error:
         return None, error.with_traceback(None)  # Its frames refer to the operation, which refers to the error.
     except driver.DAMAGE as error:
-        return None, driver.damaged(error)
+        return None, driver.make_damage_error(error)

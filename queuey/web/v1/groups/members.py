@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.access import allowed
+from queuey.access import is_allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
 from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
@@ -20,7 +20,7 @@ from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import Queue
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
-from queuey.web.authorization import consumes
+from queuey.web.authorization import may_consume
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
@@ -50,7 +50,7 @@ class GroupViews(Views):
         If its credential is not valid any more, the member leaves.
         """
         names = match["app"], match["group"], match["member"]
-        credential = self._authorization.former_member(request)
+        credential = self._authorization.find_former_credential(request)
         try:
             credential = await self._authorization.member(request)
             beat = await request.read(partial(self._read_heartbeat, request))
@@ -101,8 +101,8 @@ class GroupViews(Views):
 
         def visible(queue: Queue) -> bool:
             nonlocal is_consumer
-            is_consumer = is_consumer or consumes(queue, caller)
-            return allowed(queue, caller, "measure")
+            is_consumer = is_consumer or may_consume(queue, caller)
+            return is_allowed(queue, caller, "measure")
 
         try:
             info = await self._service.groups.show(
@@ -115,9 +115,9 @@ class GroupViews(Views):
         return info
 
     async def list(self, request: Request, match: Match) -> Response:
-        return json_response(await self.names(request, match, self.fields(api.GroupListQuery).query(request)))
+        return json_response(await self.list_names(request, match, self.fields(api.GroupListQuery).query(request)))
 
-    async def names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
+    async def list_names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
         """Returns a page of the list of groups, if the caller may see it."""
         await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
         return await self._service.groups.names(match["app"], start=query.start, limit=query.limit)

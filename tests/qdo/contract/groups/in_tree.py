@@ -62,13 +62,13 @@ class TreeGroup(Group):
         self._runner = runner
         self._members: list[TreeMember] = []
         self._others: list[TreeGroup] = []
-        self._outside = self.run(self.opened())
+        self._outside = self.run(self.open_coordinator())
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - what it returns
         """Runs a coroutine, and the background work beside it."""
         return self._runner.run(work)
 
-    async def opened(self) -> Coordinator:
+    async def open_coordinator(self) -> Coordinator:
         """Opens a coordinator of the group, which is closed with it."""
         coordinator = self.service.coordinator(self.name)
         self.coordinators.append(coordinator)
@@ -107,7 +107,7 @@ class TreeGroup(Group):
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for member in self._members:
-            member.be_silent(seconds)
+            member.count_silence(seconds)
         self.run(asyncio.sleep(REST))
 
     def until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
@@ -224,7 +224,7 @@ class TreeMember(Member, PartitionListener):
         if event == "lost" and self._session is not None:
             self._session.table.close()
 
-    def be_silent(self, seconds: float) -> None:
+    def count_silence(self, seconds: float) -> None:
         """Counts silence.
 
         Ends the session at the servers once it has been silent for longer than its session and the slack.

@@ -38,7 +38,7 @@ def only(parts: frozenset[str], session: Session, fresh: Link) -> Iterator[None]
         return *owner, SetData(self._paths.offset(held.partition), encode_offset(offset), version)
 
     link = session.link
-    with replace(Session._recording, recording):
+    with replace(Session._make_commit, recording):
         if "session" not in parts:
             session.link = fresh
         try:

@@ -60,7 +60,7 @@ class JavaCurator(java_programs.JavaProgram):
     def _read(self) -> None:
         try:
             while True:
-                kind, _, rest = self.next().rstrip("\n").partition("\t")
+                kind, _, rest = self.read_answer().rstrip("\n").partition("\t")
                 if kind == "got":
                     self._messages.put(rest)
                 else:

@@ -16,8 +16,8 @@ from qdo.consumer.rebalance.member_states import (
     PartitionChanges,
     RebalanceDebounce,
     State,
-    after,
     decide_as_leader,
+    find_next_state,
     partition_changes,
 )
 from qdo.coordination import Member, TargetAssignment
@@ -90,17 +90,17 @@ def test_a_leader_looks_again_when_an_absent_member_is_given_up() -> None:
 @pytest.mark.parametrize("state", get_args(State))
 def test_every_life_can_be_ended(state: State) -> None:
     """A stop leads to the end from every state, and the end is final."""
-    assert after(after(state, "stop"), "left") == "left"
-    assert all(after("left", cause) == "left" for cause in get_args(Cause))
+    assert find_next_state(find_next_state(state, "stop"), "left") == "left"
+    assert all(find_next_state("left", cause) == "left" for cause in get_args(Cause))
 
 
 def test_a_lost_session_is_followed_by_another() -> None:
     """A member that lost its session joins again; one that had none does not."""
     leading_there = {state for (state, cause), then in TRANSITIONS.items() if cause == "lost" and then == "joining"}
     assert leading_there == {"active", "suspended"}
-    assert after("leaving", "lost") == "leaving"
-    assert after(after("joining", "joined"), "suspended") == "suspended"
-    assert after("suspended", "connected") == "active"
+    assert find_next_state("leaving", "lost") == "leaving"
+    assert find_next_state(find_next_state("joining", "joined"), "suspended") == "suspended"
+    assert find_next_state("suspended", "connected") == "active"
 
 
 SECONDS = 0.05

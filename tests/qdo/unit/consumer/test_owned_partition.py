@@ -24,14 +24,14 @@ def test_commits_do_not_go_back_unless_somebody_sought() -> None:
     """Only after a seek back may a commit go below the id that is recorded or being recorded."""
     partition = track(3, position=9)
     with pytest.raises(InvalidArgument, match="is before"):
-        partition.accepts(message_id(2))
+        partition.needs_recording(message_id(2))
     partition.pending_offset = message_id(7)
     with pytest.raises(InvalidArgument, match="is before"):
-        partition.accepts(message_id(5))
+        partition.needs_recording(message_id(5))
     partition.seek(message_id(2))
-    assert partition.accepts(message_id(1))
+    assert partition.needs_recording(message_id(1))
 
 
 def test_what_is_recorded_already_is_not_recorded_again() -> None:
     """A commit of the recorded id is not a change."""
-    assert not track(3, position=9).accepts(message_id(3))
+    assert not track(3, position=9).needs_recording(message_id(3))

@@ -18,7 +18,7 @@ def names(count: int, first: int = 0) -> list[str]:
 def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = None) -> Backlog:
     """Returns a backlog that has just listed these nodes."""
     backlog = Backlog(recipe, refresh)
-    backlog.listing()
+    backlog.begin_listing()
     backlog.listed(children, 0.0, 0.0)
     return backlog
 
@@ -101,7 +101,7 @@ def test_what_was_not_watched_is_looked_at_again() -> None:
     first = take(backlog)
     assert backlog.block(first, 0.0)
     assert backlog.listing_due(0.0, NOW) is None
-    backlog.unwatched()
+    backlog.forget_watches()
     assert take_all(backlog) == names(2)
     assert backlog.listing_due(0.0, NOW) == 0
 
@@ -110,7 +110,7 @@ def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
     """Changes are read once a list is used up; without changes the queue is not listed again."""
     backlog = Backlog(QUEUE, None)
     assert backlog.listing_due(0.0, NOW) == 0
-    backlog.listing()
+    backlog.begin_listing()
     backlog.listed(names(1000), 0.0, 0.0)
     assert backlog.listing_due(0.0, NOW) is None
     backlog.changed()
@@ -118,7 +118,7 @@ def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
         assert backlog.listing_due(0.0, NOW) is None
         backlog.drop(take(backlog))
     assert backlog.listing_due(0.0, NOW) == 0
-    backlog.listing()
+    backlog.begin_listing()
     assert backlog.listing_due(0.0, NOW) is None
 
 
@@ -133,7 +133,7 @@ def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, be
         take(backlog)
         count += 1
     assert count == begun
-    backlog.listing()
+    backlog.begin_listing()
     backlog.listed([*made, "queue-100000001" + "0000000500"], 0.0, 0.0)
     assert take(backlog).priority == 1
 
@@ -141,7 +141,7 @@ def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, be
 def test_lists_take_a_fifth_of_the_time() -> None:
     """The pause after a list grows with the time that the list took."""
     backlog = Backlog(QUEUE, None)
-    backlog.listing()
+    backlog.begin_listing()
     backlog.listed([], 10.0, 12.0)
     backlog.changed()
     assert backlog.listing_due(12.0, NOW) == 2.0 * SHARE

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qdo.curator.fill import body_of, prefix_of
+from qdo.curator.fill import encode_body, make_prefix
 from qdo.errors import InvalidArgument
 from queuey.client import Message
 
@@ -21,7 +21,7 @@ def message(body: Any = "x", **headers: str) -> Message:  # noqa: ANN401 - any b
 )
 def test_bodies_become_bytes(body: Any, data: bytes) -> None:  # noqa: ANN401 - any body
     """Text becomes UTF-8, bytes stay, JSON takes its shortest form."""
-    assert body_of(message(body)) == data
+    assert encode_body(message(body)) == data
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_bodies_become_bytes(body: Any, data: bytes) -> None:  # noqa: ANN401 - 
 )
 def test_names_say_what_headers_say(recipe: str, one: Message, prefix: str) -> None:
     """A drain's headers become names again; without them the names have defaults."""
-    assert prefix_of(recipe, one, priority=7, now=1.5) == prefix
+    assert make_prefix(recipe, one, priority=7, now=1.5) == prefix
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_names_say_what_headers_say(recipe: str, one: Message, prefix: str) -> N
 def test_headers_that_cannot_be_are_refused(recipe: str, one: Message) -> None:
     """The error names the value."""
     with pytest.raises(InvalidArgument):
-        prefix_of(recipe, one, priority=0, now=1.5)
+        make_prefix(recipe, one, priority=0, now=1.5)

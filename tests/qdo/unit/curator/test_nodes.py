@@ -98,7 +98,7 @@ def test_every_name_is_read_as_it_was_made(sequence: int, priority: int, epoch: 
         (SIMPLE, SIMPLE.prefix(), "id", None),
         (PRIORITY, PRIORITY.prefix(priority), "priority", priority),
         (DELAY, DELAY.prefix(epoch), "epoch", epoch),
-        (IDS, IDS.prefix(identifier), "id", IDS.fixed(identifier)),
+        (IDS, IDS.prefix(identifier), "id", IDS.replace_separators(identifier)),
     ):
         child = recipe.parse(named(prefix, sequence))
         assert child is not None

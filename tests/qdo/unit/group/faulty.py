@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
-from qdo.assignment import plan
+from qdo.assignment import plan_assignment
 from qdo.coordination import Coordinator, Listen, Member, Session, TargetAssignment, coordinator
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.records import decode_offset
@@ -172,7 +172,7 @@ class SimulatedGroup:
     async def is_right(self, queues: dict[Queue, int]) -> bool:
         """Returns whether the target is the one that a plan of the present members and these queues gives."""
         target = await self.target()
-        return target == plan(await self.members(), queues, target, 0.0, 0.0).target
+        return target == plan_assignment(await self.members(), queues, target, 0.0, 0.0).target
 
     async def called(self, name: str, times: int = 1) -> None:
         """Waits until the member has made a call this many times."""

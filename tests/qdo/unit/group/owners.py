@@ -24,7 +24,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def standing_time() -> Iterator[Callable[[float], None]]:
+def freeze_time() -> Iterator[Callable[[float], None]]:
     """Freezes the time of the running loop, so that nothing is late before a test lets seconds pass."""
     loop = asyncio.get_running_loop()
     now = loop.time()

@@ -17,7 +17,7 @@ from qdo.partitions import Partition
 from qdo.tasks import CANCEL_GRACE
 from tests.qdo.unit.group.conftest import FIRST, LATER, ONE, OTHER_MEMBER, TWO
 from tests.qdo.unit.group.faulty import Fault, SimulatedGroup
-from tests.qdo.unit.group.owners import RecordingListener, standing_time, until
+from tests.qdo.unit.group.owners import RecordingListener, freeze_time, until
 
 
 class TableSetup(SimulatedGroup):
@@ -163,7 +163,7 @@ async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None
 async def test_revoking_to_releasing_when_the_time_is_over(setup: TableSetup) -> None:
     """When the time is over the partition is released at once; its row stays until on_lost has returned."""
     setup.owner.slow[ONE] = asyncio.Event()
-    with standing_time() as skip:
+    with freeze_time() as skip:
         await setup.table.claim([ONE])
         setup.table.give_up([ONE])
         await until(lambda: setup.notifications == ["assigned", "revoke"])
@@ -237,7 +237,7 @@ async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None
 
     await setup.table.claim([ONE])
     setup.owner.on_revoke = swallow
-    with standing_time() as skip:
+    with freeze_time() as skip:
         setup.table.give_up([ONE])
         await until(lambda: setup.notifications == ["assigned", "revoke"])
         skip(20.0)
@@ -341,7 +341,7 @@ async def test_added_offsets_are_written_together(setup: TableSetup, threshold: 
     """Added offsets are written in one call: after enough messages, enough time, or when a caller waits for one."""
     setup.renew(commit_messages=5, commit_seconds=3.0)
     first, second = await begin(setup, ONE, TWO)
-    with standing_time() as skip:
+    with freeze_time() as skip:
         setup.table.add(first, FIRST, 2)
         setup.table.add(second, FIRST, 2)
         setup.table.add(first, LATER, 0)

@@ -42,7 +42,7 @@ def test_nothing_is_noted_after_a_clean_hand_over() -> None:
 def test_runs_are_noted_for_a_while_after_a_loss() -> None:
     """After an owner that did not release, as many messages as may have been in hand are watched."""
     suspicion = suspicion_of(None)
-    assert not suspicion.suspected(FIRST)
+    assert not suspicion.is_suspected(FIRST)
     assert suspicion.begin([FIRST, SECOND]) == HandlingNote(SECOND.id, 2)
     suspicion.handled(1)
     assert suspicion.ended() == HandlingNote(SECOND.id, 0)
@@ -54,7 +54,7 @@ def test_runs_are_noted_for_a_while_after_a_loss() -> None:
 def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
     """Messages of a run that was in hand are noted one by one, later ones by the run; none is charged an attempt."""
     suspicion = suspicion_of(HandlingNote(SECOND.id, 2))
-    assert [suspicion.suspected(each) for each in (FIRST, SECOND, THIRD)] == [True, True, False]
+    assert [suspicion.is_suspected(each) for each in (FIRST, SECOND, THIRD)] == [True, True, False]
     assert [suspicion.attempt_number(each) for each in (FIRST, SECOND, THIRD)] == [1, 1, 1]
     assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 3)
     assert suspicion.begin([THIRD, FOURTH]) == HandlingNote(FOURTH.id, 2)

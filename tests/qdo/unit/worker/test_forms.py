@@ -17,10 +17,10 @@ from qdo.worker.executors.in_process import InThisProcess, MixedExecutor
 from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks, check_handler, handler_of
 from qdo.worker.runs import Delivery, MessageRun
-from qdo.worker.worker import _runner
+from qdo.worker.worker import _make_executor
 from queuey.client import InvalidArgument as InvalidHandle
 from queuey.client import Message
-from queuey.client.claims.handlers import NothingRan, async_handler, is_async, sync_handler
+from queuey.client.claims.handlers import NothingRan, is_async, make_async_handler, make_sync_handler
 from tests.qdo.unit.samples import ONE, message
 
 TIMEOUT = 60.0
@@ -131,7 +131,7 @@ FORMS: dict[str, Callable[[End], Any]] = {
 def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
     """Returns the executor that a worker would use for a handler."""
     task_of = getattr(handler, "task_of", lambda _: None)
-    executor = _runner(WorkerSettings(threads=2, tasks=8), 9.0, handler, handler, task_of, None, NO_HOOKS, None)
+    executor = _make_executor(WorkerSettings(threads=2, tasks=8), 9.0, handler, handler, task_of, None, NO_HOOKS, None)
     assert isinstance(executor, InThisProcess)
     return executor
 
@@ -287,13 +287,13 @@ async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) 
     handle = FORMS[form](UNRUN_RESULTS[kind])
     if is_async(handle):
         with pytest.raises(InvalidHandle, match="AsyncClient"):
-            sync_handler(handle)
+            make_sync_handler(handle)
     else:
         with pytest.raises(NothingRan, match="handle"):
-            sync_handler(handle)(call)
+            make_sync_handler(handle)(call)
     if is_async(handle) or kind in {"generator", "async generator"}:
         with pytest.raises(NothingRan, match="handle"):
-            await async_handler(handle)(call)
+            await make_async_handler(handle)(call)
 
 
 async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None:
@@ -365,7 +365,7 @@ def test_what_would_run_nothing_is_refused_when_it_is_declared(function: Any) ->
     """A generator or a class is refused as a task, a handler and a ``handle``."""
     with pytest.raises(InvalidArgument, match=r"generator|class"):
         Jobs("q").task(function)
-    for make in (sync_handler, async_handler):
+    for make in (make_sync_handler, make_async_handler):
         with pytest.raises(InvalidHandle, match=r"generator|class"):
             make(function)
     takes = function if inspect.isclass(function) else functools.partial(function)

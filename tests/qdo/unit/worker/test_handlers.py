@@ -129,10 +129,10 @@ def test_a_context_is_called_without_arguments(module: Callable[[str, str], None
 
 def test_processes_need_a_name_that_leads_back() -> None:
     """A module's function has a name that leads back to it; a lambda, an inner function and a partial have none."""
-    assert handlers.name_of(handle, "handler") == f"{__name__}:handle"
+    assert handlers.find_import_name(handle, "handler") == f"{__name__}:handle"
     for nameless in (lambda message, context: None, functools.partial(handle), service):
         with pytest.raises(HandlerError, match="name"):
-            handlers.name_of(nameless, "handler")
+            handlers.find_import_name(nameless, "handler")
 
 
 PLACE = Delivery(FIRST, 1)

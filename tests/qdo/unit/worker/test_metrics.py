@@ -13,7 +13,7 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
     """The histogram has all messages of a run: quick ones as one sum, slow ones one by one."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    metrics.ran("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3), (3, 7)))
+    metrics.record_run("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3), (3, 7)))
     metrics.count("failed", "orders")
     metrics.increment("commits")
     metrics.moved("assigned", 3)
@@ -40,8 +40,8 @@ def test_tasks_of_a_run_are_counted_apart() -> None:
     metrics = WorkerMetrics(registry)
     ran = RunResult(2, None, 1, 0.0005, (0.02,), (1,)).followed_by(RunResult(2, None, 1, 0.0005, (0.3,), (1,)))
     for task, result in ran.by_task(["a", "a", "b", "b"]).items():
-        metrics.ran("q", result, task)
-    metrics.ran("q", RunResult(1, None, 0, 0.0, (0.02,), (0,)), "a")
+        metrics.record_run("q", result, task)
+    metrics.record_run("q", RunResult(1, None, 0, 0.0, (0.02,), (0,)), "a")
     lines = generate_latest(registry).decode().splitlines()
     for line in (
         'qdo_messages_handled_total{queue="q",task="a"} 3.0',

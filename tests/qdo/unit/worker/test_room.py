@@ -423,7 +423,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
         assert partition in middle.busy
         middle.discard(rows_of(middle, partition))
         assert partition not in middle.busy
-        assert work.quiet == ends_before
+        assert work.is_quiet == ends_before
     gates.append(gates[0])
     middle.feed(partition, messages(1, 1))
     middle.dispatch()

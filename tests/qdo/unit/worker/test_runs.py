@@ -13,7 +13,7 @@ def test_a_run_takes_about_as_long_as_it_should(each: float, most: int) -> None:
     """A run takes as many messages as fit into its time, at least one and at most the limit."""
     batch_size = BatchSize(0.5, most)
     for _ in range(500):
-        batch_size.ran(batch_size.messages, batch_size.messages * each)
+        batch_size.record_run(batch_size.messages, batch_size.messages * each)
     assert 1 <= batch_size.messages <= most
     assert batch_size.messages == 1 or batch_size.messages * each <= 0.5 * 1.01
     assert batch_size.messages == most or (batch_size.messages + 1) * each >= 0.5 * 0.99
@@ -29,13 +29,13 @@ def test_it_turns_with_the_handler() -> None:
     """Runs get smaller soon after a handler slows down, and larger when it recovers; an empty run changes nothing."""
     batch_size = BatchSize(0.5, 1000)
     for _ in range(10):
-        batch_size.ran(1000, 0.01)
+        batch_size.record_run(1000, 0.01)
     assert batch_size.messages == 1000
     for _ in range(10):
-        batch_size.ran(1, 1.0)
+        batch_size.record_run(1, 1.0)
     assert batch_size.messages <= 2
-    batch_size.ran(0, 0.0)
+    batch_size.record_run(0, 0.0)
     assert batch_size.messages <= 2
     for _ in range(1000):
-        batch_size.ran(batch_size.messages, 0.00001)
+        batch_size.record_run(batch_size.messages, 0.00001)
     assert batch_size.messages == 1000

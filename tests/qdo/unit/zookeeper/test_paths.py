@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.paths import GroupPaths, decode, encode, partition_of
+from qdo.coordination.paths import GroupPaths, decode, encode, parse_partition
 from qdo.coordination.tree import parent
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Partition, Queue
@@ -50,7 +50,7 @@ def test_a_partition_is_read_back(host: str, application: str, name: str, number
     group_paths = GroupPaths("/some/where", "group")
     for path in (group_paths.owner(partition), group_paths.offset(partition)):
         assert path.startswith("/some/where/groups/group/")
-        assert partition_of(tuple(path.split("/")[-4:])) == partition
+        assert parse_partition(tuple(path.split("/")[-4:])) == partition
         assert parent(path).endswith(encode(name))
 
 
@@ -58,7 +58,7 @@ def test_a_partition_is_read_back(host: str, application: str, name: str, number
 def test_what_is_no_number_is_no_partition(number: str) -> None:
     """A partition number is 1 or more, in its canonical form."""
     with pytest.raises(CoordinationIncompatible):
-        partition_of(("h", "a", "q", number))
+        parse_partition(("h", "a", "q", number))
 
 
 def test_the_root_lies_in_itself() -> None:

@@ -24,7 +24,7 @@ CHANGES = st.lists(st.lists(OPERATIONS, min_size=1, max_size=3).map(tuple), max_
 @given(CHANGES)
 def test_bundles_stay_small(wanted: list[Change]) -> None:
     """A bundle of several changes stays within the servers' limits, in operations and in bytes."""
-    for part in tree.bundle(wanted):
+    for part in tree.split_into_bundles(wanted):
         bundle = wanted[part]
         if len(bundle) > 1:
             assert len(tree.join(bundle)) <= tree.MAX_OPERATIONS
@@ -37,7 +37,7 @@ def test_small_changes_go_together() -> None:
         Create("/groups/g/owners/h/a/q/1", b"m", ephemeral=True),
         SetData("/groups/g/offsets/h/a/q/1", b"", 1),
     )
-    assert len(list(tree.bundle([taking] * 1000))) == 16
+    assert len(list(tree.split_into_bundles([taking] * 1000))) == 16
 
 
 def test_trying_again_ends() -> None:

@@ -23,7 +23,7 @@ from qdo import (
 )
 from qdo.partitions import Queue
 from qdo.worker.executors import child
-from qdo.worker.executors.processes import HANDLED, STATE, ChildTask, frame
+from qdo.worker.executors.processes import HANDLED, STATE, ChildTask, make_frame
 from qdo.worker.failure import ExitCode
 from qdo.worker.runs import MessageRun
 from queuey.client import AsyncJobQueue, Message
@@ -148,7 +148,7 @@ def test_a_process_says_nothing_of_a_run_that_has_ended() -> None:
         Context().run(child.run_task, runner, handle, None, run, place, 0.0, reporter)
         contexts[0].run(set_state, "late")
         said = far.recv(4096)
-    assert said == STATE + frame(b'"now"') + HANDLED
+    assert said == STATE + make_frame(b'"now"') + HANDLED
 
 
 def test_what_is_passed_on() -> None:

@@ -241,7 +241,7 @@ class InProcessDriver(Driver):
     def await_pools(self, timeout: float) -> None:
         pass
 
-    def agrees(self) -> bool:
+    def await_schema_agreement(self) -> bool:
         return True
 
     def replication(self) -> Mapping[str, int]:
@@ -324,7 +324,7 @@ KEYSPACE = "simulated"
 TARGET = DataCentreTarget(("127.0.0.1",), KEYSPACE)
 
 
-def make() -> InProcessCluster:
+def make_cluster() -> InProcessCluster:
     """Returns a cluster with a keyspace, created as ``queuey migrate`` does."""
     cluster = InProcessCluster()
     migrate(

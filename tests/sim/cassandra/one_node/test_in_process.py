@@ -15,7 +15,13 @@ from queuey.storage.cassandra.options import CassandraOptions
 from tests.backends import APP, PROMPT, ROW_AGE, SimulatedLocation
 from tests.contract.samples import append_bodies, bodies_in_partition, eventually, make_queue, new_message, start_append
 from tests.replacing import replace
-from tests.sim.cassandra.one_node.in_process import TARGET, InProcessCluster, InProcessDriver, SkippingTime, make
+from tests.sim.cassandra.one_node.in_process import (
+    TARGET,
+    InProcessCluster,
+    InProcessDriver,
+    SkippingTime,
+    make_cluster,
+)
 
 SECOND = 10**9
 READ = Statement("SELECT number FROM migrations WHERE singleton = 0")
@@ -102,7 +108,7 @@ def _ahead(store: Store) -> float:
 
 def test_the_thread_of_answers_prepares_nothing() -> None:
     """Unprepared statements are refused in the thread that brings answers, as by the real driver."""
-    driver = InProcessDriver(TARGET, CassandraOptions(), cluster=make())
+    driver = InProcessDriver(TARGET, CassandraOptions(), cluster=make_cluster())
     errors: list[StoreUnavailable | None] = []
     ended = threading.Event()
 

@@ -16,7 +16,7 @@ from queuey.storage.cassandra.bucketing import BucketWidths
 from tests.backends import APP, cassandra_options
 from tests.contract.samples import bodies, bodies_in_partition, new_message, pages, whole_partition
 from tests.replacing import replace
-from tests.sim.cassandra.one_node.in_process import InProcessCluster, InProcessStore, make
+from tests.sim.cassandra.one_node.in_process import InProcessCluster, InProcessStore, make_cluster
 
 HOUR = bucketing.HOUR
 TTL = 6 * HOUR
@@ -26,7 +26,7 @@ SPEC = QueueSpec(ttl=TTL, read_delay=0.0, on_ack="delete", on_expiry="dead-lette
 @pytest.fixture
 def cluster() -> InProcessCluster:
     """A node whose time can be skipped."""
-    return make()
+    return make_cluster()
 
 
 @pytest.fixture

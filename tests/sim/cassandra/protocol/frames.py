@@ -47,12 +47,12 @@ VERSIONS = b"\0\2" + text("CQL_VERSION") + b"\0\1" + text("3.4.7") + text("COMPR
 """The body of the answer to OPTIONS."""
 
 
-def prepared(query_id: bytes) -> bytes:
+def encode_prepared(query_id: bytes) -> bytes:
     """Returns the result of PREPARE with the statement's id, without columns."""
     return struct.pack(">i", 4) + short_bytes(query_id) + struct.pack(">iiiii", 4, 0, 0, 4, 0)
 
 
-def used(keyspace: str) -> bytes:
+def encode_used_keyspace(keyspace: str) -> bytes:
     return struct.pack(">i", 3) + text(keyspace)
 
 
@@ -90,14 +90,14 @@ class Sent(NamedTuple):
         calls = [(statements[query_id], values) for query_id, values in self.rows]
         first, _ = calls[0]
         if self.serial is not None or any(statement is not first for statement, _ in calls):
-            (_, values), *further = [(one, cql.command(one.cql).decoded(row)) for one, row in calls]
+            (_, values), *further = [(one, cql.command(one.cql).decode_row(row)) for one, row in calls]
             return Request(first, values, self.consistency, self.serial, further=further)
         decode = (lambda body: body) if first.reads else None
         count = len(cql.command(first.cql).markers)
         return Encoded(first, count, [values for _, values in calls], b"", self.consistency, decode)
 
 
-def sent(opcode: int, body: bytes) -> Sent:
+def parse_sent(opcode: int, body: bytes) -> Sent:
     """Parses the body of an EXECUTE or an unlogged BATCH of prepared statements."""
     if opcode == EXECUTE:
         query_id, position = _short_bytes_at(body, 0)
@@ -147,7 +147,7 @@ def bound_request(statement: Any, statements: Mapping[bytes, Statement]) -> Requ
     return request._replace(decode=None) if isinstance(request, Encoded) else request
 
 
-def decision(request: Request, rows: Rows) -> bytes:
+def encode_decision(request: Request, rows: Rows) -> bytes:
     """Returns the result of a conditional batch: whether it was applied, else the present values, with columns."""
     command = next(command for command in _commands(request) if command.conditional)
     names = [*command.table.partition, *command.table.clustering] if request.further else []

@@ -33,10 +33,10 @@ ENOUGH = 200
 
 def of_claims(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
     """Runs histories of claims."""
-    return storm.violations(seeds, ON_CLUSTER, breaking=breaking)
+    return storm.find_violations(seeds, ON_CLUSTER, breaking=breaking)
 
 
-of_early_readers = partial(histories.violations, storm=HarshEarlyStorm)
+of_early_readers = partial(histories.find_violations, storm=HarshEarlyStorm)
 
 
 # Mutations

@@ -152,7 +152,7 @@ class Wire(asyncio.Transport):
             return
         for stream, opcode, body in frames.requests_in(self._requests):
             if opcode in {EXECUTE, BATCH}:
-                self._carry_out(stream, frames.sent(opcode, body))
+                self._carry_out(stream, frames.parse_sent(opcode, body))
             else:
                 self._answer(stream, *self._answer_to(opcode, body), often=RARE_FAULT_FACTOR)
 
@@ -166,9 +166,9 @@ class Wire(asyncio.Transport):
         if opcode == frames.PREPARE:
             query_id = frames.id_of(body[4:].decode())
             self._node.forgotten.discard(query_id)
-            return RESULT, frames.prepared(query_id)
+            return RESULT, frames.encode_prepared(query_id)
         if opcode == frames.QUERY:
-            return RESULT, frames.used("queuey")
+            return RESULT, frames.encode_used_keyspace("queuey")
         assert opcode == frames.OPTIONS
         return frames.SUPPORTED, frames.VERSIONS
 
@@ -196,7 +196,7 @@ class Wire(asyncio.Transport):
         if failure is not None:
             self._answer(stream, frames.ERROR, frames.error(frames.UNAVAILABLE, struct.pack(">Hii", 4, 2, 1)))
         elif isinstance(request, Request):
-            self._answer(stream, RESULT, frames.decision(request, rows or []))
+            self._answer(stream, RESULT, frames.encode_decision(request, rows or []))
         else:
             self._answer(stream, RESULT, rows if request.decode else VOID)  # type: ignore[arg-type]
 

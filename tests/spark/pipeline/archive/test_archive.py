@@ -99,7 +99,7 @@ def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Pa
     """A bucket that lacks messages at the second scan is not archived; the others are."""
     past(embedded, "orders", 40, hours=2)
     lost = ArchiveBucket(last_hour() - HOUR, HOUR).name
-    write = storage.write
+    write = storage.write_messages
 
     def lossy(messages: Any, files: HadoopFiles, path: str) -> int:  # noqa: ANN401 - a frame
         return write(messages.where(f"bucket != '{lost}' OR partition != 1"), files, path)

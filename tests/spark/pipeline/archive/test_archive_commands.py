@@ -10,7 +10,7 @@ import pytest
 
 from queuey.cli import main
 from queuey.spark.session import session
-from tests.commands import Run, runner
+from tests.commands import Run, make_runner
 from tests.replacing import replace
 from tests.spark.kept import Kept
 from tests.spark.pipeline.archive.archives import past
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a command in the tests' session, which it does not end."""
     with replace(session, lambda **_: spark), replace(type(spark).stop, lambda self: None):
-        yield runner("queuey", main, monkeypatch)
+        yield make_runner("queuey", main, monkeypatch)
 
 
 def test_there_and_back(run: Run, embedded: Kept, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     archive(spark, options(embedded, to), quiet)
     existing = directory.open_existing(spark, str(to))
     [name] = existing.queues()
-    keys = {(name, bucket) for bucket in existing.bucket_names(name)}
+    keys = {(name, bucket) for bucket in existing.list_bucket_names(name)}
     expected = existing.manifests(keys)
     existing = ArchiveDirectory(spark, existing.files, existing.about, few=1)
     assert existing.manifests(keys) == expected
@@ -100,22 +100,22 @@ def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_pat
         found = tree(self, path)
         return dict(list(found.items())[2 * (late[0] >= 0) :])
 
-    frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
+    frame = spark.read.format("queuey").options(**find_buckets.make_option_texts(embedded.named), includeHeaders="true")
     messages = frame.option("subscribe", "orders").load()
     named = messages.withColumn("bucket", stream_parts.bucket_name(messages["timestamp"], 3600))
-    count = storage.write(named, files, "x")
+    count = storage.write_messages(named, files, "x")
     with replace(tree, listed):
-        rows, found = storage.written(spark, files, "x", count, waits=(0, 0))
+        rows, found = storage.read_back(spark, files, "x", count, waits=(0, 0))
         assert (count, rows.count(), len(found)) == (20, 20, 2)
         late[0] = 9
         with pytest.raises(FilesUnavailable, match="20 messages were written, and its listing shows files of"):
-            storage.written(spark, files, "x", count, waits=(0, 0))
+            storage.read_back(spark, files, "x", count, waits=(0, 0))
 
 
 def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """A micro-batch that is repeated with fewer messages, because some have expired, keeps those stored before."""
     queue = past(embedded, "orders", 10, hours=1)
-    frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
+    frame = spark.read.format("queuey").options(**find_buckets.make_option_texts(embedded.named), includeHeaders="true")
     messages = frame.option("subscribe", "orders").load()
     files = HadoopFiles(spark, str(tmp_path / "archive"))
     StreamParts(files).write(messages, "query", 3, 3600)
@@ -127,12 +127,12 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
     for same in (parts, StreamParts(files)):
         assert len(same.keys) == 1
         assert same.read(spark, same.keys).count() == len(embedded.all(queue))
-    parts.tidy("query", 5)
+    parts.remove_complete("query", 5)
     assert StreamParts(files).keys == parts.keys
     parts.complete([*parts.keys])
-    parts.tidy("query", 4)
+    parts.remove_complete("query", 4)
     assert [name for name in files.tree("_incoming/query") if name.endswith(".json")] == ["4.json"]
-    parts.tidy("query", 5)
+    parts.remove_complete("query", 5)
     assert files.tree("_incoming") == {}
 
 

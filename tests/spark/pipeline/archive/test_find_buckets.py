@@ -26,7 +26,9 @@ from tests.spark.pipeline.archive.archives import HOUR, last_hour, message, past
 def partitions_found(kept: Kept, queue: Queue) -> set[int]:
     """Returns the partitions with a bucket to archive."""
     packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
-    return {msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in find_buckets._find(kept.named, packed)}
+    return {
+        msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in find_buckets._find_in_task(kept.named, packed)
+    }
 
 
 @contextmanager
@@ -70,9 +72,9 @@ def test_all_partitions_or_none(embedded: Kept) -> None:
 
 def test_which_queues_a_stream_reads() -> None:
     """Names that cannot be in a list of names are selected by a pattern that matches only them."""
-    assert find_buckets.subscribe_options(Subscribe(("a", "b"))) == {"subscribe": "a,b"}
-    assert find_buckets.subscribe_options(Pattern("a.*")) == {"subscribePattern": "a.*"}
-    odd = find_buckets.subscribe_options(Subscribe(("a,b", " c", "x.y")))
+    assert find_buckets.make_subscribe_options(Subscribe(("a", "b"))) == {"subscribe": "a,b"}
+    assert find_buckets.make_subscribe_options(Pattern("a.*")) == {"subscribePattern": "a.*"}
+    odd = find_buckets.make_subscribe_options(Subscribe(("a,b", " c", "x.y")))
     assert [
         name for name in ("a,b", " c", "x.y", "a", "b", "c", "x-y") if re.fullmatch(odd["subscribePattern"], name)
     ] == [
@@ -81,4 +83,4 @@ def test_which_queues_a_stream_reads() -> None:
         "x.y",
     ]
     with pytest.raises(OptionError, match="whole queues"):
-        find_buckets.subscribe_options(Assign((("a", (1,)),)))
+        find_buckets.make_subscribe_options(Assign((("a", (1,)),)))

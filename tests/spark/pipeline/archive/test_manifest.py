@@ -66,13 +66,13 @@ def test_names_in_places(name: str) -> None:
     path = manifest.manifest_path(name, "20261120T140000Z", "r1")
     assert path.count("/") == 2
     assert unquote(path.split("/")[1].removeprefix("queue=")) == name
-    assert manifest.bucket_in(f"{manifest.bucket_path(name, 'x')}/part.parquet") == (name, "x")
+    assert manifest.parse_bucket(f"{manifest.bucket_path(name, 'x')}/part.parquet") == (name, "x")
 
 
 def test_what_is_a_manifest() -> None:
     """A file's name gives its bucket and run; temporary and foreign files are ignored."""
     name = manifest.manifest_path("a", "20261120T140000Z", "r1").rpartition("/")[2]
-    assert manifest.version_of(name) == ("20261120T140000Z", "r1")
+    assert manifest.parse_version(name) == ("20261120T140000Z", "r1")
     for name in (
         "_20261120T140000Z.r1.json.new",
         "_20261120T140000Z.json",
@@ -81,7 +81,7 @@ def test_what_is_a_manifest() -> None:
         "notes.txt",
         "x",
     ):
-        assert manifest.version_of(name) is None
+        assert manifest.parse_version(name) is None
 
 
 def test_identity() -> None:
@@ -90,6 +90,6 @@ def test_identity() -> None:
         ONE, archived="later", files=(), source=msgspec.structs.replace(ONE.source, qid="9")
     )
     other = msgspec.structs.replace(ONE, summary=msgspec.structs.replace(SUMMARY, hash=MessageSetHash.combined(1, 2)))
-    assert manifest.identity([ONE]) == manifest.identity([again])
-    assert len({manifest.identity(some) for some in ([ONE], [other], [ONE, other], [])}) == 4
-    assert manifest.identity([ONE, other]) == manifest.identity([other, ONE])
+    assert manifest.digest_manifests([ONE]) == manifest.digest_manifests([again])
+    assert len({manifest.digest_manifests(some) for some in ([ONE], [other], [ONE, other], [])}) == 4
+    assert manifest.digest_manifests([ONE, other]) == manifest.digest_manifests([other, ONE])

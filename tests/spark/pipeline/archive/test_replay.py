@@ -109,7 +109,7 @@ def test_one_id_in_several_partitions(spark: SparkSession) -> None:
     """Messages with one id, from several partitions merged into one, have the same numbers in each replay."""
     rows = [("copy", 1, "p", "orders", origin) for origin in (3, 1, 2)]
     frame = spark.createDataFrame(rows, "queue string, partition int, position string, source string, origin int")
-    assert [row.origin for row in job._numbered(frame, ["queue", "partition", "origin"]).collect()] == [1, 2, 3]
+    assert [row.origin for row in job._number_rows(frame, ["queue", "partition", "origin"]).collect()] == [1, 2, 3]
 
 
 def test_conditions_that_choose_others_each_time(embedded: Kept, orders: Queue, replay: Replay) -> None:

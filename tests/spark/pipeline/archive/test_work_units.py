@@ -29,7 +29,7 @@ SOME = st.lists(
 @given(SOME, st.integers(1, 12))
 def test_each_unit_is_some_tasks(some: list[WorkUnit], tasks: int) -> None:
     """Groups contain each unit once, none is empty, and none is much larger than its share."""
-    groups = work_units.grouped(some, tasks)
+    groups = work_units.group_units(some, tasks)
     assert sorted((*one.key, one.partition) for group in groups for one in group) == sorted(
         (*one.key, one.partition) for one in some
     )
@@ -43,12 +43,12 @@ def test_each_unit_is_some_tasks(some: list[WorkUnit], tasks: int) -> None:
 def test_small_buckets_stay_whole() -> None:
     """The partitions of a small bucket go to one task, so that they become one file."""
     units = [unit("q", hour, partition) for partition in range(1, 9) for hour in range(4)]
-    assert len(work_units.grouped(units, 8)) == 1
+    assert len(work_units.group_units(units, 8)) == 1
 
 
 def test_large_units_are_cut() -> None:
     """A unit that is too large to count is cut into parts that cover it without a gap."""
-    parts = work_units.divided([unit(weight=MAX_COUNTED), unit(hour=1)])
+    parts = work_units.divide_large_units([unit(weight=MAX_COUNTED), unit(hour=1)])
     large, small = [one for one in parts if one.bucket == 0], [one for one in parts if one.bucket]
     assert len(large) == PARTS
     assert small == [unit(hour=1)]
@@ -59,7 +59,7 @@ def test_large_units_are_cut() -> None:
 @given(SOME, st.integers(1, 5), st.integers(1, 2 * MAX_COUNTED))
 def test_waves_are_of_whole_buckets(some: list[WorkUnit], most: int, messages: int) -> None:
     """No bucket is in two waves, the oldest come first, and a wave ends at its limit."""
-    found = work_units.waves(some, buckets=most, messages=messages)
+    found = work_units.divide_into_waves(some, buckets=most, messages=messages)
     keys = [{one.key for one in wave} for wave in found]
     assert sum(map(len, keys)) == len({one.key for one in some})
     assert sum(map(len, found)) == len(some)

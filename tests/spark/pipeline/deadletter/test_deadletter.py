@@ -32,7 +32,7 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     wild = [Cause(attempts=1, error="E", text=word, at=1_795_000_000.0) for word in ("one", "two", "three", "one")]
     bury(embedded.store, dead.dead, "orders", [*causes, *wild])
     selection = DeadLetterFilter(queues=("orders",))
-    groups = deadletter_job.classes(spark, embedded.named, selection, samples=2, max_classes=2, say=quiet)
+    groups = deadletter_job.classify_dead_letters(spark, embedded.named, selection, samples=2, max_classes=2, say=quiet)
     assert [(first.error, first.text, first.count) for first in groups.classes] == [
         ("acme.Late", "order <n> is late", 4),
         ("E", "one", 2),
@@ -41,7 +41,7 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     first = groups.classes[0]
     assert (groups.dead_letters, first.attempts, first.last - first.first) == (8, 4, 8.0)
     assert [sample.text for sample in first.samples] == ["order 3 is late", "order 1 is late"]
-    none = deadletter_job.classes(spark, embedded.named, selection, samples=0, say=quiet)
+    none = deadletter_job.classify_dead_letters(spark, embedded.named, selection, samples=0, say=quiet)
     assert [first.samples for first in none.classes] == [()] * 4
 
 
@@ -53,14 +53,16 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
         bury(store, queue_pair.dead, queue_pair.queue.name, [late(number) for number in range(1, 4)])
         bury(store, queue_pair.dead, queue_pair.queue.name, [Cause(attempts=1, error="ValueError", at=1_795_000_000.0)])
     crashes = DeadLetterFilter(patterns=("crash-*",))
-    groups = deadletter_job.classes(spark, options, crashes, samples=1, say=quiet)
+    groups = deadletter_job.classify_dead_letters(spark, options, crashes, samples=1, say=quiet)
     assert groups.dead_letters == 8
     assert [(one.queue, one.error, one.text, one.count) for one in groups.classes] == [
         (name, error, text, count)
         for error, text, count in (("acme.Late", "order <n> is late", 3), ("ValueError", "", 1))
         for name in ("crash-1", "crash-2")
     ]
-    listed = list(deadletter_job.each(spark, options, DeadLetterFilter(queues=("crash-2", "never")), quiet))
+    listed = list(
+        deadletter_job.list_dead_letters(spark, options, DeadLetterFilter(queues=("crash-2", "never")), quiet)
+    )
     assert [(one.lies_in, one.body, one.cause.attempts) for one in listed] == [
         ("crash-2.dead", f"body {number}", attempts) for number, attempts in ((0, 1), (2, 3), (0, 1), (1, 2))
     ]
@@ -80,7 +82,7 @@ def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[
     bridge.run(store.catalogue.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name)))
     for lies_in, name in ((dead.dead, "orders"), (graveyard, "orders"), (graveyard, "others")):
         bury(store, lies_in, name, [late(1)])
-    listed = deadletter_job.each(spark, embedded.named, DeadLetterFilter(**wanted), quiet)
+    listed = deadletter_job.list_dead_letters(spark, embedded.named, DeadLetterFilter(**wanted), quiet)
     assert [(one.lies_in, one.queue) for one in listed] == [("graveyard", "orders"), ("orders.dead", "orders")]
 
 
@@ -88,4 +90,4 @@ def test_a_queue_of_letters_that_is_not_there(spark: SparkSession, embedded: Kep
     """If the named queue of dead letters does not exist, the job fails instead of finding nothing."""
     selection = DeadLetterFilter(queues=("orders",), dead_queue="crypt")
     with pytest.raises(QueueNotFound):
-        deadletter_job.classes(spark, embedded.named, selection, say=quiet)
+        deadletter_job.classify_dead_letters(spark, embedded.named, selection, say=quiet)

@@ -55,7 +55,7 @@ def orders(store: Store) -> Grave:
 def sent(store: Store, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Redriven:  # noqa: ANN401
     """Runs a redrive on all partitions, in chunks of three; a dry run only counts. Returns the sums."""
     order = RedriveOrder(run=run, wanted=wanted, **options)
-    queue = partial(open_stores.existing, store, StoreOptions(application=APP))
+    queue = partial(open_stores.find_existing_queue, store, StoreOptions(application=APP))
     work = Redrive(store, queue, order, TTL, chunk=3, page=2)
     numbers = range(1, at.dead.partitions + 1)
     units = [tuple(numbers)] if wanted.limit is not None else [(number,) for number in numbers]

@@ -135,11 +135,11 @@ def observation(at: float, oldest: float, newest: float) -> GroupObservation:
 def test_how_the_age_of_a_backlog_grows(oldest: float, growth: float, first: float | None) -> None:
     """The growth is the ageing of the oldest unread message in seconds per second between two observations."""
     earlier = observation(1000, 100, 20)
-    judged = lag.group_lag(observation(1030, oldest, 20), earlier, 10_000)
+    judged = lag.make_group_lag(observation(1030, oldest, 20), earlier, 10_000)
     assert judged.growth == pytest.approx(growth, abs=0.001)
     assert judged.forecast.first == (None if first is None else pytest.approx(first))
-    assert lag.group_lag(observation(1030, oldest, 20), None, 10_000).growth is None
-    over = lag.group_lag(observation(1030, oldest, 50), earlier, 10_000).forecast
+    assert lag.make_group_lag(observation(1030, oldest, 20), None, 10_000).growth is None
+    over = lag.make_group_lag(observation(1030, oldest, 50), earlier, 10_000).forecast
     assert over.lost == (101 if growth == 1 else 0), "nothing has come any more, and what is there is read in time"
 
 
@@ -150,7 +150,7 @@ def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
     options = LagOptions(store=embedded.named, offsets=offsets, groups=("workers",))
     rows = [
         msgspec.msgpack.decode(one, type=lag.GroupObservation)
-        for payload in lag._payloads(options)
+        for payload in lag._make_payloads(options)
         for one in lag._observe(options.store, options.groups, payload)
     ]
     assert [(row.queue, row.partition, row.group, row.count) for row in rows] == [
@@ -178,7 +178,7 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
         )
         for number, first in enumerate([None, 5.0, 2.0, None])
     ]
-    report = lag.lag_report(rows, LagOptions(store=embedded.named, top=3), 7.0)
+    report = lag.make_report(rows, LagOptions(store=embedded.named, top=3), 7.0)
     assert [row.queue for row in report.rows] == ["q2", "q1", "q3"]
     assert (report.partitions, report.behind, report.messages, report.first, report.lost) == (4, 3, 6, 2.0, 2)
     assert json.loads(msgspec.json.encode(report))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}

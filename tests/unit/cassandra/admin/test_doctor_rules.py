@@ -36,18 +36,18 @@ def levels(**changed: tuple[str | None, str | None]) -> CassandraOptions:
 
 def test_a_node_that_is_down_is_named() -> None:
     """With all nodes up the check passes; a node that is down is a warning with its address."""
-    assert doctor_rules.nodes(THREE).state == "ok"
-    findings = doctor_rules.nodes([*THREE[:2], Host("n3", "a", up=False)])
+    assert doctor_rules.judge_nodes(THREE).state == "ok"
+    findings = doctor_rules.judge_nodes([*THREE[:2], Host("n3", "a", up=False)])
     assert (findings.state, "n3" in findings.text) == ("warn", True)
 
 
 def test_what_cannot_be_checked() -> None:
     """A check that fails while nodes are down names the nodes; with all nodes up it names the user's permissions."""
     reason = "Cassandra has too few replicas alive (1 of 2 needed)"
-    lost = doctor_rules.unanswered("schema", reason, [*THREE[:2], Host("n3", "a", up=False)])
+    lost = doctor_rules.judge_unanswered("schema", reason, [*THREE[:2], Host("n3", "a", up=False)])
     assert (lost.check, lost.state, reason in lost.text) == ("schema", "fail", True)
     assert ("n3" in lost.advice, "may read" in lost.advice) == (True, False)
-    assert "may read" in doctor_rules.unanswered("schema", reason, THREE).advice
+    assert "may read" in doctor_rules.judge_unanswered("schema", reason, THREE).advice
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_cannot_be_checked() -> None:
 )
 def test_versions(versions: dict[str, str], state: str) -> None:
     """Different versions, and versions that are too old, are warnings."""
-    assert doctor_rules.versions(versions).state == state
+    assert doctor_rules.judge_versions(versions).state == state
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_versions(versions: dict[str, str], state: str) -> None:
 )
 def test_replication(copies: dict[str, int], hosts: list[Host], state: str) -> None:
     """A single copy, more copies than nodes, and copies placed without regard to data centres are reported."""
-    assert doctor_rules.replication(copies, hosts)[0].state == state
+    assert doctor_rules.judge_replication(copies, hosts)[0].state == state
 
 
 def test_default_levels_are_sound() -> None:
     """The default levels keep their promises, in one data centre and in several."""
     for copies in ({"": 3}, {"a": 3}, {"a": 3, "b": 3}, {"a": 1}):
-        assert states(doctor_rules.levels(CassandraOptions(), copies)) == ["ok"] * 4
+        assert states(doctor_rules.judge_levels(CassandraOptions(), copies)) == ["ok"] * 4
 
 
 def test_levels_whose_reads_miss_writes_fail() -> None:
     """A level whose reads may miss its writes is a failure, unless it promises nothing."""
-    findings = doctor_rules.levels(levels(strong=("ONE", "ONE"), weak=("ONE", "ONE")), {"a": 3})
+    findings = doctor_rules.judge_levels(levels(strong=("ONE", "ONE"), weak=("ONE", "ONE")), {"a": 3})
     assert states(findings) == ["ok", "fail", "ok", "ok"]
     assert "consistency.strong" in findings[1].advice
 
@@ -101,7 +101,7 @@ def test_very_strong_must_hold_in_every_data_centre() -> None:
     options = replace(
         levels(very_strong=("EACH_QUORUM", "LOCAL_ONE")), catalogue_write="LOCAL_QUORUM", catalogue_read="LOCAL_QUORUM"
     )
-    assert states(doctor_rules.levels(options, {"a": 3, "b": 3})) == ["ok", "ok", "fail", "warn"]
+    assert states(doctor_rules.judge_levels(options, {"a": 3, "b": 3})) == ["ok", "ok", "fail", "warn"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], l
     """One node that syncs periodically weakens every acknowledgement, and its period is shown."""
     nodes = [NODE._replace(sync=mode) for mode in modes]
     assert describe_sync(nodes).level == level
-    findings = doctor_rules.acknowledged(nodes)
+    findings = doctor_rules.judge_sync(nodes)
     assert findings.state == state
     assert ("10 s" in findings.text, "group" in findings.advice) == (state == "warn", state == "warn")
 
@@ -128,15 +128,15 @@ def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], l
 )
 def test_clocks(ahead: dict[str, float], state: str) -> None:
     """This machine's clock is compared with the median, as the service does; a single node that is off is a warning."""
-    assert doctor_rules.clocks(ahead, 1.0).state == state
+    assert doctor_rules.judge_clocks(ahead, 1.0).state == state
 
 
 def test_paxos_and_grace() -> None:
     """The old Paxos is a warning; a table whose grace period is shorter than late writes need is a failure."""
-    assert doctor_rules.paxos([NODE]).state == "ok"
-    assert doctor_rules.paxos([NODE, NODE._replace(paxos="v1")]).state == "warn"
-    assert doctor_rules.grace({"t": 864_000, "u": 10_800}, 10_800.0).state == "ok"
-    findings = doctor_rules.grace({"t": 864_000, "u": 0}, 10_800.0)
+    assert doctor_rules.judge_paxos([NODE]).state == "ok"
+    assert doctor_rules.judge_paxos([NODE, NODE._replace(paxos="v1")]).state == "warn"
+    assert doctor_rules.judge_grace({"t": 864_000, "u": 10_800}, 10_800.0).state == "ok"
+    findings = doctor_rules.judge_grace({"t": 864_000, "u": 0}, 10_800.0)
     assert (findings.state, "u" in findings.text.split(": ")[1]) == ("fail", True)
 
 
@@ -151,7 +151,7 @@ def test_paxos_and_grace() -> None:
 )
 def test_access(hosts: tuple[str, ...], options: CassandraOptions, state: str) -> None:
     """Connections over a network without password or encryption are warnings; the password is not shown."""
-    findings = doctor_rules.access(DataCentreTarget(hosts, "k"), options)
+    findings = doctor_rules.judge_access(DataCentreTarget(hosts, "k"), options)
     assert (findings.state, options.password == "p" and "p" in findings.text.split()) == (state, False)
 
 
@@ -173,6 +173,6 @@ def test_network_file_systems_are_refused() -> None:
 
 def test_read_repair() -> None:
     """The table of sessions needs read repair, because quorum reads rely on it; other tables, and the default, pass."""
-    assert doctor_rules.read_repair({"group_sessions": "BLOCKING", "queues": "NONE"}).state == "ok"
-    findings = doctor_rules.read_repair({"group_sessions": "NONE"})
+    assert doctor_rules.judge_read_repair({"group_sessions": "BLOCKING", "queues": "NONE"}).state == "ok"
+    findings = doctor_rules.judge_read_repair({"group_sessions": "NONE"})
     assert (findings.state, "group_sessions (NONE)" in findings.text) == ("fail", True)

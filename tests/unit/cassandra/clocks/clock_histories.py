@@ -254,7 +254,7 @@ class World:
         # A node on the same machine answers when that resumes.
         (self.here if number == self.history.shared else self.at)(arrives, read)
 
-    def round(self, then: Callable[[], None] = lambda: None) -> None:
+    def ask_all_nodes(self, then: Callable[[], None] = lambda: None) -> None:
         """Asks all nodes, after the round that is in flight, and applies the answers.
 
         A round ends when all have answered, a little after most have, or after the timeout.
@@ -275,7 +275,7 @@ class World:
                 self.outcome.refusals += self.check.refusing and not refusing
                 then()
                 if self._waiting and not self._asking:
-                    self.round(self._waiting.pop(0))
+                    self.ask_all_nodes(self._waiting.pop(0))
 
         def done(number: int, answer: Interval) -> None:
             answers[f"node {number}"] = answer
@@ -289,7 +289,7 @@ class World:
         self.here(self.now + TIMEOUT, end)
 
     def rounds(self) -> None:
-        self.round(lambda: self.here(self.now + ROUND_EVERY, self.rounds))
+        self.ask_all_nodes(lambda: self.here(self.now + ROUND_EVERY, self.rounds))
 
     # Uses of the clock
 
@@ -298,9 +298,9 @@ class World:
         if not self.check.sound():
             return
         ticks, minted = self.clock.both()
-        self.here(self.now + takes, lambda: self.arrived(ticks, minted))
+        self.here(self.now + takes, lambda: self.end_write(ticks, minted))
 
-    def arrived(self, ticks: int, minted: float) -> None:
+    def end_write(self, ticks: int, minted: float) -> None:
         """Ends a write. A light check and the state of the clock decide whether it is acknowledged or refused."""
         arrived = self.clock.boottime()
         # A reader passes the id, at the earliest, W and U after the time that the writer's clock shows now.
@@ -313,7 +313,7 @@ class World:
             else:
                 self.outcome.refused += 1
 
-        self.light(partial(self.confirm, arrived, tell))
+        self.check_lightly(partial(self.confirm, arrived, tell))
 
     def confirm(self, arrived: float, tell: Callable[..., None], *, good: bool) -> None:
         """Acknowledges by the light check, or by a round that begins later."""
@@ -322,9 +322,9 @@ class World:
         elif self.check.refusing or self.clock.boottime() - arrived > LATEST:
             tell(good=False)
         else:
-            self.round(lambda: self.confirm(arrived, tell, good=False))
+            self.ask_all_nodes(lambda: self.confirm(arrived, tell, good=False))
 
-    def light(self, told: Callable[..., None]) -> None:
+    def check_lightly(self, told: Callable[..., None]) -> None:
         """Asks two nodes, and another for each that is silent. Tells whether as many as needed agree with the clock."""
         nodes = iter(self.check.fastest)
         left, ended = max(1, self.check.witnesses), False
@@ -347,7 +347,7 @@ class World:
                 nonlocal answered
                 if not answered:
                     answered = True
-                    end(good=self.check.agrees(node, answer))
+                    end(good=self.check.apply_light_answer(node, answer))
 
             def silent() -> None:
                 nonlocal answered
@@ -362,14 +362,14 @@ class World:
         for _ in range(left):
             another()
 
-    def look(self) -> None:
+    def choose_horizon(self) -> None:
         """Chooses a horizon, as a read does, and again every 0.1 s. Counts how often the clock was not sound."""
         if self.check.sound():
             self.outcome.served += 1
             self.outcome.early.append(self.ahead - S / 2)
         else:
             self.outcome.stopped += 1
-        self.here(self.now + 0.1, self.look)
+        self.here(self.now + 0.1, self.choose_horizon)
 
 
 def play(history: History) -> Outcome:

@@ -230,7 +230,7 @@ def test_only_the_way_to_the_nodes_hides_that_we_were_behind(
         cluster.machine.advance(0.25)
     began = cluster.machine.clock.boottime()
     answers = {f"node {number}": one_sided(cluster, 0.0, there=there, back=back) for number in range(3)}
-    assert all(cluster.skew.agrees(*answer) for answer in answers.items()) == counts
+    assert all(cluster.skew.apply_light_answer(*answer) for answer in answers.items()) == counts
     cluster.skew.apply_round(answers, began, node_count=3)
     assert cluster.skew.sound(began) == counts
     assert cluster.skew.sound()
@@ -243,7 +243,7 @@ def test_what_was_known_does_not_hide_a_standstill(cluster: Cluster) -> None:
         cluster.machine.advance(0.25)
     began = cluster.machine.clock.boottime()
     answers = {f"node {number}": one_sided(cluster, 0.7, back=0.8) for number in range(3)}
-    assert not any(cluster.skew.agrees(*answer) for answer in answers.items())
+    assert not any(cluster.skew.apply_light_answer(*answer) for answer in answers.items())
     cluster.skew.apply_round(answers, began, node_count=3)
     assert not cluster.skew.sound(began)
 
@@ -252,8 +252,8 @@ def test_two_standstills_count_together(cluster: Cluster) -> None:
     """Two suspends add up: a light check counts from the last round, not from an inconclusive light check."""
     for _ in range(2):
         cluster.skew.apply_round(cluster.readings() | {"node 0": one_sided(cluster, 0.0, there=0.4)}, node_count=3)
-    assert cluster.skew.agrees("node 0", cluster.reading(0.3))
-    assert not cluster.skew.agrees("node 0", one_sided(cluster, 0.6, back=0.31))
+    assert cluster.skew.apply_light_answer("node 0", cluster.reading(0.3))
+    assert not cluster.skew.apply_light_answer("node 0", one_sided(cluster, 0.6, back=0.31))
 
 
 def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Cluster) -> None:
@@ -279,9 +279,9 @@ def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Clust
     answers = cluster.readings() | {"node 2": one_sided(cluster, 0.7, there=0.7, back=0.1)}
     cluster.skew.apply_round(answers, node_count=3)
     assert cluster.skew.sound()
-    assert not cluster.skew.agrees("node 2", cluster.reading(0.7))
+    assert not cluster.skew.apply_light_answer("node 2", cluster.reading(0.7))
     cluster.skew.apply_round(answers, node_count=3)
-    assert cluster.skew.agrees("node 0", cluster.reading())
+    assert cluster.skew.apply_light_answer("node 0", cluster.reading())
 
 
 def test_a_light_check_needs_two_witnesses_if_there_are_two(cluster: Cluster) -> None:

@@ -79,7 +79,7 @@ def test_the_truth_stays_inside(difference: int, first: Exchange, exchanges: lis
         answer = clocks.ask(exchange)
         assert interval.meets(answer)
         assert answer.meets(interval)
-        interval = interval.and_also(answer)
+        interval = interval.intersect(answer)
         assert clocks.holds(interval)
         assert interval.error <= answer.at_time(interval.at).error
 
@@ -98,7 +98,7 @@ def test_a_jump_beyond_the_errors_shows(
     clocks = Clocks(difference)
     interval = clocks.ask(exchanges[0])
     for exchange in exchanges[1:]:
-        interval = interval.and_also(clocks.ask(exchange))
+        interval = interval.intersect(clocks.ask(exchange))
     drift = -(-(last.pause + last.there + last.back) // DRIFT) + 2
     answer_width = 2 * RESOLUTION + last.there + last.back
     clocks.difference += sign * (interval.high - interval.low + answer_width + 2 * drift + more)
@@ -123,7 +123,10 @@ def test_no_standstill_is_longer_than_an_answer_says(
         if interval is not None:
             assert stood <= answer.standstill_since(interval)
         if number <= first:
-            interval, stood = answer if interval is None or not interval.meets(answer) else interval.and_also(answer), 0
+            interval, stood = (
+                answer if interval is None or not interval.meets(answer) else interval.intersect(answer),
+                0,
+            )
 
 
 @given(st.lists(st.tuples(st.integers(-SECOND, SECOND), EXCHANGES), min_size=1, max_size=7))

@@ -26,12 +26,12 @@ from tests.sim.cassandra.protocol.frames import (
     STARTUP,
     SUPPORTED,
     VERSIONS,
+    encode_prepared,
+    encode_used_keyspace,
     error,
     frame,
-    prepared,
     requests_in,
     text,
-    used,
 )
 from tests.waiting import until_async
 
@@ -136,9 +136,9 @@ class ScriptedNode:
             return (AUTH_SUCCESS, struct.pack(">i", -1)) if right else (ERROR, error(0x100))
         if opcode == PREPARE:
             self.prepared.append(body[4:].decode())
-            return protocol.RESULT, prepared(QUERY_ID)
+            return protocol.RESULT, encode_prepared(QUERY_ID)
         if opcode == QUERY:
-            return protocol.RESULT, used("k")
+            return protocol.RESULT, encode_used_keyspace("k")
         return {STARTUP: (READY, b""), OPTIONS: (SUPPORTED, VERSIONS)}[opcode]
 
 

@@ -24,10 +24,10 @@ def test_an_append_to_a_log(snapshot: int | None) -> None:
     """A conditional batch arrives as it was sent, over the client and through the driver."""
     (statement, values), *further = claim_logs._batch((7, 1), LogEntry(4, b"entry"), snapshot, 2)
     request = Request(statement, values, "QUORUM", "SERIAL", further=further)
-    batch = requests.bound(request, prepare)
+    batch = requests.bind_request(request, prepare)
     statements = {prepare(one).query_id: one for one, _ in [(statement, values), *further]}
     found = [
-        frames.sent(protocol.BATCH, protocol.conditional_batch(batch)).request(statements),
+        frames.parse_sent(protocol.BATCH, protocol.conditional_batch(batch)).request(statements),
         frames.bound_request(batch, statements),
     ]
     assert [_comparable(one) for one in found] == [_comparable(request)] * 2
@@ -44,7 +44,7 @@ def test_a_decision(rows: Rows) -> None:
     """The driver decodes the answer to such a batch, applied or not."""
     (statement, values), *further = claim_logs._batch((7, 1), LogEntry(4, b"entry"), None, None)
     request = Request(statement, values, "QUORUM", "SERIAL", further=further)
-    answer = protocol.answer_of(0, protocol.RESULT, frames.decision(request, rows))
+    answer = protocol.answer_of(0, protocol.RESULT, frames.encode_decision(request, rows))
     assert answer.parsed_rows == rows
 
 
@@ -53,7 +53,7 @@ def test_a_read() -> None:
     values = b"".join(protocol._value(part) for part in (b"\0" * 8, None, b"text"))
     prepared = prepare(READ)
     body = protocol.execute(prepared.query_id, RANGED, values, 4)
-    request = frames.sent(protocol.EXECUTE, body).request({prepared.query_id: READ})
+    request = frames.parse_sent(protocol.EXECUTE, body).request({prepared.query_id: READ})
     assert isinstance(request, Encoded)
     assert (request.statement, request.rows, request.consistency) == (READ, [values], "QUORUM")
 

@@ -137,7 +137,7 @@ def partitions(draw: st.DrawFn) -> Partition:
     return partition
 
 
-def holding(partition: Partition) -> FaultlessDriver:
+def driver_holding(partition: Partition) -> FaultlessDriver:
     """Returns a driver whose cluster holds a partition."""
     driver = FaultlessDriver()
     driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
@@ -152,7 +152,7 @@ def holding(partition: Partition) -> FaultlessDriver:
     return driver
 
 
-def too_much(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an encoded request
+def refuse_large_request(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an encoded request
     """Makes large pages of bodies too slow, and puts ids of many hours among too many dead rows."""
     if "body" in request.statement.cql:
         return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None

@@ -19,7 +19,15 @@ from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import Extent
 from tests import strategies
-from tests.unit.cassandra.read.partitions import END, NOW, Partition, holding, partitions, positions, too_much
+from tests.unit.cassandra.read.partitions import (
+    END,
+    NOW,
+    Partition,
+    driver_holding,
+    partitions,
+    positions,
+    refuse_large_request,
+)
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.unit.cassandra.test_message_codec import answer_of, longs, metas
 
@@ -82,12 +90,12 @@ def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, i
     every: list[tuple[bytes | None, ...]] = []
     names = {row: "aé"[row % 3] for row in range(len(found)) if row % 3 < 2}
     for row, (position, body, meta, expires) in enumerate(found):
-        marked = message_codec.named(NewMessage(body, 1, 1, meta), names[row]).meta if row in names else meta
+        marked = message_codec.mark_named(NewMessage(body, 1, 1, meta), names[row]).meta if row in names else meta
         every.append(cells((position, body, marked, expires)))
     whole = arrow_scan.columns_of(arrow_scan.page_of(answer_of(every), message_codec.COLUMNS), bodies=True)
-    named = arrow_scan.named(whole)
+    named = arrow_scan.find_named(whole)
     assert {row: name for row, (name, _) in named.items()} == names
-    unnamed = arrow_scan.unnamed(whole, named, {row for row in named if row % 2})
+    unnamed = arrow_scan.select_shown(whole, named, {row for row in named if row % 2})
     shown = [one for row, one in enumerate(found) if row % 2 or row not in names]
     messages = [Message(*position, 1, expires, body, meta) for position, body, meta, expires in shown]
     assert unnamed.batch == columns.batch_of(messages)
@@ -103,7 +111,7 @@ def test_rows_of_the_drivers_own_way(found: list[tuple[Position, str | bytes, Me
     for one in found:
         key, body, _, meta = cells(one)
         decoded.append((UUID(bytes=key), body, one[3], meta))
-    assert message_codec.packed(decoded, message_codec.COLUMNS) == answer_of([cells(one) for one in found])
+    assert message_codec.pack_rows(decoded, message_codec.COLUMNS) == answer_of([cells(one) for one in found])
 
 
 @given(partitions(), positions(), positions() | st.just(END), st.integers(1, 200), st.booleans())
@@ -117,8 +125,8 @@ def test_a_scan_gives_all_live_messages_in_order_once(
 ) -> None:
     """From any buckets and pages a scan gives each message once, in order; of two with one id the one that was put."""
     bounds = min(one, other), max(one, other)
-    driver = holding(partition)
-    driver.fail = too_much
+    driver = driver_holding(partition)
+    driver.fail = refuse_large_request
     expected = partition.expected(*bounds)
     assert scanned(driver, partition, bounds, rows_of_page, bodies=bodies) == (
         expected if bodies else [(position, "") for position, _ in expected]
@@ -128,7 +136,7 @@ def test_a_scan_gives_all_live_messages_in_order_once(
 def test_a_page_that_cannot_be_shortened_is_an_error() -> None:
     """A scan whose shortest pages fail, too, raises their error, because its columns are incomplete."""
     partition = Partition({Bucket(1, 0): {}})
-    driver = holding(partition)
+    driver = driver_holding(partition)
     driver.fail = lambda _request: StoreUnavailable("away")
     with pytest.raises(StoreUnavailable, match="away"):
         scanned(driver, partition, (FIRST, END), 500, bodies=True)
@@ -149,7 +157,7 @@ def scanned(
     before = bounds[0]
     pace = arrow_scan.Pace(context)
     for scanned, end in arrow_scan.scan(context, Extent(sources, *bounds, complete=True), pace):
-        batch = arrow_scan.alive(scanned, NOW).batch
+        batch = arrow_scan.select_alive(scanned, NOW).batch
         texts = batch.column("body").to_pylist() if bodies else [b""] * len(batch)
         ticks, low = batch.column("ticks").to_pylist(), batch.column("low").to_pylist()
         new = [((at, half), text.decode()) for at, half, text in zip(ticks, low, texts, strict=True)]

@@ -8,7 +8,7 @@ from queuey.ids import FIRST, LOW_MIN
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.read.reading import Extent
 from queuey.storage.cassandra.store import counting
-from tests.unit.cassandra.read.partitions import ALIVE, DEAD, NOW, START, Partition, holding
+from tests.unit.cassandra.read.partitions import ALIVE, DEAD, NOW, START, Partition, driver_holding
 
 SIZE = bucketing.width(1, 3)
 NARROW = [bucketing.bucket_of(START + number * SIZE, 1, 3) for number in range(200)]
@@ -21,7 +21,7 @@ def test_many_narrow_buckets_are_estimated() -> None:
         for number in range(20):
             partition.add(bucket, (bucket.start + number, 0), "x")
     extent = Extent([*map(partition.source, NARROW)], FIRST, counting.END, complete=True)
-    driver = holding(partition)
+    driver = driver_holding(partition)
     work = counting.Estimate(driver, (7, 1), "QUORUM", NOW, {}).count(extent, extent)
     counts = driver.ended(work)
     assert (counts.size, counts.exact) == (4000, False)
@@ -33,7 +33,7 @@ def test_rows_of_ended_messages_are_not_counted() -> None:
     for number in range(3000):
         partition.add(home, (START + number, 0), "x", DEAD if number < 900 else ALIVE)
     extent = Extent([partition.source(home)], FIRST, counting.END, complete=True)
-    driver = holding(partition)
+    driver = driver_holding(partition)
     estimate = counting.Estimate(driver, (7, 1), "QUORUM", NOW, {1: (START + 900, LOW_MIN)})
     assert driver.ended(estimate.count(extent, extent)).size == 2100
     measure = driver.ended(estimate.measure(extent))

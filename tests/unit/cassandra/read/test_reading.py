@@ -26,11 +26,11 @@ from tests.unit.cassandra.read.partitions import (
     START,
     Partition,
     Row,
-    holding,
+    driver_holding,
     partitions,
     place_at,
     positions,
-    too_much,
+    refuse_large_request,
 )
 
 LONGEST = 1 << 18
@@ -56,7 +56,7 @@ def slices(draw: st.DrawFn) -> Slice:
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns the reader of one slice; ``longest`` is the max bytes of a body."""
     first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
-    return reading.rounds(wanted, extent, NOW, first=first, most=most)
+    return reading.read_rounds(wanted, extent, NOW, first=first, most=most)
 
 
 def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
@@ -211,11 +211,11 @@ def test_too_many_dead_rows_of_one_partition() -> None:
     for number in range(10):
         time = START + number * HOUR
         partition.add(place_at(time), (time, 0), f"{number}")
-    driver = holding(partition)
-    driver.fail = too_much
+    driver = driver_holding(partition)
+    driver.fail = refuse_large_request
     extent = Extent([*map(partition.source, partition.time_buckets)], FIRST, END, complete=True)
     readers = [reader_of(Slice(number, upper=END, bodies=False), extent) for number in (1, 2)]
-    work = reading.run(driver, readers, [(7, 1), (7, 2)], "QUORUM")
+    work = reading.run_readers(driver, readers, [(7, 1), (7, 2)], "QUORUM")
     pages = driver.ended(work)
     assert [message.ticks for message in pages[0].messages] == [START + number * HOUR for number in range(10)]
     assert pages[1].messages == []

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.store import (
     queues,
     records,
 )
-from queuey.storage.cassandra.timing import SOON, settled
+from queuey.storage.cassandra.timing import SOON, make_settled
 from tests.backends import APP
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.cql import command
@@ -125,7 +125,7 @@ class Scene:
             case "lost":
                 self._send(request, lambda *_: done(None, InDoubt("the answer was lost")))
             case "rival":
-                self.cluster.ask(caller.rival(request), lambda *_: None)
+                self.cluster.ask(caller.rival_change(request), lambda *_: None)
                 self.world.at(RIVAL_SECONDS, partial(self._send, request, done))
             case "well":
                 self._send(request, done)
@@ -164,7 +164,7 @@ class Caller:
     reads_on: bool = False
     repeats: bool = True
 
-    def rival(self, request: Request) -> Request:
+    def rival_change(self, request: Request) -> Request:
         """Returns the change of another process, which read the same row and writes its own token into it."""
         if self.instead is not None:
             statement, values = self.instead(request.values)
@@ -190,7 +190,7 @@ def create_queue(scene: Scene) -> Callable[[], Any]:
     return lambda: f"created {bridge.run(scene.store.catalogue.create_queue(APP, 'other', QueueSpec()))[1]}"
 
 
-def cover(scene: Scene) -> Callable[[], Any]:
+def cover_long_message(scene: Scene) -> Callable[[], Any]:
     """Returns a call that makes a queue's row cover a long message."""
     row, store = scene.run(scene.store._parts.rows.current(scene.queue)), scene.store
     return lambda: (store._driver.calls.run(store._parts.rows.cover(row, (), 10_000)),)
@@ -280,7 +280,7 @@ def settle_name(scene: Scene) -> Callable[[], Any]:
 def set_times(scene: Scene) -> Callable[[], Any]:
     """Returns a call that writes the timing of a keyspace and says whether it did."""
     store = scene.store
-    return lambda: f"written {stored_timing._swap(store._driver, store._options, settled(SOON, 'ours'), None)}"
+    return lambda: f"written {stored_timing._swap(store._driver, store._options, make_settled(SOON, 'ours'), None)}"
 
 
 def lock(scene: Scene) -> migrations._Lock:
@@ -340,7 +340,7 @@ CALLERS = {
         queues._DELETE,
         "QueueChanged",
     ),
-    "cover long messages": Caller(cover, queue_cache._COVER, "done", token="longest_ttl", reads_on=True),
+    "cover long messages": Caller(cover_long_message, queue_cache._COVER, "done", token="longest_ttl", reads_on=True),
     "enter into the ledger": Caller(
         lambda scene: lambda: [bridge.run(scene.store.ledger.enter("work", 1, b"value", expected=None))],
         ledger._SET,

@@ -73,7 +73,7 @@ def test_a_request_without_an_answer_ends_with_the_call(answered: int) -> None:
     loader = bulk_load.Loader(driver, unused, row, level, unused, unused)
     for count in (500, 5_000):
         messages = columns_of([Message(NOW + number, 0, 1, NOW + 10**9, "x") for number in range(count)])
-        placed = loader.placed(messages, NOW)
+        placed = loader.place(messages, NOW)
         with deadline.running():
             deadline.sent()
             with pytest.raises(StoreUnavailable, match="took longer than") as ended:

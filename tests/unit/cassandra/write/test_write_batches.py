@@ -15,7 +15,7 @@ from queuey.storage.cassandra.write.write_batches import (
     OperationPart,
     PartitionBuffer,
     PartitionBuffers,
-    slices_of,
+    divide_by_partition,
 )
 
 
@@ -35,7 +35,7 @@ def test_lanes_with_something_in_them_are_kept(steps: list[tuple[bool, int]]) ->
 
 
 def part(messages: int, size: int) -> OperationPart:
-    [made] = slices_of(Mock(), [NewMessage("x" * size, 1, 60)] * messages).values()
+    [made] = divide_by_partition(Mock(), [NewMessage("x" * size, 1, 60)] * messages).values()
     return made
 
 

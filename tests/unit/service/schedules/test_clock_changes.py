@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.service.schedules.timetables import Timetable, instants
+from queuey.service.schedules.timetables import Timetable, iterate_instants
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 BEGIN, END = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (2020, 2038))
@@ -144,7 +144,7 @@ def compare(name: str, change: Change, walk: Walk, fields: Fields) -> None:
     cron = " ".join(fields)
     # The start of the walk does not matter: before the change, or within the repeated hour.
     for begin in (walk[0][0] - 1, change.instant - 25 * MINUTE, change.instant + 25 * MINUTE):
-        computed = takewhile(lambda instant: instant <= walk[-1][0], instants(Timetable(cron, name), begin))
+        computed = takewhile(lambda instant: instant <= walk[-1][0], iterate_instants(Timetable(cron, name), begin))
         assert list(computed) == [instant for instant in expected if instant > begin], (name, change, cron, begin)
 
 

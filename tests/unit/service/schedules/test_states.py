@@ -15,7 +15,7 @@ from queuey.service.due_work import order_of_steps
 from queuey.service.messages import Draft
 from queuey.service.schedules import states
 from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, Ticks
-from queuey.service.schedules.timetables import Timetable, instants
+from queuey.service.schedules.timetables import Timetable, iterate_instants
 from tests.replacing import replace_in
 
 BEGIN = 1_790_000_000
@@ -34,7 +34,7 @@ STEPS = st.lists(st.floats(0.1, 30) | st.floats(30, 4000) | st.floats(4000, 200_
 
 
 def schedule(timetable: Timetable, missed: Missed) -> Schedule:
-    plan = Plan("q", timetable, states.kept(Draft("x")), missed=missed)
+    plan = Plan("q", timetable, states.keep_message(Draft("x")), missed=missed)
     return states.reschedule(Schedule(7, BEGIN, BEGIN, plan), BEGIN)
 
 
@@ -44,11 +44,11 @@ def look(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
     while True:
         ticks = states.choose(before, now)
         if ticks.instant is None:
-            return states.skip(before, ticks, now), fired
+            return states.record_skip(before, ticks, now), fired
         fired.append(ticks.instant)
-        began = states.begin(states.advance(before, ticks), ticks.instant, 1, 5)
+        began = states.begin_firing(states.pass_instant(before, ticks), ticks.instant, 1, 5)
         assert states.due_ticks(began) == 5 + states.TIMEOUT_FIRING * ids.TICKS_PER_SECOND
-        before = states.end(began, Outcome(ticks.instant, now, "published"))
+        before = states.end_firing(began, Outcome(ticks.instant, now, "published"))
 
 
 @given(timetable=TIMETABLES, steps=STEPS)
@@ -57,13 +57,13 @@ def test_skipped(timetable: Timetable, steps: list[float]) -> None:
     current, now, last = schedule(timetable, "skip"), float(BEGIN), BEGIN
     for step in steps:
         now += step
-        due = list(takewhile(lambda each: each <= now, instants(timetable, last)))  # noqa: B023 - at once
+        due = list(takewhile(lambda each: each <= now, iterate_instants(timetable, last)))  # noqa: B023 - at once
         expected = [each for each in due[-1:] if int(now) - each <= MAX_LATE]
         current, fired = look(current, now)
         assert fired == expected
         if due:
             last = due[-1]
-        assert current.next == next(instants(timetable, last))
+        assert current.next == next(iterate_instants(timetable, last))
         assert states.due_ticks(current) > ids.EPOCH_TICKS + now * ids.TICKS_PER_SECOND
 
 
@@ -73,14 +73,14 @@ def test_caught_up(timetable: Timetable, steps: list[float]) -> None:
     current, now, last = schedule(timetable, "catch_up"), float(BEGIN), BEGIN
     for step in steps:
         now += step
-        due = list(takewhile(lambda each: each <= now, instants(timetable, last)))  # noqa: B023 - at once
+        due = list(takewhile(lambda each: each <= now, iterate_instants(timetable, last)))  # noqa: B023 - at once
         recent = [each for each in due if each >= int(now) - states.INTERVAL_CAUGHT_UP][-MAX_CAUGHT_UP:]
         late = bool(due) and now - due[0] > MAX_LATE
         current, fired = look(current, now)
         assert fired == (recent if late else due)
         if due:
             last = due[-1]
-        assert current.next == next(instants(timetable, last))
+        assert current.next == next(iterate_instants(timetable, last))
 
 
 @given(timetable=TIMETABLES, ahead=st.floats(0, 3), after=st.floats(0, 100))
@@ -110,8 +110,8 @@ def test_a_change_does_not_bring_a_tick_back(timetable: Timetable, ahead: float,
 )
 def test_kept(draft: Draft) -> None:
     """A schedule is read as it was written, with its message."""
-    made = states.begin(schedule(Timetable("* * * * *"), "skip"), 1.5, 9, 8)
-    made = replace(made, plan=replace(made.plan, message=states.kept(draft)), last=Outcome(1, 2.5, "unknown"))
+    made = states.begin_firing(schedule(Timetable("* * * * *"), "skip"), 1.5, 9, 8)
+    made = replace(made, plan=replace(made.plan, message=states.keep_message(draft)), last=Outcome(1, 2.5, "unknown"))
     decoded = states.decode(states.encode(made))
     assert decoded == made
     assert decoded.plan.message.draft == draft
@@ -125,7 +125,7 @@ def test_keys() -> None:
         firing.key
         for each in (first, other)
         for instant in (60, 60, 120, 60.5)
-        if (firing := states.begin(each, instant, 1, 2).firing) is not None
+        if (firing := states.begin_firing(each, instant, 1, 2).firing) is not None
     }
     assert len(made) == 6
 
@@ -133,7 +133,7 @@ def test_keys() -> None:
 def test_coming() -> None:
     """The list of coming instants begins with the next one; a paused schedule has none."""
     made = schedule(Timetable(every=60, anchor=BEGIN), "skip")
-    assert states.list_next_fire_times(made, 3) == list(islice(instants(made.plan.timetable, BEGIN), 3))
+    assert states.list_next_fire_times(made, 3) == list(islice(iterate_instants(made.plan.timetable, BEGIN), 3))
     paused = states.reschedule(replace(made, plan=replace(made.plan, paused=True)), BEGIN)
     assert (states.list_next_fire_times(paused, 3), states.due_ticks(paused)) == ([], ids.TICKS_MAX)
 
@@ -144,18 +144,18 @@ def test_next_instants_are_remembered() -> None:
 
     def counted(timetable: Timetable, after: float) -> Iterator[int]:
         computed.append(timetable)
-        return instants(timetable, after)
+        return iterate_instants(timetable, after)
 
     rare = [schedule(Timetable(f"{minute} 3 29 2 *", "Europe/Berlin"), "skip") for minute in range(5)]
-    with replace_in(states, instants, counted):
+    with replace_in(states, iterate_instants, counted):
         first = [states.list_next_fire_times(each, 5) for each in rare]
         assert computed == [each.plan.timetable for each in rare]
         assert [states.list_next_fire_times(each, 5) for each in rare] == first
         assert len(computed) == len(rare)
         plan = replace(rare[0].plan, timetable=Timetable("7 4 1 1 *"))
         changed = states.reschedule(replace(rare[0], plan=plan), BEGIN)
-        assert states.list_next_fire_times(changed, 5) == list(islice(instants(plan.timetable, BEGIN), 5))
-        later = states.advance(rare[1], Ticks(first[1][0], first[1][1]))
+        assert states.list_next_fire_times(changed, 5) == list(islice(iterate_instants(plan.timetable, BEGIN), 5))
+        later = states.pass_instant(rare[1], Ticks(first[1][0], first[1][1]))
         assert states.list_next_fire_times(later, 4) == first[1][1:]
     assert states._coming.cache_info().maxsize == states.MAX_REMEMBERED
 

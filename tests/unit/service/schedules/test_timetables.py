@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, instants, next_instant
+from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"]
 DAY = 86_400
@@ -24,7 +24,9 @@ def seconds(text: str, zone: str = "UTC") -> int:
 def on_wall(timetable: Timetable, after: int, most: int) -> list[str]:
     """Returns the next instants as local times with their offset from UTC."""
     zone = ZoneInfo(timetable.zone)
-    return [datetime.fromtimestamp(each, zone).isoformat()[:22] for each in islice(instants(timetable, after), most)]
+    return [
+        datetime.fromtimestamp(each, zone).isoformat()[:22] for each in islice(iterate_instants(timetable, after), most)
+    ]
 
 
 BERLIN = "Europe/Berlin"
@@ -116,14 +118,14 @@ MOMENTS = st.integers(seconds("2010-01-01T00:00"), seconds("2030-01-01T00:00")) 
 def test_one_after_another(cron: str, zone: str, after: int) -> None:
     """Instants ascend, and asking for each after the one before gives the same as iterating."""
     timetable = Timetable(cron, zone)
-    next_instants = list(islice(instants(timetable, after), 8))
+    next_instants = list(islice(iterate_instants(timetable, after), 8))
     assert next_instants == sorted(set(next_instants))
     assert all(each > after for each in next_instants)
     for before, instant in zip([after, *next_instants], next_instants, strict=False):
-        assert next_instant(timetable, before) == instant
-        assert next_instant(timetable, instant - 1) == instant
-        assert next_instant(timetable, instant - 0.5) == instant
-        assert next_instant(timetable, before + 0.5) == instant or instant == before + 1
+        assert find_next_instant(timetable, before) == instant
+        assert find_next_instant(timetable, instant - 1) == instant
+        assert find_next_instant(timetable, instant - 0.5) == instant
+        assert find_next_instant(timetable, before + 0.5) == instant or instant == before + 1
 
 
 @given(hour=st.integers(0, 23), minute=st.integers(0, 59), zone=st.sampled_from(ZONES), after=MOMENTS)
@@ -131,7 +133,7 @@ def test_once_a_day(hour: int, minute: int, zone: str, after: int) -> None:
     """A daily time comes once on each local day, at that time unless it is skipped."""
     zoned = ZoneInfo(zone)
     timetable = Timetable(f"{minute} {hour} * * *", zone)
-    for instant in islice(instants(timetable, after), 5):
+    for instant in islice(iterate_instants(timetable, after), 5):
         shown = datetime.fromtimestamp(instant, zoned)
         if (shown.hour, shown.minute) == (hour, minute):
             assert shown.fold == 0
@@ -147,7 +149,7 @@ def test_once_a_day(hour: int, minute: int, zone: str, after: int) -> None:
 @given(every=st.integers(10, 10**6), anchor=st.integers(0, 2 * 10**9), after=MOMENTS | st.integers(0, 1000))
 def test_intervals(every: int, anchor: int, after: int) -> None:
     """Intervals are counted from their anchor, also before it."""
-    instant = next_instant(Timetable(every=every, anchor=anchor), after)
+    instant = find_next_instant(Timetable(every=every, anchor=anchor), after)
     assert instant is not None
     assert after < instant <= after + every
     assert (instant - anchor) % every == 0
@@ -188,7 +190,7 @@ def test_any_text(text: str) -> None:
     """Any text is refused as a cron expression, or has a next instant that is soon found."""
     with suppress(ValueError):
         check_cron(text, BERLIN, 1.7e9)
-        instant = next_instant(Timetable(text, BERLIN), 1.7e9)
+        instant = find_next_instant(Timetable(text, BERLIN), 1.7e9)
         assert instant is not None
         assert instant > 1.7e9
 
@@ -206,4 +208,4 @@ def test_no_time_zone(zone: str) -> None:
 def test_time_zones(zone: str) -> None:
     """Names in the time zone database are known."""
     check_zone(zone)
-    assert next_instant(Timetable("0 12 * * *", zone), datetime(2026, 1, 1, tzinfo=UTC).timestamp()) is not None
+    assert find_next_instant(Timetable("0 12 * * *", zone), datetime(2026, 1, 1, tzinfo=UTC).timestamp()) is not None

@@ -72,7 +72,7 @@ class Node:
             try:
                 self.connection = await self._connect()
                 self.is_broken = False
-                self._client.count_nodes()
+                self._client.update_usable()
                 self._trouble.passed()
                 pause = FIRST_PAUSE
                 await self._until_broken(self.connection)
@@ -86,7 +86,7 @@ class Node:
             self._drop(problem)
             if was_refused and self._host.is_up:  # The driver reports lost nodes: it sees all of them.
                 text = str(problem) or type(problem).__name__
-                self._trouble.met("refused", f"{text}; retrying until it answers")
+                self._trouble.record_failure("refused", f"{text}; retrying until it answers")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
@@ -115,7 +115,7 @@ class Node:
         """Marks the node as broken, and fails the requests of its connection with ``error``."""
         self.is_broken = True
         connection, self.connection = self.connection, None
-        self._client.count_nodes()
+        self._client.update_usable()
         if connection is not None:
             connection.fail(error)
 
@@ -228,7 +228,7 @@ class CqlClient:
             if address not in self._nodes:
                 self._nodes[address] = Node(self, cluster, host)
 
-    def count_nodes(self) -> None:
+    def update_usable(self) -> None:
         """Sets ``is_usable``."""
         self.is_usable = any(node.connection is not None for node in self._nodes.values())
 
