@@ -224,7 +224,7 @@ def page(text: str, tables: str) -> str:
 
 def main(arguments: Sequence[str], path: Path = PAGE) -> None:
     taken = read_reports([Path(name) for name in arguments])[MEASURE]
-    path.write_text(page(path.read_text("utf-8"), make_tables(Costs.measured(taken), taken.facts)), "utf-8")
+    path.write_text(page(path.read_text("utf-8"), make_tables(Costs.from_report(taken), taken.facts)), "utf-8")
 
 
 if __name__ == "__main__":

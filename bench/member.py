@@ -152,7 +152,7 @@ async def main(service: str, place: str, group: str, queues: list[str]) -> None:
                 case "mark":
                     member.mark()
                 case "state":
-                    answer = member.state()
+                    answer = member.read_state()
             print(msgspec.json.encode(answer).decode(), flush=True)
 
 

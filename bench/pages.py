@@ -99,9 +99,9 @@ def fill_page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     for index, part in enumerate(parts):
         if (heading := re.match(r"### `([\w-]+)`", part)) and heading[1] in reports:
             present.add(heading[1])
-            parts[index] = reports[heading[1]].section(find_prose(part))
+            parts[index] = reports[heading[1]].make_section(find_prose(part))
     listed = dict.fromkeys(re.findall(r"`([\w-]+)`", "".join(re.findall(r"(?m)^\| (`[^|]*) \|", parts_before(parts)))))
-    new = "".join(reports[name].section() for name in listed if name in reports and name not in present)
+    new = "".join(reports[name].make_section() for name in listed if name in reports and name not in present)
     end = next((index for index, part in enumerate(parts) if part.startswith("## What the figures say")), len(parts))
     return "".join([*parts[:end], new, *parts[end:]])
 

@@ -29,8 +29,9 @@ def connect_over_http(url: str, sync: str) -> Send:
 
 
 def open_embedded(file: str, sync: str) -> Send:
+    from queuey import embedded  # noqa: PLC0415 - as above
 
-    client = open_embedded.open(file, settings={"sync": sync})
+    client = embedded.open(file, settings={"sync": sync})
     client.create_queue("bench")
     return lambda: client.send("bench", BODY)
 

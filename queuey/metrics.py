@@ -81,7 +81,7 @@ class Snapshot(msgspec.Struct):
 
 
 def make_snapshot(metrics: Metrics, statistics: dict[str, float]) -> Snapshot:
-    requests, received, delivered = metrics.total()
+    requests, received, delivered = metrics.copy_totals()
     rows = [(route, status, cells) for (route, status), cells in sorted(requests.items())]
     return Snapshot(rows, received, delivered, statistics)
 

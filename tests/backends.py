@@ -80,7 +80,7 @@ class SqliteLocation:
             return open_store(self.path, options=SqliteOptions(pragmas=UNSYNCED))
         return open_store(self.path, options=SqliteOptions(clock=clock, sweep_interval=None, pragmas=UNSYNCED))
 
-    def fresh(self) -> StoreLocation:
+    def make_fresh(self) -> StoreLocation:
         return prepare_sqlite(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
 
 
@@ -133,7 +133,7 @@ class CassandraLocation:
         assert store.ready(60), bridge.run(store.statistics())
         return store
 
-    def fresh(self) -> StoreLocation:
+    def make_fresh(self) -> StoreLocation:
         """Empties the keyspace: all tests of a run share one, as creating one takes seconds."""
         from tests.servers.keyspaces import empty  # noqa: PLC0415 - imported when used
 
@@ -157,7 +157,7 @@ class SimulatedLocation:
         assert store.ready(60), bridge.run(store.statistics())
         return store
 
-    def fresh(self) -> StoreLocation:
+    def make_fresh(self) -> StoreLocation:
         return SimulatedLocation()
 
 
@@ -199,7 +199,7 @@ def sqlite_location(request: pytest.FixtureRequest) -> StoreLocation:
 
 def cassandra_location(request: pytest.FixtureRequest) -> StoreLocation:
     url: str = request.getfixturevalue("contract_keyspace")
-    return CassandraLocation(url).fresh()
+    return CassandraLocation(url).make_fresh()
 
 
 BACKENDS = {

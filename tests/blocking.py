@@ -48,7 +48,7 @@ class BlockingClaims:
     def job(self, access: QueueAccess, place: Location) -> JobInfo:
         """Returns what is known of one job."""
         poll = JobPoll([place])
-        answer = self._claims.core.run(access.apply(lambda queue: self._claims.jobs.show(queue, poll)))
+        answer = self._claims.core.run(access.apply(lambda queue: self._claims.jobs.read_answer(queue, poll)))
         return answer.infos[0]
 
     def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
@@ -94,7 +94,7 @@ class BlockingClaims:
         self._claims.core.run(self._claims.supersede(queue, location))
 
     def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
-        return self._claims.core.run(self._claims.turn(queue, partition, order))
+        return self._claims.core.run(self._claims.take_move_turn(queue, partition, order))
 
 
 class BlockingNames:

@@ -163,4 +163,4 @@ class Cycles(Generator):
 
 
 if __name__ == "__main__":
-    main(lambda plan: Cycles(plan).work())
+    main(lambda plan: Cycles(plan).run_cycles())

@@ -223,7 +223,7 @@ class Side:
         cycles = partial(claims.run, self._server, backend=self._backend)
         single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
         many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)
-        claim = self._supply.claimed_by
+        claim = self._supply.run
         calls: dict[str, Callable[[], Sample]] = {
             "claims of 1 and their acknowledgement": partial(claim, single, self._singles),
             "the same in one request": partial(claim, partial(single, joined=True), self._singles),
@@ -273,7 +273,7 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
 
     An earlier commit may fail where this one must not: such a round has the rate 0.
     """
-    jobs = {name: side.jobs() for name, side in sides.items()}
+    jobs = {name: side.make_runs() for name, side in sides.items()}
     time.sleep(HORIZON)
     rows: list[Row] = []
     notes = [f"{name}: commit {commit(tree)}" for name, tree in both_checkouts().items()]

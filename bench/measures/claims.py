@@ -102,7 +102,7 @@ def claim1(bench: Bench) -> Report:
         queue, texts = bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE)), traffic.bodies(1000)
         supply = Supply(partial(service.fill, store, queue, texts))
         calls: dict[str, Callable[[], Sample]] = {
-            f"queuey{way}": partial(supply.claimed_by, cycles, count)
+            f"queuey{way}": partial(supply.run, cycles, count)
             for way, (count, cycles) in make_claim_runs(bench, server).items()
         }
         calls["queuey"]()

@@ -179,13 +179,13 @@ class Posted:
     async def receive(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def respond(self, response: Response, *, head: bool) -> None:
+    def send_response(self, response: Response, *, head: bool) -> None:
         self.status = response.status
 
-    async def begin(self, response: Response, size: int | None) -> None:
+    async def send_head(self, response: Response, size: int | None) -> None:
         raise NotImplementedError
 
-    async def send(self, piece: bytes, *, more: bool) -> None:
+    async def send_piece(self, piece: bytes, *, more: bool) -> None:
         raise NotImplementedError
 
 

@@ -58,7 +58,7 @@ def others(bench: Bench) -> Report:
     """Runs all servers concurrently and measures them in turn. A system not installed is skipped with a note."""
     notes, peers = list(NOTES), {}
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(Ours.serving(bench))
+        ours = stack.enter_context(Ours.serve(bench))
         for name, start in OTHERS.items():
             try:
                 peers[name] = start(bench, stack)
@@ -161,7 +161,7 @@ def make_jobs(callers: int) -> Work:
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
         return peer.load("job", callers=callers, seconds=60, count=count)
 
-    return Work(lambda bench, ours: ours.jobs(callers, bench.count(JOBS, 500)), run_theirs, {POSTGRES: 3.0}, {KAFKA})
+    return Work(lambda bench, ours: ours.work_jobs(callers, bench.count(JOBS, 500)), run_theirs, {POSTGRES: 3.0}, {KAFKA})
 
 
 def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verdict]:

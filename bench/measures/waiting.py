@@ -99,7 +99,7 @@ def on_cassandra_nodes(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra, queues=["bench", "waits", "claimed"]).close()
         directory = bench.new_directory("waiting")
-        store = {"--store": cassandra.url(on_cassandra.KEYSPACE)}
+        store = {"--store": cassandra.store_url(on_cassandra.KEYSPACE)}
         with service.serve_store(directory, store, threads=service.THREADS, workers=1, environment=SETTINGS) as server:
             traffic.run(server, POSTS, seconds=bench.duration(10, 0.5), connections=CALLERS)
             for _ in range(bench.count(3, 1)):

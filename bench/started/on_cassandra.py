@@ -35,7 +35,7 @@ def prepare(
         patient: Use the timing of several data centres: writes have 3 s instead of 0.4 s. Three JVMs on two processors
             may pause for longer than the shorter time.
     """
-    url = nodes.url(keyspace)
+    url = nodes.store_url(keyspace)
     stated = {name: value for name, value in PATIENT.values().items() if name.endswith(STATED)} if patient else {}
     options = CassandraOptions(follow=patient, stated=stated)
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
@@ -54,7 +54,7 @@ def serve(
     workers: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> contextlib.AbstractContextManager[Process]:
-    store = {"--store": nodes.url(keyspace)}
+    store = {"--store": nodes.store_url(keyspace)}
     return service.serve_store(directory, store, threads=threads, workers=workers, environment=environment)
 
 

@@ -133,7 +133,7 @@ def handle_all(
         if current.handled > messages:
             raise Void(f"{current.handled:,} messages handled of {messages:,}:\n{logs(workers)}")
     # In a quick run, all messages may be handled between two reads.
-    return first.until(last) if first.handled < last.handled else begin.until(current)
+    return first.pace_until(last) if first.handled < last.handled else begin.pace_until(current)
 
 
 def read_counts(running: Sequence[Process]) -> list[int]:

@@ -141,7 +141,7 @@ class AsyncConsumer:
             self._buffer,
             self.settings,
             arrived=self._signal.set,
-            missing=self._finder.soon,
+            missing=self._finder.request_look_up,
             failed=self._fail,
             refusals=self._refusals,
         )
@@ -406,7 +406,7 @@ class AsyncConsumer:
         self._require_owned(partition)
         position = await find_position(self.client, partition, to)
         row = self._require_owned(partition)
-        self._fetcher.leave(row)
+        self._fetcher.leave_call(row)
         self._buffer.clear(row)
         row.seek(position)
         self._schedule_commits([row])

@@ -364,7 +364,7 @@ class Fetcher:
         wants = []
         rests = []
         for row in self._free.values():
-            if row.fetch_from is None or not row.live:
+            if row.fetch_from is None or not row.may_be_read:
                 continue
             if row.rest_until > now:
                 rests.append(row.rest_until)
@@ -511,7 +511,7 @@ class Fetcher:
 
     def _forget_trouble(self, name: str) -> None:
         self._troubled.discard(name)
-        self._refusals.over(name)
+        self._refusals.end_refusal(name)
 
 
 def _make_queries(pending_call: InFlightCall) -> list[Query]:

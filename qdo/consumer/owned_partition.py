@@ -123,7 +123,7 @@ class OwnedPartition:
             self.seek_pending = self.seek_pending or (self.pending_back and not recorded)
             self.pending_offset, self.pending_back = None, False
         for commit in answered:
-            commit.answer(self.partition, recorded=recorded)
+            commit.record_result(self.partition, recorded=recorded)
 
     def fail_commits(self, error: Exception, *, due: float | None = None) -> None:
         """Fails all waiting commits, or only those whose deadline is before ``due``."""
@@ -301,7 +301,7 @@ class FetchBuffer:
 
     def refresh(self, row: OwnedPartition) -> None:
         """Lets :meth:`take` use a partition, or not, after a change of its messages or state."""
-        if row.live and row.count:
+        if row.may_be_read and row.count:
             self._ready.setdefault(row.partition, row)
         elif self._ready.get(row.partition) is row:
             del self._ready[row.partition]
@@ -329,7 +329,7 @@ class FetchBuffer:
             row, messages = piece.row, piece.messages
             if row.fetch_epoch != piece.fetch_epoch:
                 continue
-            if stopped or not row.live:
+            if stopped or not row.may_be_read:
                 self._put_back(piece)
                 continue
             self._last.append((piece, row.position))

@@ -169,7 +169,7 @@ class PartitionReader(PartitionListener):
             self._present[row.partition] = row
             row.begun = True
             if row.recorded is not None or self._begin is None:
-                row.place(row.recorded)
+                row.set_position(row.recorded)
         for listener in self._listeners:
             if present := self._still_present(rows):
                 await listener.assigned(present)
@@ -212,7 +212,7 @@ class PartitionReader(PartitionListener):
         """Starts reading a partition at a position, unless the user has chosen another one meanwhile."""
         if row.closed or row.fetch_from is not None:
             return
-        row.place(position)
+        row.set_position(position)
         self._start_reading([row])
 
     def moved(self, row: OwnedPartition) -> None:

@@ -158,12 +158,12 @@ class Session:
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
-        node = await self._watching.node(self._paths.member(self._member.id))
+        node = await self._watching.read_node(self._paths.member(self._member.id))
         if node is None or node.session != self.link.session:
             raise self._end_as_removed()
         if node.data != self._stored:  # A replaced member with this name has written the node since.
             await self._write()
-        return await self._assignments.own()
+        return await self._assignments.read_own_partitions()
 
     async def lead(self) -> bool:
         """Returns whether this member leads. If no member leads, this one tries to, unless it has retired.
@@ -177,7 +177,7 @@ class Session:
         tries = attempts("the leader")
         while True:
             next(tries)
-            node = await self._watching.node(self._paths.leader)
+            node = await self._watching.read_node(self._paths.leader)
             if node is not None:
                 return node.session == self.link.session
             if self._member.leaving:
@@ -209,8 +209,8 @@ class Session:
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
-        node = await self._watching.node(self._paths.leader)
-        member = node and await self._watching.node(self._paths.member(node.data.decode()))
+        node = await self._watching.read_node(self._paths.leader)
+        member = node and await self._watching.read_node(self._paths.member(node.data.decode()))
         return None if member is None else decode_member(member.data)
 
     async def set_sight(self, sight: Visibility) -> None:
@@ -238,9 +238,9 @@ class Session:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
         paths = {
-            decode(name): f"{self._paths.members}/{name}" for name in await self._watching.children(self._paths.members)
+            decode(name): f"{self._paths.members}/{name}" for name in await self._watching.read_children(self._paths.members)
         }
-        nodes = await self._watching.nodes(path for _, path in sorted(paths.items()))
+        nodes = await self._watching.read_nodes(path for _, path in sorted(paths.items()))
         members = [decode_member(node.data) for node in nodes.values() if node is not None]
         return {member.id: member for member in sorted(members, key=lambda member: member.id)}
 

@@ -126,7 +126,7 @@ class StoredTarget:
         owners = {
             partition: member
             for member, stored in self.nodes.items()
-            for partition in stored.assigned.counted(self.generation)
+            for partition in stored.assigned.find_partitions_in_effect(self.generation)
         }
         generation = self.generation
         return Versioned(TargetAssignment(owners, generation.absent, frozenset(generation.static)), self.version)
@@ -169,17 +169,17 @@ class StoredAssignments:
 
     async def read_own_partitions(self) -> frozenset[Partition]:
         """Returns the member's partitions in the current generation, and watches for the next change."""
-        node = await self._watching.node(self._path)
+        node = await self._watching.read_node(self._path)
         if node is None:
             return frozenset()
         assigned = decode_assigned(node)
-        if assigned.pending(self._generation):
+        if assigned.is_pending(self._generation):
             # Usually the generation is current by now, so the target's node need not be watched.
             (target,) = await self._link.read([self._paths.target])
             self._generation = decode_generation(target)
-        if assigned.pending(self._generation):
-            self._generation = decode_generation(await self._watching.node(self._paths.target))
-        return assigned.counted(self._generation)
+        if assigned.is_pending(self._generation):
+            self._generation = decode_generation(await self._watching.read_node(self._paths.target))
+        return assigned.find_partitions_in_effect(self._generation)
 
     async def target(self) -> Versioned:
         return (await self._read()).target
@@ -224,15 +224,15 @@ class StoredAssignments:
         tries = attempts("the target")
         while True:
             next(tries)
-            node = await self._watching.node(self._paths.target)
+            node = await self._watching.read_node(self._paths.target)
             version = None if node is None else node.version
             if self._present is not None and self._present.version == version:
-                names = await self._watching.children(self._paths.assignments)
+                names = await self._watching.read_children(self._paths.assignments)
                 # If another program has deleted nodes, read again: the leader then restores them.
                 if set(map(decode, names)) == self._present.nodes.keys():
                     return self._present
             stored = await read_stored_target(self._link, self._paths, node)
-            if await self._watching.node(self._paths.target) == node:
+            if await self._watching.read_node(self._paths.target) == node:
                 self._present = stored
 
     async def _apply(self, transactions: Iterable[Change]) -> bool:
@@ -285,10 +285,10 @@ def _plan_nodes(
     for member in present.nodes.keys() | partitions_by_member.keys():
         stored = present.nodes.get(member)
         next_ = partitions_by_member.get(member, frozenset())
-        now = frozenset[Partition]() if stored is None else stored.assigned.counted(present.generation)
+        now = frozenset[Partition]() if stored is None else stored.assigned.find_partitions_in_effect(present.generation)
         if not now and not next_:
             nodes[member] = None
-        elif now != next_ or (stored is not None and stored.assigned.pending(present.generation)):
+        elif now != next_ or (stored is not None and stored.assigned.is_pending(present.generation)):
             nodes[member] = MemberAssignment(
                 generation.number, generation.mark, list(pack_partitions(now)), list(pack_partitions(next_))
             )

@@ -115,7 +115,7 @@ class Consumption:
         """Marks a changed queue as out of date, unblocks nodes whose locks were removed, and wakes the tasks."""
         for path in paths:
             if path == self._path:
-                self._backlog.changed()
+                self._backlog.mark_stale()
             else:
                 self._backlog.unblock(path.rpartition("/")[2])
         self._lifecycle.changed.notify()
@@ -278,9 +278,9 @@ class Consumption:
         finally:
             self._listing = False
             if names is None:
-                self._backlog.changed()
+                self._backlog.mark_stale()
             self._lifecycle.changed.notify()
-        if names is not None and (foreign := self._backlog.listed(names, began, time.monotonic())):
+        if names is not None and (foreign := self._backlog.replace_list(names, began, time.monotonic())):
             log.warning(
                 "%d nodes in %s are not messages and stay there, such as %r", len(foreign), self._path, min(foreign)
             )
@@ -314,7 +314,7 @@ class Consumption:
         assert isinstance(self._taker, LockingTaker)  # noqa: S101 - no other blocks
         if not self._backlog.block(child, time.monotonic()):
             return Untaken.BLOCKED
-        own = await self._taker.holder(child)
+        own = await self._taker.is_holder(child)
         if own is None:
             self._backlog.unblock(child.name)
             self._lifecycle.changed.notify()
@@ -354,4 +354,4 @@ class Consumption:
         while len(self._failures) > MAX_COUNTED:
             self._failures.popitem(last=False)
         if name is None:
-            self._backlog.changed()
+            self._backlog.mark_stale()

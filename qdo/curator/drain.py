@@ -239,7 +239,7 @@ class Drain:
             ClientError: Queuey failed. No message is lost or duplicated: run the drain again.
         """
         await self._client.info(self._plan.target.queue)
-        await self._place.names()
+        await self._place.read_names()
         if not self._plan.dry_run:
             await self._complete_interrupted()
         waited = 0.0
@@ -269,7 +269,7 @@ class Drain:
         Returns:
             The number of locked items, and whether any item was moved or skipped.
         """
-        names = await self._place.names()
+        names = await self._place.read_names()
         children = [child for child in self._names.in_order(names) if child.name not in self._skipped]
         for name in sorted(set(names) - {child.name for child in children} - self._skipped):
             self._skip(name, f"is not the name of a node of a {self._names.recipe}; use --recipe for another recipe")
@@ -318,7 +318,7 @@ class Drain:
 
     def _make_removal(self, name: str, version: int) -> tuple[Operation, ...]:
         """Returns the operations that remove an item from the queue; their number is the same for all items."""
-        path = self._place.child(name)
+        path = self._place.child_path(name)
         taking: tuple[Operation, ...] = (Check(path, version), Delete(path))
         if self._plan.lock_path is None:
             return taking
@@ -398,7 +398,7 @@ class Drain:
 
         Raises CuratorError if an item exists again.
         """
-        back = [Create(self._place.child(item.name), item.data) for item in staged.items]
+        back = [Create(self._place.child_path(item.name), item.data) for item in staged.items]
         for _ in attempts("the queue"):
             (outcome,) = await self._place.link.apply([(Delete(path), *back)])
             if not isinstance(outcome, Rejection) or outcome.at == 0:

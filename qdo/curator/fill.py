@@ -256,7 +256,7 @@ class Fill:
         if len(data) + 2 * OVERHEAD + 1024 + len(self._place.path) > self._plan.node_limit:
             self._skip(message.id, f"has {len(body)} bytes, too many for a node; see --node-limit")
             return None
-        return Create(self._place.child(prefix), data, sequence=True)
+        return Create(self._place.child_path(prefix), data, sequence=True)
 
     async def _create_items(self, creates: list[Create], moved: list[Claimed], began: float) -> None:
         """Creates items and records their receipts in one transaction, then acknowledges the messages.

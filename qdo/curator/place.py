@@ -170,7 +170,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
         CoordinationError: ZooKeeper did not answer or refused.
     """
     names = RECIPES[recipe]
-    existing = await place.names()
+    existing = await place.read_names()
     children = names.in_order(existing)
     paths = [place.drained] if lock_path is None else [place.drained, lock_path]
     staged, *locked = await place.link.children(paths)

@@ -153,7 +153,7 @@ class CuratorQueue(Generic[T]):
             self._lifecycle.handle("start")
             self._lifecycle.on_link_state(link.state)
             if running.consumption is not None:
-                link.on_watch = running.consumption.changed
+                link.on_watch = running.consumption.handle_changes
                 running.consumption.start()
                 if options.election is not None:
                     options.election.listen(running.consumption.wake)
@@ -180,7 +180,7 @@ class CuratorQueue(Generic[T]):
             await running.consumption.end()
             if self._options.election is not None:
                 self._options.election.unlisten(running.consumption.wake)
-        await running.puts.stored()
+        await running.puts.wait_until_answered()
         await running.link.close()
 
     def _on_link_state(self, running: Running, state: LinkState) -> None:

@@ -354,7 +354,7 @@ class Jobs:
             try:
                 result = handler.run(job.message)
             except Exception as error:
-                delay, again = handler.decided(job.message, error, job.deliveries)
+                delay, again = handler.decide_retry(job.message, error, job.deliveries)
                 job.release(0 if until else delay, error, retry=again)
                 if until is None or (again and is_endless(error, job.deliveries)):
                     raise
@@ -371,7 +371,7 @@ class Jobs:
             try:
                 result = await handler.run_async(job.message)
             except Exception as error:
-                delay, again = handler.decided(job.message, error, job.deliveries)
+                delay, again = handler.decide_retry(job.message, error, job.deliveries)
                 await job.release(0 if until else delay, error, retry=again)
                 if until is None or (again and is_endless(error, job.deliveries)):
                     raise
@@ -447,7 +447,7 @@ class Called(NamedTuple):
         return result
 
 
-def find_call(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
+def find_task_call(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
     """Returns the task and arguments of a message; raises UnknownTask, also for arguments that do not fit."""
     try:
         call = msgspec.convert(message.body, Invocation)
@@ -481,7 +481,7 @@ class PlainTasks:
         """Whether there are both plain and async tasks."""
 
     def call_plain(self, message: Message, _context: object) -> object:
-        return find_call(self._tasks, message).run()
+        return find_task_call(self._tasks, message).run()
 
     __call__ = call_plain
 
@@ -500,21 +500,21 @@ class PlainTasks:
 
     def run(self, message: Message) -> object:
         """Calls a task; an async one in an event loop of its own."""
-        call = find_call(self._tasks, message)
-        return asyncio.run(call.awaited()) if call.task.is_async else call.run()
+        call = find_task_call(self._tasks, message)
+        return asyncio.run(call.await_result()) if call.task.is_async else call.run()
 
     async def run_async(self, message: Message) -> object:
         """Calls a task; a plain one in a thread."""
-        call = find_call(self._tasks, message)
+        call = find_task_call(self._tasks, message)
         if call.task.is_async:
-            return await call.awaited()
-        result, error = await asyncio.to_thread(call.outcome)
+            return await call.await_result()
+        result, error = await asyncio.to_thread(call.run_and_catch)
         if error is not None:
             raise error
         return result
 
     def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
-        return None if failure.kind == _UNKNOWN else find_call(self._tasks, message).task.retry
+        return None if failure.kind == _UNKNOWN else find_task_call(self._tasks, message).task.retry
 
     def decide_retry(self, message: Message, error: Exception, deliveries: int) -> tuple[float | None, bool]:
         """Returns the seconds until a call is retried, or None if the queue decides, and whether it is retried."""

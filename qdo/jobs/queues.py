@@ -189,7 +189,7 @@ def send_or_create_queue(client: Client, queue: JobQueue | None, send: Callable[
             with suppress(QueueExists):
                 client.create_queue(queue.name, **queue.at_creation)
         except NotAllowed:
-            error.add_note(_NOT_CREATED % (queue.name, queue.command("create", queue.at_creation)))
+            error.add_note(_NOT_CREATED % (queue.name, queue.make_command("create", queue.at_creation)))
             raise error from None
     return send()
 
@@ -206,7 +206,7 @@ async def send_or_create_queue_async(
             with suppress(QueueExists):
                 await client.create_queue(queue.name, **queue.at_creation)
         except NotAllowed:
-            error.add_note(_NOT_CREATED % (queue.name, queue.command("create", queue.at_creation)))
+            error.add_note(_NOT_CREATED % (queue.name, queue.make_command("create", queue.at_creation)))
             raise error from None
     return await send()
 
@@ -229,7 +229,7 @@ async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
     lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
     if row is not None:
-        await _update(client, queue, queue.differing(row))
+        await _update(client, queue, queue.find_differences(row))
     elif not await _create(client, queue) and queue.name in lookup.absent:
         await _keep_queue(client, queue)  # Another program has just created the queue.
 
@@ -240,7 +240,7 @@ async def _create(client: AsyncClient, queue: JobQueue) -> bool:
         await client.create_queue(queue.name, **queue.at_creation)
         logger.info("queue %s was created with %s", queue.name, _texts(queue.at_creation))
     except NotAllowed:
-        logger.warning(_NOT_CREATED, queue.name, queue.command("create", queue.at_creation))
+        logger.warning(_NOT_CREATED, queue.name, queue.make_command("create", queue.at_creation))
     except QueueExists:
         return False
     return True
@@ -272,5 +272,5 @@ def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]
     fixed = {name for name in named if name == "kind" or (name == "partitions" and named[name] < differing[name])}
     changing = {name: value for name, value in named.items() if name not in fixed}
     steps = [_FIXED] if fixed else []
-    steps += [_CHANGE % queue.command("update", changing)] if changing else []
+    steps += [_CHANGE % queue.make_command("update", changing)] if changing else []
     logger.warning(text, queue.name, _texts(differing), _texts(named), " ".join(steps))

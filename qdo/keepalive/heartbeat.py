@@ -43,9 +43,9 @@ class HeartbeatProcess:
         self._session = session
         self._access = access | {"session": session}
         with contextlib.ExitStack() as undo:
-            self._vitals = Vitals.begin(limit)
+            self._vitals = Vitals.create(limit)
             undo.callback(self._vitals.close)
-            self._line = undo.enter_context(self._vitals.start("qdo.keepalive.heartbeat"))
+            self._line = undo.enter_context(self._vitals.start_helper("qdo.keepalive.heartbeat"))
             self._line.settimeout(START_TIMEOUT)
             self._send_access()
             if self._line.recv(len(READY)) != READY:

@@ -144,7 +144,7 @@ def start_relay(
         OSError: The server is not trusted, or the relay did not start.
     """
     with server:
-        channel = vitals.start(__name__, host, give=(server.fileno(),))
+        channel = vitals.start_helper(__name__, host, give=(server.fileno(),))
     try:
         channel.settimeout(START_TIMEOUT)
         channel.sendall(json.dumps([encryption and vars(encryption), patience], default=_absolute).encode() + b"\n")

@@ -309,17 +309,17 @@ class ClaimSource:
                 self._in_background(self._release(job, failure, state=state))
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
-                handling.retrying(place, message, failure, delay or 0.0)
+                handling.record_retry(place, message, failure, delay or 0.0)
                 text = "attempt %d failed, the job will be delivered again: %s"
                 handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._in_background(self._release(job, failure, delay, state=state))
             case SkipMessage():
-                handling.given_up(place, message, failure, "skipped")
+                handling.record_given_up(place, message, failure, "skipped")
                 self._acknowledge([job])
             case DeadLetterIt():
                 text = "given up after %d attempts, the job becomes a dead letter: %s"
                 handling.report(logging.ERROR, place, message, failure, text, job.deliveries)
-                handling.given_up(place, message, failure, "dead")
+                handling.record_given_up(place, message, failure, "dead")
                 self._in_background(self._release(job, failure, retry=False, state=state))
 
     async def _send_state(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:

@@ -225,7 +225,7 @@ class Dispatcher(PartitionListener):
         logger.info(
             text, len(names), "s" * (len(names) != 1), how, join_first(gone, _MAX_SHOWN), extra={"partitions": names}
         )
-        self._metrics.moved(how, len(rows))
+        self._metrics.record_move(how, len(rows))
         if how == "assigned":
             self._metrics.owned = len(self._consumer.assignment)
         else:
@@ -249,7 +249,7 @@ class Dispatcher(PartitionListener):
                 return
             offset = self._hung.take_over(partition, row.claimed)
             suspicion = CrashSuspicion(offset, messages[0], settings.commit_messages, settings.retry.attempts)
-            work = PartitionWork(row, OrderedQueue(), self._on_handlers_end, None if suspicion.over else suspicion)
+            work = PartitionWork(row, OrderedQueue(), self._on_handlers_end, None if suspicion.is_over else suspicion)
             self._works[partition] = work
         if self._key is not None and work.suspicion is None and not work.partition_queue.count:
             work.partition_queue = KeyedQueue(self._key, self._settings.parallel, self._settings.window)
@@ -321,7 +321,7 @@ class Dispatcher(PartitionListener):
         failure = make_time_limit_failure(self._settings.stalled_after)
         text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
         self._handling.report(logging.ERROR, place, message, failure, text)
-        self._handling.failed(place, message, failure)
+        self._handling.record_failed_attempt(place, message, failure)
 
     async def _hand_over(self, work: PartitionWork) -> None:
         """Records the progress and the hanging attempt; rejoins the group unless the partition was lost meanwhile."""
@@ -348,7 +348,7 @@ class Dispatcher(PartitionListener):
         for work in works:
             if not work.is_quiet and not work.is_discarded:
                 self._settle_active_runs(work)
-        unfinished = [str(work.partition) for work in works if work.unfinished and not work.is_discarded]
+        unfinished = [str(work.partition) for work in works if work.has_unfinished and not work.is_discarded]
         if unfinished:
             text = "messages were not finished in time, so some will be handled again: %s"
             logger.warning(text, ", ".join(unfinished), extra={"partitions": unfinished})
@@ -369,7 +369,7 @@ class Dispatcher(PartitionListener):
     def discard(self, rows: Collection[OwnedPartition]) -> bool:
         """Discards the results of partitions from now on. Returns whether messages will be handled again."""
         works = self._find_undiscarded_works(rows)
-        unfinished = any(work.unfinished for work in works)
+        unfinished = any(work.has_unfinished for work in works)
         self._remove(works)
         self._readmit(rows)
         return unfinished
@@ -464,7 +464,7 @@ class Dispatcher(PartitionListener):
             self.busy.add(partition)
 
     def _enqueue(self, work: PartitionWork) -> None:
-        if work.open and not work.queued:
+        if work.may_start_runs and not work.queued:
             work.queued = True
             self._runnable.append(work)
         self._update_busy(work.partition)
@@ -489,22 +489,22 @@ class Dispatcher(PartitionListener):
         """Runs messages after it has noted them. Fails the first one if workers were lost in all its attempts."""
         if run.attempt <= (lost := suspicion.lost_attempts(run.messages[0])):  # the message has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
-        note, ran = suspicion.begin(run.messages), RunResult(0)
+        note, ran = suspicion.begin_run(run.messages), RunResult(0)
         try:
             await self._consumer.ownership.note(work.row, note)
             if not (work.is_discarded or run.halt):
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
-                suspicion.handled(ran.handled)
-            if (note.last or suspicion.over) and not work.is_discarded:
+                suspicion.record_handled(ran.handled)
+            if (note.last or suspicion.is_over) and not work.is_discarded:
                 if ran.handled:
                     self._record_offset(work, run.messages[ran.handled - 1].id, 0)
-                await self._consumer.ownership.note(work.row, suspicion.ended())
+                await self._consumer.ownership.note(work.row, suspicion.make_final_note())
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
             # Usually another member owns the partition by now, and this worker will be notified.
             await work.pause(_PAUSE_SECONDS)
-        if suspicion.over:
+        if suspicion.is_over:
             work.suspicion = None
         return ran
 
@@ -581,14 +581,14 @@ class Dispatcher(PartitionListener):
                 work.leave(held)
                 self._end(decision, failure)
             case RetryLater(seconds):
-                self._handling.retrying(place, held.message, failure, seconds)
+                self._handling.record_retry(place, held.message, failure, seconds)
                 text = "attempt %d failed, the next in %.1f s: %s"
                 self._handling.report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
                 work.retry_later(held, seconds, self._resume)
             case SkipMessage():
                 self._give_up_message(work, held, failure, "skipped")
             case DeadLetterIt():
-                work.dead_letter(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
+                work.add_dead_letter_task(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         if await work.publish_dead_letter(self._consumer.client, self._handling, held, failure):
@@ -601,7 +601,7 @@ class Dispatcher(PartitionListener):
         self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
     ) -> None:
         """Counts a message that was skipped or stored as a dead letter, and marks it as done."""
-        self._handling.given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
+        self._handling.record_given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
         before = work.partition_queue.count
         work.partition_queue.finish(held)
         self._count_done(work, before)

@@ -402,7 +402,7 @@ class PartitionWork:
 
     @property
     def wants_more(self) -> bool:
-        return self.state == "open" and not self.partition_queue.full
+        return self.state == "open" and not self.partition_queue.is_full
 
     @property
     def is_quiet(self) -> bool:
@@ -426,7 +426,7 @@ class PartitionWork:
 
     @property
     def note_without_own_attempt(self) -> HandlingNote | None:
-        return None if self.suspicion is None else self.suspicion.ended()
+        return None if self.suspicion is None else self.suspicion.make_final_note()
 
     def take(self, most: int) -> MessageRun | None:
         """Returns the next run, or None if the work is closed or nothing may run. A suspected message runs alone."""
@@ -532,7 +532,7 @@ class PartitionWork:
         for timer in [timer for timer, held in self._timers.items() if held.message.id not in gaps]:
             timer.cancel()
             del self._timers[timer]
-        return self.partition_queue.waiting or bool(self._timers)
+        return self.partition_queue.has_waiting or bool(self._timers)
 
     def discard(self) -> None:
         """Discards results, and cancels retries and dead letters. Running handlers go on."""
@@ -558,7 +558,7 @@ class PartitionWork:
 
     def update_quiet(self) -> None:
         """Ends :meth:`until_quiet` if no message is in flight, and then calls ``ended`` for discarded work."""
-        if self.state == "filling" and (self.partition_queue.waiting or self._timers):
+        if self.state == "filling" and (self.partition_queue.has_waiting or self._timers):
             return
         if not self.runs and not self._dead_letters:
             self._quiet.set()

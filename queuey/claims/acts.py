@@ -37,7 +37,7 @@ def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
         draft.ask_to_stop(position)
         return "claimed"
     is_known = draft.was_delivered(position) or draft.verify([message])[0].status is not ReceiptStatus.DONE
-    if not is_known and position > draft.latest():
+    if not is_known and position > draft.latest_position():
         return "delayed"
     return _ENDED.get(draft.acknowledge([message])[0].status, "done")
 
@@ -52,6 +52,6 @@ def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     if draft.was_delivered(position):
         draft.release([message])
         return "done" if draft.is_ended_here(position) else "waiting"  # Done if it was cancelled.
-    if position > draft.latest() and not draft.add_as_ended(position, MAX_KNOWN_WITH_EARLY):
+    if position > draft.latest_position() and not draft.add_as_ended(position, MAX_KNOWN_WITH_EARLY):
         return "refused"
     return "waiting"

@@ -356,7 +356,7 @@ class EntryDraft:
             max_deliveries: Max deliveries of a message; 0: no limit.
         """
         candidates, order = self._find_deliverable(polls, again, fresh, max_deliveries)
-        free = None if self._places is None else self._places.free()
+        free = None if self._places is None else self._places.count_free()
         is_plain = order is None and free is None and self._covers is None
         index = 0
         for caller, poll in enumerate(polls):
@@ -380,7 +380,7 @@ class EntryDraft:
             elif chosen:
                 self._claim(poll)
         if self._covers is not None:
-            self.size += self._covers.hold(MAX_ENTRY_IDS - self.size)
+            self.size += self._covers.hold_copies(MAX_ENTRY_IDS - self.size)
 
     def _find_deliverable(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
@@ -391,7 +391,7 @@ class EntryDraft:
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
         messages = [m for m in again if self._may_redeliver(m.position, max_deliveries)] if again else []
         positions = [(message.ticks, message.low) for message in fresh]
-        new = self._state.unknown(positions)
+        new = self._state.find_unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
         messages += [message for message, place in zip(fresh, positions, strict=True) if place in new][: max(0, room)]
         if self._waiting is None:
@@ -446,7 +446,7 @@ class EntryDraft:
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
-                self._covers.deliver(message)
+                self._covers.make_representative(message)
 
     def _is_not_duplicate(self, message: Message) -> bool:
         """Returns whether a message was delivered before, or no cover hides it."""
@@ -524,8 +524,8 @@ class EntryDraft:
             How many positions of ``seen`` the cursor passes; in queues that keep keys, how many positions of
             ``State.above``.
         """
-        present = () if self._covers is None else self._covers.confirm(bound, seen, self._is_unfinished)
-        undelivered = self._state.unknown(seen[: bisect_left(seen, bound)])
+        present = () if self._covers is None else self._covers.withdraw_missing(bound, seen, self._is_unfinished)
+        undelivered = self._state.find_unknown(seen[: bisect_left(seen, bound)])
         undelivered.difference_update(self._claims, self._finals, self._renewals, self._taken, self._outs)
         for position in sorted(undelivered):
             if not self._is_done_copy(position, present) or (delete and self.size >= MAX_ENTRY_IDS):
@@ -578,7 +578,7 @@ class EntryDraft:
             stored: See ``CoverChanges.stored``.
         """
         claimed, outs = self._state.outstanding, self._outs
-        covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
+        covers = None if self._covers is None else self._covers.make_changes(self._cursor, stored)
         make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
         return make(
             format=KEEPING if self._keeps else FORMAT,

@@ -152,7 +152,7 @@ def find_ended_in_order(state: State, expired: int, max_per_key: int, limit: int
     """
     ended: list[Position] = []
     claimed: dict[int, bool] = {}
-    for position in sorted(state.ended(expired, len(state.outstanding))):
+    for position in sorted(state.find_ended(expired, len(state.outstanding))):
         key = state.outstanding[position].key
         outstanding = state.busy.get(key, [])
         if key not in claimed:
@@ -250,6 +250,6 @@ class OrderCheck:
         busy = [position for position in self._state.busy.get(key, ()) if not self._is_done(position)]
         if not all(map(self._is_free, busy)):
             return _Turn(iter(()), None)
-        waiting = (position for position in self._waiting.of(key, self._state) if not self._is_done(position))
+        waiting = (position for position in self._waiting.iterate_key(key, self._state) if not self._is_done(position))
         pending = merge(busy, waiting)
         return _Turn(pending, next(pending, None))

@@ -68,7 +68,7 @@ class Places:
         self._now = now
         self._expired = expired
         self._is_live = is_live
-        self._live = cache(partial(state.live, expired))
+        self._live = cache(partial(state.count_live, expired))
         self._live_of = cache(partial(state.count_live_with_key, expired))
         self._changed = changed
         self._counted: dict[Position, bool] = {}
@@ -172,7 +172,7 @@ class LikelyPlaces:
         live = [position for position in set(ending) if state.is_live(position, expired)]
         self._ending = Counter(state.outstanding[position].key for position in live)
         self._free: dict[int, int] = {}
-        self.of_all = limits.total - state.live(expired) + len(live) if limits.total else NO_LIMIT
+        self.of_all = limits.total - state.count_live(expired) + len(live) if limits.total else NO_LIMIT
 
     def of_key(self, key: int) -> int:
         """Returns how many messages of a key the next entry can probably deliver, after those already given."""
@@ -191,7 +191,7 @@ class LikelyPlaces:
         """Returns messages whose claims have ended and for which there are places, the longest waiting first."""
         free: dict[int, int] = {}
         positions: list[Position] = []
-        for position in self._state.ended(self._expired, len(self._state.outstanding)):
+        for position in self._state.find_ended(self._expired, len(self._state.outstanding)):
             key = self._state.outstanding[position].key
             free[key] = free.get(key, self.of_key(key)) - 1
             if free[key] >= 0:

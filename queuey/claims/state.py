@@ -440,7 +440,7 @@ class State:
             while heap and heap[0] <= self.cursor:
                 self.above.discard(heappop(heap))
             if covers.by_digest or covers.stored_until:
-                covers.move(self.cursor)
+                covers.advance_cursor(self.cursor)
 
     def _rebuild_expiries(self, latest: float = inf) -> None:
         """Rebuilds the heap of expiries from the claims that end at ``latest`` or earlier."""

@@ -88,7 +88,7 @@ def sort_into_batches(
     number = 0
     for number, line in lines:
         try:
-            queue, message = route.message(line)
+            queue, message = route.make_message(line)
         except BadLine as error:
             yield from _flush_all(held, number - 1)
             raise BadLine(f"line {number}: {error}") from error

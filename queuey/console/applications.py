@@ -55,7 +55,7 @@ def show_applications(ask: PageRequest) -> Response:
     prefix, start = _prefix_and_start(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
     if operates:
-        names, following = ask.service.queues.applications(start=start, limit=PAGE_SIZE)
+        names, following = ask.service.queues.list_applications(start=start, limit=PAGE_SIZE)
     else:
         names, following = _own_applications(ask.caller), None
     if len(names) == 1 and following is None and not ask.given:
@@ -79,7 +79,7 @@ def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str,
     totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for name in names[:MAX_APPLICATIONS]:
-        if time.monotonic() > until or not ask.caller.patterns(name, "measure"):
+        if time.monotonic() > until or not ask.caller.find_patterns(name, "measure"):
             continue
         with suppress(NotFound):
             totals[name] = overview.survey_queues(ask, name, MAX_QUEUES, until).totals()
@@ -219,7 +219,7 @@ def show_schedules(ask: PageRequest) -> Response:
         schedules=schedules,
         following=following,
         patterns=ask.patterns("admin"),
-        may_add=bool(ask.caller.patterns(ask.application, "send")),
+        may_add=bool(ask.caller.find_patterns(ask.application, "send")),
     )
 
 
@@ -242,14 +242,14 @@ def show_schedule(ask: PageRequest) -> Response:
 def show_log(ask: PageRequest) -> Response:
     """Lists audit entries, newest first: those of queues with the right ``admin``, and the caller's own."""
     ask.service.queues.require_application(ask.application)
-    patterns, who = ask.caller.patterns(ask.application, "admin"), ask.callers.holder(ask.request)
+    patterns, who = ask.caller.find_patterns(ask.application, "admin"), ask.callers.find_holder_name(ask.request)
     queue = ask.given.get("queue", "")
 
     def is_shown(entry: Entry) -> bool:
         return queue in {"", entry.queue} and _may_see(ask, entry, who)
 
     try:
-        page = ask.service.audit.page(ask.application, ask.given.get("cursor", ""), is_shown)
+        page = ask.service.audit.read_page(ask.application, ask.given.get("cursor", ""), is_shown)
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
     return ask.render(
@@ -269,7 +269,7 @@ def show_entry(ask: PageRequest) -> Response:
     ask.service.queues.require_application(ask.application)
     partition, position = parse_place(ask.match["place"])
     entry = ask.service.audit.find(ask.application, (partition or 1, position))
-    who = ask.callers.holder(ask.request)
+    who = ask.callers.find_holder_name(ask.request)
     if entry is None or not _may_see(ask, entry, who):
         raise NoSuchResource("The audit log has no such entry, or you may not see it.")
     reads = entry.who == who or ask.may("read", entry.queue)
@@ -287,7 +287,7 @@ def _may_see(ask: PageRequest, entry: Entry, who: str) -> bool:
     """Returns whether a caller may see an entry; one about the application needs ``admin`` for all queues."""
     if entry.queue:
         return entry.who == who or ask.may("admin", entry.queue)
-    return entry.who == who or "*" in ask.caller.patterns(ask.application, "admin")
+    return entry.who == who or "*" in ask.caller.find_patterns(ask.application, "admin")
 
 
 def show_keys(ask: PageRequest) -> Response:

@@ -143,7 +143,7 @@ class ChartView:
     async def live(self, request: Request, match: Match) -> Response:
         """Streams the last hour, and with ``tiles`` the figures, at each heartbeat. Checks the rights each time."""
         tiles = "tiles" in read_query(request, FIELDS)
-        if (await self._authorization.identify(request)).anonymous:
+        if (await self._authorization.identify(request)).is_anonymous:
             raise NoCredential("Log in to see this page.")
         await self._authorization.admit(request, match, "measure")
         token = cookies.read(request, cookies.SESSION) or ""
@@ -179,7 +179,7 @@ class ChartView:
         count = self._service.queues.count(access.queue)
         if count is not None:
             self._history.record_depth(access.queue, count)
-        cells = self._history.of(access.queue)
+        cells = self._history.read(access.queue)
         first = cells.last - len(cells.sent) + 1
         return {
             "at": [(first + index) * STEP for index in range(len(cells.sent))],
@@ -207,7 +207,7 @@ class ChartEvents:
         self._holder = holder
 
     async def first(self, turn: LongPoll) -> list[bytes]:
-        self._view.count(self._holder, turn)
+        self._view.count_stream(self._holder, turn)
         return await self.further(turn, woken=True)
 
     async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:

@@ -77,7 +77,7 @@ class GroupPages:
     async def show_all(self, request: Request, match: Match) -> Response:
         """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""
         fields = read_query(request, LIST_FIELDS)
-        ask = await request.in_pool(partial(self._asks.of, request, match, fields))
+        ask = await request.in_pool(partial(self._asks.identify, request, match, fields))
         names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
         until = time.monotonic() + READING_SECONDS
         standings = await self.read_statuses(request, match, names, until) if "lag" in fields else None
@@ -94,7 +94,7 @@ class GroupPages:
         self, request: Request, match: Match, limit: int, start: str = ""
     ) -> tuple[Sequence[str], str | None]:
         """Returns names of groups, and the first name of the next page."""
-        page = await self._groups.names(request, match, GroupListQuery(start=start, limit=limit))
+        page = await self._groups.list_names(request, match, GroupListQuery(start=start, limit=limit))
         return page.groups, page.next
 
     async def read_statuses(
@@ -114,7 +114,7 @@ class GroupPages:
     async def show(self, request: Request, match: Match) -> Response:
         """Shows a group, with a page of its queues."""
         start = read_query(request, FIELDS).get("start", "")
-        ask = await request.in_pool(partial(self._asks.of, request, match, {}))
+        ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "standing": status_of(group)}

@@ -165,7 +165,7 @@ class LoginViews:
 
     def has_session(self, request: Request) -> bool:
         with suppress(NotAuthenticated):
-            return not self._authorization.caller(request).anonymous
+            return not self._authorization.authenticate(request).is_anonymous
         return False
 
     def _end_session(self, request: Request) -> None:
@@ -205,20 +205,20 @@ class LinkViews:
         """
         token = read_fields(request).get("token", "")
         address = rate_limit_name(request.address)
-        self._of_address.check(address)
+        self._of_address.require_token(address)
         try:
             digest = self._sessions.redeem(token)
-            ends = self._login.end_of(digest)
-            key = self._callers.key(digest)
+            ends = self._login.find_key_expiry(digest)
+            key = self._callers.find_key(digest)
         except NotAuthenticated as error:
             self._of_address.take(address)
             text = f"{error} Start queuey serve again for a new link, or log in with the key."
-            return self._login.page(request, "", status=403, error=text)
+            return self._login.render_form(request, "", status=403, error=text)
         form, who = secrets.token_hex(16), name_of_key(key)
         entry, sent, _ = self._audit.begin(
             key.application, form, content=b"", act="log-in", who=who, queue="", details={}
         )
-        response = self._login.begin(request, digest, "", until=ends)
+        response = self._login.begin_session(request, digest, "", until=ends)
         self._audit.end(key.application, sent.entry, entry, "done", "Logged in by the link that queuey serve printed.")
         return response
 
@@ -269,10 +269,10 @@ class ProviderViews:
         following = own_page(read_query(request, _FIELDS).get("next", ""))
         visitor = cookies.read(request, cookies.VISITOR)
         if visitor is None:  # The request came from a link of another site, or from an old page.
-            return self._login.page(request, following)
+            return self._login.render_form(request, following)
         kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
         try:
-            return pages.redirect(provider.address(provider.begin(visitor, kept), _callback_address(request, provider)))
+            return pages.redirect(provider.make_login_url(provider.begin(visitor, kept), _callback_address(request, provider)))
         except IssuerUnavailable as error:
             return self._failure_page(request, following, error)
 
@@ -288,7 +288,7 @@ class ProviderViews:
             if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
                 return pages.redirect(pages.ROOT)
             text = "This login was not begun by this browser, or it took more than an hour. Log in again."
-            return self._login.page(request, "", status=403, error=text)
+            return self._login.render_form(request, "", status=403, error=text)
         try:
             return self._log_in(request, provider, attempt, answer)
         except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
@@ -304,8 +304,8 @@ class ProviderViews:
             TooManyRequests: A limit of browser, address, provider or user is exceeded.
         """
         browser, address = cookies.read(request, cookies.VISITOR) or "", rate_limit_name(request.address)
-        self._of_browser.check(browser)
-        self._of_address.check(address)
+        self._of_browser.require_token(browser)
+        self._of_address.require_token(address)
         self._of_provider.take(provider.tag)
         try:
             user = provider.finish(attempt, answer, _callback_address(request, provider))
@@ -314,17 +314,17 @@ class ProviderViews:
             self._of_browser.take(browser)
             self._of_address.take(address)
             raise
-        return self._login.begin(request, user, attempt.following)
+        return self._login.begin_session(request, user, attempt.following)
 
     def _failure_page(
         self, request: Request, following: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
     ) -> Response:
         """Returns the login form with an error: 403 for an invalid token, 429 or 503 with Retry-After otherwise."""
         if isinstance(error, InvalidToken):
-            return self._login.page(request, following, status=403, error=str(error))
+            return self._login.render_form(request, following, status=403, error=str(error))
         status = 429 if isinstance(error, TooManyRequests) else 503
         wait = ("Retry-After", str(math.ceil(error.retry_after)))
-        return self._login.page(request, following, wait, status=status, error=str(error))
+        return self._login.render_form(request, following, wait, status=status, error=str(error))
 
 
 def own_page(address: str) -> str:

@@ -160,7 +160,7 @@ def survey_queues(ask: PageRequest, application: str, limit: int, until: float) 
 
     Queues that the caller may not measure are left out.
     """
-    patterns = ask.caller.patterns(application, "measure")
+    patterns = ask.caller.find_patterns(application, "measure")
     active = ask.history.read_activity(ActivityQuery(application, patterns))
     try:
         listed, following = ask.service.queues.list(application, start="", limit=limit, patterns=patterns)
@@ -226,9 +226,9 @@ class OverviewPages:
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows queues, groups and findings. Needs ``measure``."""
-        ask = await request.in_pool(partial(self._asks.of, request, match, {}))
+        ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
         values = await request.in_pool(partial(_collect_figures, ask), computes=True, page=True)
-        names, following = await self._groups.names(request, match, MAX_SHOWN)
+        names, following = await self._groups.list_names(request, match, MAX_SHOWN)
         groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)
         values |= {"groups": groups, "more_groups": following is not None or len(groups) < len(names)}
         values["findings"] = await self._findings(ask)
@@ -258,7 +258,7 @@ def _count_workers(ask: PageRequest, queues: Iterable[Row]) -> int | None:
     readable = [row for row in claimed if is_allowed(row.queue, ask.caller, "read")]
     for row in readable:
         with suppress(NotFound, NotAllowed, ClaimsRefused):
-            names |= {load.worker for load in ask.service.claims.workers(ask.enter("read", row.queue.name))}
+            names |= {load.worker for load in ask.service.claims.list_workers(ask.enter("read", row.queue.name))}
     return len(names) if readable or not claimed else None
 
 

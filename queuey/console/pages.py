@@ -178,7 +178,7 @@ def list_tabs(caller: Caller, application: str, path: str) -> list[tuple[str, st
     return [
         (text, link(*filter(None, ("a", application, name))), name == section)
         for text, name, action in TABS
-        if not action or caller.patterns(application, action)
+        if not action or caller.find_patterns(application, action)
     ]
 
 

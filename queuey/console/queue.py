@@ -77,7 +77,7 @@ def read_head_values(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     applies = {
         "": True,
         "jobs": with_claims and "read" in rights,
-        "groups": bool(ask.service.offsets.groups(access)),
+        "groups": bool(ask.service.offsets.list_groups(access)),
         "dead": any("read" in ask.rights(name) for name in _dead_letter_queues(ask, queue)),
         "messages": "read" in rights,
         "options": True,
@@ -136,7 +136,7 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     Reads only what the caller has the right to read, and names the rest.
     """
     queue, rights = access.queue, ask.rights()
-    cells = ask.history.of(queue)
+    cells = ask.history.read(queue)
     figures = charts.measure_figures(ask.service, access, cells)
     backlog, letters = figures.backlog, _dead_letter_queues(ask, queue)
     readable = [name for name in letters if "read" in ask.rights(name)]
@@ -160,7 +160,7 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values of the page of options: options, partitions, an explanation, sizes and moves."""
     queue, about = access.queue, ask.service.queues.describe(access)
-    sizes = ask.service.browsing.sizes(access)
+    sizes = ask.service.browsing.sample_sizes(access)
     return {
         "about": about,
         "options": _option_rows(queue, about),
@@ -171,7 +171,7 @@ def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
         # Groups have their own page.
         "found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0),
         "sampled": sizes.count,
-        "total": sizes.of(about.count),
+        "total": sizes.estimate_bytes(about.count),
         **_read_moves(ask, access),
     }
 
@@ -198,11 +198,11 @@ def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     if state and state not in states:
         raise InvalidRequest({"state": f"Is not one of {', '.join(states)}"})
     try:
-        workers = ask.service.claims.workers(access)
-        jobs = ask.service.claims.outstanding(reading, MAX_JOBS + 1, states=True, only=state or None)  # type: ignore[arg-type]
+        workers = ask.service.claims.list_workers(access)
+        jobs = ask.service.claims.list_jobs(reading, MAX_JOBS + 1, states=True, only=state or None)  # type: ignore[arg-type]
     except ClaimsRefused as refusal:
         return {"refusal": str(refusal)}
-    tasks, sampled = ask.service.browsing.tasks(reading)
+    tasks, sampled = ask.service.browsing.count_tasks(reading)
     return {
         "refusal": "",
         "state": state,
@@ -219,13 +219,13 @@ def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on."""
     start = ask.given.get("start", "")
-    names = [name for name in ask.service.offsets.groups(access) if name >= start]
+    names = [name for name in ask.service.offsets.list_groups(access) if name >= start]
     offsets: dict[str, Offsets] = {}
     owners: dict[str, dict[int, str]] = {}
     members: dict[str, int] = {}
     for name in names[:MAX_GROUPS]:
         with suppress(NotFound, InvalidRequest):  # The group was deleted, or the service does not coordinate it.
-            offsets[name] = ask.service.offsets.progress(access, name)
+            offsets[name] = ask.service.offsets.read_progress(access, name)
             group = ask.service.groups.show(ask.application, name, lambda queue: queue.name == ask.name)
             served = ask.service.core.run(group)
             texts = {member.number: member.instance or f"#{member.number}" for member in served.members}
@@ -266,7 +266,7 @@ TABS = {
 def sample_failures(ask: PageRequest, name: str) -> dict[str, Any]:
     """Returns a sample of the dead letters in a queue, or why they cannot be shown."""
     try:
-        sample = ask.service.browsing.failures(ask.enter("read", name))
+        sample = ask.service.browsing.sample_failures(ask.enter("read", name))
     except NotFound:
         return {"name": name, "failures": None, "why": "This queue does not exist, so there are no dead letters."}
     except NotAllowed as refusal:

@@ -61,9 +61,9 @@ def make_resources(
 ) -> list[Resource]:
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
     asks = PageRequestFactory(service, authorization, callers, ScheduleSaver(service, authorization), history)
-    view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
+    view, acts, charts = asks.make_view, ActViews(asks), ChartView(service, authorization, history)
     groups, health = GroupPages(asks), HealthView(asks, examine)
-    figures = OverviewPages(asks, groups, health.seen)
+    figures = OverviewPages(asks, groups, health.find_visible_findings)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store.applications, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
@@ -75,8 +75,8 @@ def make_resources(
     return [
         *(once if is_local else ()),
         ("console.applications", "/console{_:/?}", {"GET": view(applications.show_applications, applications.FIELDS)}),
-        ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
-        ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
+        ("console.login", "/console/login", {"GET": View(login.show_form, asks=True), "POST": login.log_in}),
+        ("console.provider", "/console/login/{provider}", {"GET": View(logins.redirect_to_provider, asks=True)}),
         ("console.back", "/console/login/{provider}/back", {"GET": View(logins.finish_login, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
         ("console.health", "/console/health", {"GET": View(health.show)}),
@@ -178,7 +178,7 @@ class Console:
         request.headers.pop("authorization", None)
         token = cookies.read(request, cookies.SESSION)
         if token is not None:
-            request.headers["authorization"] = self._callers.header(token)
+            request.headers["authorization"] = self._callers.make_header(token)
         return True
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
@@ -248,7 +248,7 @@ class HealthView:
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; details only to operators."""
-        ask = await request.in_pool(lambda: self._asks.of(request, match, {}))
+        ask = await request.in_pool(lambda: self._asks.identify(request, match, {}))
         findings = await self._await_findings()
         operates = any(grant.application is None for grant in ask.caller.grants)
         statistics = await request.in_pool(ask.service.statistics) if operates else {}
@@ -272,7 +272,7 @@ class HealthView:
 
     async def _await_findings(self) -> list[Finding]:
         # One thread examines the store for all concurrent requests.
-        return await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
+        return await asyncio.shield(asyncio.wrap_future(self._findings.begin_or_reuse()))
 
     def _ping_store(self) -> Finding:
         try:

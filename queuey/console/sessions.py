@@ -147,11 +147,11 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return {"app": self.application, "queue": name or self.name}
 
     def rights(self, name: str = "") -> list[Action]:
-        return self.authorization.rights(self.request, self.application, name or self.name)
+        return self.authorization.list_rights(self.request, self.application, name or self.name)
 
     def may(self, action: Action, name: str) -> bool:
         """Returns whether the caller has a right with a queue, by its name alone."""
-        return any(matches(pattern, name) for pattern in self.caller.patterns(self.application, action))
+        return any(matches(pattern, name) for pattern in self.caller.find_patterns(self.application, action))
 
     def patterns(self, action: Action) -> Sequence[str]:
         """Returns name patterns of the queues with which the caller has a right.
@@ -164,7 +164,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def matching(self, action: Action) -> Callable[[str], bool]:
         """Returns a test of queue names by the caller's right. Raises as :meth:`patterns`."""
-        return self.authorization.matching(self.request, self.application, action)
+        return self.authorization.make_name_test(self.request, self.application, action)
 
     def get(self, name: str) -> str:
         """Returns a field of the query or form without surrounding white space; blank if it is missing.
@@ -195,8 +195,8 @@ class PageRequestFactory(NamedTuple):
         Raises:
             NotAuthenticated: The caller has not logged in, or the session has ended.
         """
-        caller = self.authorization.caller(request)
-        if caller.anonymous:
+        caller = self.authorization.authenticate(request)
+        if caller.is_anonymous:
             raise NoCredential("Log in to see this page.")
         return PageRequest(**self._asdict(), request=request, match=match, caller=caller, given=given)
 

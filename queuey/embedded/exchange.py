@@ -76,15 +76,15 @@ class InProcessExchange:
             self._leaving = event
         return event
 
-    def respond(self, response: Response, *, head: bool) -> None:
+    def send_response(self, response: Response, *, head: bool) -> None:
         _, body = response.length_and_body(head=head)
         self.has_ended = True
         self._put(Start(response.status, _encode_headers(response), body))
 
-    async def begin(self, response: Response, size: int | None) -> None:  # noqa: ARG002 - the last part marks the end
+    async def send_head(self, response: Response, size: int | None) -> None:  # noqa: ARG002 - the last part marks the end
         self._put(Start(response.status, _encode_headers(response), None))
 
-    async def send(self, piece: bytes, *, more: bool) -> None:
+    async def send_piece(self, piece: bytes, *, more: bool) -> None:
         """Hands a piece to the client; waits while more than ``MAX_UNREAD`` bytes are unread."""
         if piece:
             self._unread += len(piece)

@@ -74,7 +74,7 @@ class _BlockingBody:
 
     def __iter__(self) -> Iterator[bytes]:
         while isinstance(piece := self.next_part(), bytes):
-            self._answering.taken(len(piece))
+            self._answering.record_read(len(piece))
             yield piece
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class _AsyncBody:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while isinstance(piece := await self.next_part(), bytes):
-            self._answering.taken(len(piece))
+            self._answering.record_read(len(piece))
             yield piece
 
     async def aclose(self) -> None:

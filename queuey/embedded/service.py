@@ -213,7 +213,7 @@ class EmbeddedService:
     async def _serve(self, started: Future[None]) -> None:
         """Serves until it is stopped; lets running requests finish for ``CLOSE_TIMEOUT``, then cancels them."""
         self._gateway.start(self._loop)
-        self.service.watch()
+        self.service.start_background_work()
         started.set_result(None)
         await self._stop.wait()
         if self._tasks:

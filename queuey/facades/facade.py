@@ -221,7 +221,7 @@ class OpenFacade(Facade):
 
     def __init__(self, setup: Setup, prefix: str) -> None:
         super().__init__(setup, prefix)
-        self._header = setup.callers.header(self.application)
+        self._header = setup.callers.issue_header(self.application)
         self._hosts = frozenset((setup.settings.hosts or "").lower().split())
 
     def set_credential(self, request: Request) -> None:

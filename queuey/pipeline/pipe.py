@@ -297,7 +297,7 @@ def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
     """Starts the query. Rows that are shuffled are sorted in each task before they are written."""
     from pyspark.sql import functions as f
 
-    frame = frame.count_request(_ROWS, f.count(f.lit(1)).alias(_ROWS))
+    frame = frame.observe(_ROWS, f.count(f.lit(1)).alias(_ROWS))
     writer = frame.writeStream.option("checkpointLocation", pipe.checkpoint).outputMode(pipe.mode)
     writer = writer.trigger(availableNow=True) if pipe.once else writer.trigger(processingTime=f"{pipe.every} seconds")
     options = _sink_options(pipe)

@@ -107,7 +107,7 @@ class Service:
         self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")
         self.workers = Workers()
         self.claims.share(self.workers)
-        self.groups.share(self.workers)
+        self.groups.share_with(self.workers)
         self.news = News(self.workers, store)
         self.explaining = Explaining(store, self.limits, self.queues, self.claims, self.offsets)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
@@ -124,7 +124,7 @@ class Service:
     def join(self, identity: WorkerIdentity) -> None:
         """Joins the other worker processes, and starts to exchange news of stored messages with them."""
         self.workers.join(identity)
-        self.news.begin()
+        self.news.start()
 
     def start_background_work(self) -> None:
         """Starts the background work: moves, schedules, and searches for expired messages."""

@@ -149,10 +149,10 @@ class Core:
         """
         self._calls = calls
         if self._home is not None:
-            self._home.leave()
+            self._home.unregister()
         self._home = None if calls is None else Home(calls, self.in_thread)
         if calls is not None and self._home is not None:
-            self._home.settle()
+            self._home.register()
             calls(self._measure_turn, calls, time.monotonic())
 
     def _measure_turn(self, calls: LoopCalls, due: float) -> None:

@@ -262,7 +262,7 @@ class DueRunner:
         if planned is None:
             return  # The record was changed meanwhile and is no longer due.
         try:
-            record = None if planned.failed else self._work.held(name[1])
+            record = None if planned.failed else self._work.find_held(name[1])
             if record is None:
                 record = await self._store.records.record(self._work.kind, *name)
             if record is None or (record.version != planned.version and not planned.failed):

@@ -129,10 +129,10 @@ class Explaining:
         info = self._queues.describe(access)
         counts, backlog, refusal = None, None, None
         try:
-            counts, backlog = self._claims.counts(access), self._claims.backlog(access, most_counted)
+            counts, backlog = self._claims.count_claims(access), self._claims.backlog(access, most_counted)
         except ClaimsRefused as error:
             refusal = str(error)
-        names = self._offsets.groups(access) if most_groups else []
+        names = self._offsets.list_groups(access) if most_groups else []
         groups = self._read_groups(access, names[: max(1, min(most_groups, MAX_LAGS // info.partitions))])
         sentences = [*_describe_queue(info), *_describe_claims(info, backlog, refusal)]
         sentences += [f"Group {group.group} is {plural(group.lag, 'message')} behind." for group in groups]
@@ -156,7 +156,7 @@ class Explaining:
         groups = []
         for name in names:
             with suppress(GroupNotFound):  # It was removed meanwhile.
-                groups.append(self._offsets.progress(access, name))
+                groups.append(self._offsets.read_progress(access, name))
         return tuple(groups)
 
     # A message that is stored
@@ -207,7 +207,7 @@ class Explaining:
             return
 
         def count(state: State, expired: int) -> tuple[int, int]:
-            return state.live(expired) if share else 0, state.count_live_with_key(expired, key) if key else 0
+            return state.count_live(expired) if share else 0, state.count_live_with_key(expired, key) if key else 0
 
         claimed, claimed_of_key = self._claims.core.run(self._claims.query_states(queue, count, [number]))[number]
         if key and claimed_of_key >= of_key:
@@ -226,7 +226,7 @@ class Explaining:
         self, queue: Queue, number: int, position: Position, standing: _Standing
     ) -> Iterator[Reason]:
         """Yields the failed attempts, and the job's state unless a delivery that is no longer known has set it."""
-        history = bridge.run(Attempts(self._store.ledger).records(queue, number, [position])).get(position)
+        history = bridge.run(Attempts(self._store.ledger).read_records(queue, number, [position])).get(position)
         if history is None:
             return
         for attempt in history.attempts:
@@ -322,7 +322,7 @@ def _find_standing(position: Position, state: State, expired: int) -> _Standing:
     """Returns a message's state in a claim log. Claims that end before ``expired`` (ms since 1970) are over."""
     if (claim := state.outstanding.get(position)) is not None:
         return _Standing(
-            code=state.standing(position, expired),
+            code=state.status_of(position, expired),
             deliveries=claim.deliveries,
             expires=claim.expires / 1000,
             worker=claim.worker,

@@ -249,7 +249,7 @@ class MessageUseCases:
         if rely is not None:
             await rely(queue, items, is_stored=True)
         if not result.replayed:
-            self._metrics.received(len(result.locations), queue)
+            self._metrics.count_received(len(result.locations), queue)
         if queue.kind == "ordered" and (result.replayed or not more or any(item.delay for item in items)):
             placed = zip((item.delay for item in items), result.locations, strict=True)
             await self.settle_order(queue, placed)
@@ -281,7 +281,7 @@ class MessageUseCases:
             return False
         now = self._core.boottime()
         remaining_seconds = began + self._limits.deadline - now
-        return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.try_acquire(now)
+        return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.record_page(now)
 
     async def _append(
         self,
@@ -331,7 +331,7 @@ class MessageUseCases:
             )
 
         access.use(write)
-        self._metrics.received(len(locations), access.queue)
+        self._metrics.count_received(len(locations), access.queue)
 
     def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
         """Returns the messages that exist, in the order of ``locations``, each once.
@@ -358,7 +358,7 @@ class MessageUseCases:
                 text = f"The messages are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
                 raise TooLarge({"InvalidMessageID": text})
             messages += fetched
-        self._metrics.delivered(len(messages), access.queue if charted else None)
+        self._metrics.count_delivered(len(messages), access.queue if charted else None)
         return messages
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:

@@ -226,20 +226,20 @@ class NameUseCases:
         item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta, kept=keeps)
         content = hash_content([draft])
         self._claims.check(queue)
-        async with self._turns.turn(queue, name):
+        async with self._turns.take_turn(queue, name):
             if keeps:
                 await self._claims.rely(queue, [item])
             changed = await self._make_name(queue, name).change(item, content, free_only=free_only)
             if keeps:
                 await self._claims.rely(queue, [item], is_stored=True)
         if changed.stored:
-            self._metrics.received(1, queue)
+            self._metrics.count_received(1, queue)
         return changed
 
     async def delete(self, queue: Queue, name: str) -> None:
         """Frees a name and deletes its message; does nothing if the name is free."""
         self._claims.check(queue)
-        async with self._turns.turn(queue, name):
+        async with self._turns.take_turn(queue, name):
             await self._make_name(queue, name).change(None, b"")
 
     async def fetch(self, queue: Queue, name: str) -> Message | None:
@@ -249,9 +249,9 @@ class NameUseCases:
             StoreBusy: The message is replaced faster than it can be read.
         """
         self._claims.check(queue)
-        message = await self._make_name(queue, name).current()
+        message = await self._make_name(queue, name).read_current()
         if message is not None:
-            self._metrics.delivered(1, queue)
+            self._metrics.count_delivered(1, queue)
         return message
 
     def _make_name(self, queue: Queue, name: str) -> Name:

@@ -77,7 +77,7 @@ class Reader:
             return response
         room = self._available_bytes([Source(access, requested)])
         reading = bridge.run(self._read(access, requested, room), as_one=True)
-        self._metrics.delivered(reading.count, access.queue)
+        self._metrics.count_delivered(reading.count, access.queue)
         return reading
 
     async def read_short(self, queue: Queue, requested: Range, waiter: Waiter | None = None) -> Reading | None:
@@ -107,7 +107,7 @@ class Reader:
             if page.more:
                 return None
             ranges.add_early(requested, early, [page], reading)
-        self._metrics.delivered(reading.count, queue)
+        self._metrics.count_delivered(reading.count, queue)
         return reading
 
     async def _read_page(self, queue: Queue, piece: Slice) -> Page:
@@ -135,7 +135,7 @@ class Reader:
     ) -> list[Reading | QueueyError]:
         for source, response in zip(sources, responses, strict=True):
             if isinstance(response, Reading):
-                self._metrics.delivered(response.count, source.access.queue)
+                self._metrics.count_delivered(response.count, source.access.queue)
         return responses
 
     def read_woken(
@@ -198,10 +198,10 @@ class Reader:
             reading.horizon = horizon
         elif requested.merge and len(pieces) > 1:
             merge = Merge(pieces, requested.limit, max_bytes, certain=queue.consistency != "weak")
-            slices = merge.first()
+            slices = merge.make_first_slices()
             while slices:
-                merge.take(slices, await self._store.messages.read(queue, slices))
-                slices = merge.further()
+                merge.add_pages(slices, await self._store.messages.read(queue, slices))
+                slices = merge.make_further_slices()
             merge.finish(reading)
         else:
             order = ranges.sort_furthest_behind_first(pieces)

@@ -241,7 +241,7 @@ class Stream:
 
     @property
     def text(self) -> str:
-        return self.cursor.text(self._queue)
+        return self.cursor.to_text(self._queue)
 
     @property
     def queues(self) -> Collection[str]:
@@ -296,9 +296,9 @@ class Stream:
         return Range(
             partitions=self._partitions,
             limit=self._limit,
-            since=self.cursor.of(name) | self._unfinished.get(name, {}),
+            since=self.cursor.make_marks(name) | self._unfinished.get(name, {}),
             early=self._early,
-            early_after=self._early_cursor.of(name) if self._early else None,
+            early_after=self._early_cursor.make_marks(name) if self._early else None,
             looks_ahead=True,
         )
 

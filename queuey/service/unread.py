@@ -282,7 +282,7 @@ class MarkNews:
 
         Queues that could not be counted this time are due again.
         """
-        marks = self._unread.marks(accesses, self.reader)
+        marks = self._unread.read_marks(accesses, self.reader)
         moved = [
             (access, mark)
             for access, mark in zip(accesses, marks, strict=True)

@@ -62,7 +62,7 @@ class _Shared:
 
     def _wake(self) -> None:
         self._is_wake_scheduled = False
-        self._watchers.call(self, 1)
+        self._watchers.wake_waiters(self, 1)
 
 
 class Watchers:

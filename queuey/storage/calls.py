@@ -3,7 +3,7 @@
 Every call of a contract runs under the store's :class:`Deadline`, however many steps it takes. Code that waits in the
 same thread uses the remaining time::
 
-    answered.wait(deadline.left())
+    answered.wait(deadline.time_left())
 
 Drivers call back in their own threads. :func:`ended` awaits the callback: on a loop by a future; in a thread that runs
 the call by :mod:`.bridge`, by blocking.

@@ -43,7 +43,7 @@ def queuey(queuey_stores: TestStores) -> Iterator[Client]:
     Tests share the store, but each has its own application: ``client.application``. After the test, its schedules are
     deleted.
     """
-    service, application = queuey_stores.application()
+    service, application = queuey_stores.make_application()
     with _make_client(service, application) as client:
         yield client
     if not queuey_stores.clock.ahead:
@@ -65,7 +65,7 @@ def queuey_clock(queuey: Client, queuey_stores: TestStores) -> Clock:
 @pytest.fixture
 def queuey_service(queuey_process: RealProcess) -> Iterator[RealService]:
     """A real service on a free port, with an empty application for this test."""
-    service = queuey_process.application()
+    service = queuey_process.make_application()
     yield service
     service.client.close()
 

@@ -73,7 +73,7 @@ class Clock:
             self.ahead = max(self.ahead, due)
             self._fire(self._service)
         self.ahead = until
-        self._service.watch()
+        self._service.start_background_work()
 
     def _next_fire(self, until: float) -> float | None:
         """Returns how many seconds ahead the next schedule fires, or None if none fires up to ``until``."""

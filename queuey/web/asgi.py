@@ -68,7 +68,7 @@ class Application:
         self._app = await asyncio.to_thread(open_service, settings, self._includes, listens=False)
         self._gateway = make_gateway(self._app, settings)
         self._gateway.start(asyncio.get_running_loop())
-        self._app.service.watch()
+        self._app.service.start_background_work()
 
     async def _stop(self) -> None:
         await self._app.service.end(LEAVE_SECONDS)

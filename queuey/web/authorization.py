@@ -260,18 +260,18 @@ class Authorization:
         """
         caller = await self.identify(request)
         self.require_credential(request, caller)
-        return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), caller)
+        return credential_of(self._authenticate.list_key_digests(request.headers.get("authorization", "")), caller)
 
     def find_former_credential(self, request: Request) -> Credential | None:
         """Returns a member's credential, without rights, if the caller is still cached; else None."""
         if self.stale_caller(request) is None:
             return None
-        return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), ANYBODY)
+        return credential_of(self._authenticate.list_key_digests(request.headers.get("authorization", "")), ANYBODY)
 
     @staticmethod
     def require_credential(request: Request, caller: Caller) -> None:
         """Raises ``NotAllowed`` if the caller has no credential; called before a body is read that needs a right."""
-        if caller.anonymous:
+        if caller.is_anonymous:
             raise _make_refusal(request, caller, "")
 
     def forget(self, request: Request) -> None:
@@ -422,7 +422,7 @@ class Authorization:
         """
         self._service.queues.require_application(application)
         caller = self.authenticate(request)
-        if not (patterns := caller.patterns(application, action)):
+        if not (patterns := caller.find_patterns(application, action)):
             raise _make_refusal(request, caller, explain_refusal(caller, application, action))
         return patterns
 
@@ -468,7 +468,7 @@ class Authorization:
                 if not may_consume(Queue(application=application, name=name, uid=0, qid=0), caller):
                     raise
         for action in CONSUMING:
-            begins = [pattern.partition("*")[0] for pattern in caller.patterns(application, action)]
+            begins = [pattern.partition("*")[0] for pattern in caller.find_patterns(application, action)]
             if shapes and not any(_may_match_prefix(shape, begin) for shape in shapes for begin in begins):
                 raise _make_refusal(request, caller, explain_refusal(caller, application, action))
 
@@ -494,7 +494,7 @@ class Authorization:
             for grant in caller.grants
             if isinstance(grant.queues, str) and grant.permits(application, "read")
         )
-        if patterns := caller.patterns(application, "read"):
+        if patterns := caller.find_patterns(application, "read"):
             queues, _ = self._service.queues.list(application, start="", limit=most, patterns=patterns)
             names |= dict.fromkeys(queue.name for queue in queues)
         return list(names)[:most]
@@ -546,9 +546,9 @@ def _may_match_prefix(shape: str, begin: str) -> bool:
 
 
 def _make_refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
-    if caller.anonymous:
+    if caller.is_anonymous:
         reason = (
             "The header Authorization has no scheme that is known here" if request.headers.get("authorization") else ""
         )
         lacks = f"{reason or 'This needs a credential'}. Send the header Authorization: Application KEY"
-    return NotAllowed(lacks, anonymous=caller.anonymous)
+    return NotAllowed(lacks, anonymous=caller.is_anonymous)

@@ -58,7 +58,7 @@ class OpsViews:
         self._service = service
         counts = WorkerCounts(lambda: metrics.make_snapshot(service.metrics, service.statistics()), service.workers)
         self._counts = Collection(
-            lambda: metrics.make_exposition(counts.all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
+            lambda: metrics.make_exposition(counts.collect_all(), backlogs(), lags()), HEARTBEAT_INTERVAL, clock
         )
         self._clock = clock
         self._ping_lock = threading.Lock()
@@ -115,7 +115,7 @@ class OpsViews:
 
         However many scrapes there are, and however long other workers take, it uses no thread of the requests.
         """
-        text = await asyncio.shield(asyncio.wrap_future(self._counts.ask()))  # other requests wait for it, too
+        text = await asyncio.shield(asyncio.wrap_future(self._counts.begin_or_reuse()))  # other requests wait for it, too
         return Response(200, text, ("Content-Type", metrics.CONTENT_TYPE))
 
 
@@ -188,7 +188,7 @@ class WorkerCounts:
         return {str(number): counts[number] for number in sorted(counts)}
 
     def _answer_counts(self, _question: None, answer: Answer[Snapshot]) -> None:
-        self._collection.ask().add_done_callback(lambda future: answer(None if future.exception() else future.result()))
+        self._collection.begin_or_reuse().add_done_callback(lambda future: answer(None if future.exception() else future.result()))
 
 
 class ShownQueues:
@@ -252,12 +252,12 @@ class Backlogs:
 
         Queues that cannot be read now are left out.
         """
-        return self._collection.ask().result() if self._shown else []
+        return self._collection.begin_or_reuse().result() if self._shown else []
 
     def _measure(self) -> Iterator[QueueBacklog]:
         """Yields the backlogs of the shown queues, until their partitions are too many."""
         remaining = MAX_PARTITIONS
-        for queue in self._shown.queues():
+        for queue in self._shown.find_queues():
             remaining -= queue.partitions
             if remaining < 0:
                 self._shown.leave_out_from(queue, "too many queues")
@@ -284,20 +284,20 @@ class GroupLags:
         self._collection = Collection(lambda: list(self._measure()), INTERVAL, clock)
 
     def measure(self) -> list[GroupLag]:
-        return self._collection.ask().result() if self._shown else []
+        return self._collection.begin_or_reuse().result() if self._shown else []
 
     def _measure(self) -> Iterator[GroupLag]:
         """Yields the lags of all groups of the shown queues, until their partitions are too many."""
         remaining = MAX_PARTITIONS
-        for queue in self._shown.queues():
+        for queue in self._shown.find_queues():
             try:
                 access = self._service.enter(queue, lambda _queue: None)
-                for group in self._service.offsets.groups(access):
+                for group in self._service.offsets.list_groups(access):
                     remaining -= queue.partitions
                     if remaining < 0:
                         self._shown.leave_out_from(queue, "too many groups")
                         return
-                    yield self._service.offsets.standing(access, group)
+                    yield self._service.offsets.measure_lag(access, group)
             except QueueyError as error:  # The queue is gone, or the store is unavailable.
                 log.debug("The lag of groups in %s/%s cannot be shown: %s", queue.application, queue.name, error)
 

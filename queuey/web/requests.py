@@ -199,7 +199,7 @@ class Request:
         return self.server.reserve_at_once(self, size)
 
     def make_long_poll(self, seconds: float) -> LongPoll:
-        return self.server.waiting(self, seconds)
+        return self.server.make_long_poll(self, seconds)
 
     async def until_found(
         self, seconds: float, attempt: Callable[[LongPoll | None], Awaitable[T]], *may_pass: type[QueueyError]
@@ -437,7 +437,7 @@ class BodyReader:
         held = request.held
         weight = size if held == 0 else max(size, min(2 * held, self._most))
         if not self._memory.take(request.tenant, weight - held):
-            raise self._memory.refusal(request.tenant, weight - held)
+            raise self._memory.make_refusal(request.tenant, weight - held)
         request.held = weight
 
     def cancel_late(self) -> None:

@@ -173,7 +173,7 @@ class ResponseSender:
 
         It ends early, without an error, if the client stalls or is slower than :data:`MIN_RATE`.
         """
-        await exchange.begin(response, response.size)
+        await exchange.send_head(response, response.size)
         remaining = response.size
         seconds = self._stall + remaining / MIN_RATE
         with suppress(TimeoutError):
@@ -183,7 +183,7 @@ class ResponseSender:
                 remaining -= len(piece)
                 began = monotonic()
                 async with asyncio.timeout(min(self._stall, seconds)):
-                    await exchange.send(piece, more=remaining > 0)
+                    await exchange.send_piece(piece, more=remaining > 0)
                 seconds -= monotonic() - began
 
     async def send_part(self, body: Body, exchange: Exchange) -> None:
@@ -194,11 +194,11 @@ class ResponseSender:
         """
         for piece in _split_into_pieces(body):
             async with asyncio.timeout(self._stall):
-                await exchange.send(piece, more=True)
+                await exchange.send_piece(piece, more=True)
 
     async def end(self, exchange: Exchange) -> None:
         async with asyncio.timeout(self._stall):
-            await exchange.send(b"", more=False)
+            await exchange.send_piece(b"", more=False)
 
 
 def _split_into_pieces(body: Body) -> Iterator[bytes]:

@@ -274,7 +274,7 @@ class _Interposed(LastingDriver):
                 request = request._replace(decode=partial(self._decode_and_count, request.decode))
         try:
             if not request.statement.reads:
-                self._deadline.sent()
+                self._deadline.mark_sent()
         except StoreUnavailable as error:
             done(None, error)
             return

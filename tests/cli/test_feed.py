@@ -56,23 +56,23 @@ def test_held_bytes_are_bounded() -> None:
 def test_json_lines_stay_as_they_are() -> None:
     """The text of a JSON line is sent unchanged: large numbers, order of keys and all."""
     line = b'{"z":1, "a":12345678901234567890123, "f":1.10}'
-    _, message = Route("q").message(line)
+    _, message = Route("q").make_message(line)
     assert bytes(message.json) == line
 
 
 def test_fields_choose_queue_and_key() -> None:
     """A field may lie deeper, and may be a number or a truth value."""
     route = Route("net-{}", queue_field="p.net", key_field="n", options={"ttl": 5})
-    queue, message = route.message(b'{"p":{"net":"ak"},"n":7}')
+    queue, message = route.make_message(b'{"p":{"net":"ak"},"n":7}')
     assert (queue, message.key, message.ttl) == ("net-ak", "7", 5)
-    assert Route("q", key_field="n").message(b'{"n":true}')[1].key == "true"
+    assert Route("q", key_field="n").make_message(b'{"n":true}')[1].key == "true"
 
 
 @pytest.mark.parametrize("line", [b'{"n":null}', b'{"n":""}', b'{"n":[1]}', b"{}", b"[1]", b"5"])
 def test_missing_fields_are_errors(line: bytes) -> None:
     """A line without the field that picks its partition is not sent anywhere."""
     with pytest.raises(BadLine, match="'n'"):
-        Route("q", key_field="n").message(line)
+        Route("q", key_field="n").make_message(line)
 
 
 @pytest.mark.parametrize("line", [b"{", b"plain", b'"\xff"', b"NaN", b"[" * 100_000])
@@ -87,7 +87,7 @@ def test_bad_json_names_its_line(line: bytes) -> None:
 def test_raw_lines_are_texts_or_bytes() -> None:
     """With ``raw`` a line is its text; a line that is not UTF-8 is its bytes."""
     route = Route("q", raw=True)
-    assert [route.message(line)[1].body for line in (b"{", b"\xff")] == ["{", b"\xff"]
+    assert [route.make_message(line)[1].body for line in (b"{", b"\xff")] == ["{", b"\xff"]
 
 
 def test_lines_are_numbered_as_in_the_file() -> None:

@@ -265,7 +265,7 @@ def test_tables_reach_the_tasks() -> None:
     """A consistency level, which is a table, makes the same settings again in tasks."""
     options = {"store": "cassandra://host/space", "consistency.strong": "write=ALL,delay=8.5"}
     loaded = settings.load(options, {})
-    assert settings.load(ConfiguredStore(loaded).given(), {}).settings == loaded.settings
+    assert settings.load(ConfiguredStore(loaded).given_settings(), {}).settings == loaded.settings
 
 
 @pytest.mark.parametrize(

@@ -256,4 +256,4 @@ def test_a_closed_file_takes_no_more(path: Path) -> None:
     journal.close()
     journal.close()
     with pytest.raises(ReceiptsError, match="closed"):
-        journal.write([journal.line("q", SentMessage.of(Outgoing("x")), 1.0)])
+        journal.write([journal.make_line("q", SentMessage.of(Outgoing("x")), 1.0)])

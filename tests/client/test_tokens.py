@@ -280,25 +280,25 @@ def test_a_token_is_replaced_before_its_known_end(expires: float | datetime) -> 
     """Half a minute before its end a token is replaced; a source that fails then can retry until the end."""
     clock = Clock()
     kept = KeptToken("Bearer", clock)
-    assert kept.due()
+    assert kept.is_due()
     kept.keep(Token("a", expires))
     clock.now = 1569
-    assert not kept.due()
+    assert not kept.is_due()
     clock.now = 1570
-    assert kept.due()
-    kept.failed(TokenError("away"))
-    assert not kept.due()
+    assert kept.is_due()
+    kept.record_failure(TokenError("away"))
+    assert not kept.is_due()
     assert kept.result() == "Bearer a"  # bounded: the result of the last call
     clock.now = 1600
-    assert kept.due()
-    kept.failed(TokenError("away"))
+    assert kept.is_due()
+    kept.record_failure(TokenError("away"))
     with pytest.raises(TokenError, match="away"):
         kept.result()  # bounded: the result of the last call
     kept.keep(Token("b", 1620.0))
     clock.now = 1609
-    assert not kept.due()
+    assert not kept.is_due()
     clock.now = 1610
-    assert kept.due()
+    assert kept.is_due()
 
 
 def test_the_end_of_a_jwt_is_known_and_other_tokens_have_none() -> None:
@@ -317,7 +317,7 @@ def test_a_wrong_clock_does_not_ask_for_a_token_at_each_call() -> None:
     """A token that has ended by this machine's clock is used until the server refuses it."""
     kept = KeptToken("Bearer", Clock())
     kept.keep(Token("a", 500.0))
-    assert not kept.due()
+    assert not kept.is_due()
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,8 @@ def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
         history.record(queue_row, 1, 0)
     rounds = iter([False, False, True])
     sample_depths(service, history, lambda _seconds: next(rounds))
-    assert history.of(queue).depth[-1] == 1
-    assert set(history.of(deleted).depth) == {UNKNOWN}
+    assert history.read(queue).depth[-1] == 1
+    assert set(history.read(deleted).depth) == {UNKNOWN}
 
 
 def test_counting_ends_with_the_store(app: App) -> None:

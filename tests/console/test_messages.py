@@ -308,6 +308,6 @@ def test_indents_change_no_value(value: object) -> None:
 )
 def test_which_messages_are_wanted(wanted: MessageFilter, taken: bool) -> None:  # noqa: FBT001
     """Each field that is given must hold."""
-    assert wanted.takes(message("Hello", headers=(("a", "one"),), key="k")) is taken
-    assert MessageFilter(text="é").takes(message("É".lower().encode()))
-    assert not MessageFilter(header="a").takes(message("x"))
+    assert wanted.matches(message("Hello", headers=(("a", "one"),), key="k")) is taken
+    assert MessageFilter(text="é").matches(message("É".lower().encode()))
+    assert not MessageFilter(header="a").matches(message("x"))

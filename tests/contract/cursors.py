@@ -203,8 +203,8 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
         written: Called when these writers are done; returns when the writers of all processes are.
     """
     ended = threading.Event()
-    writing = [threading.Thread(target=writer.run) for writer in writers]
-    reading = [threading.Thread(target=reader.run, args=(ended,)) for reader in readers]
+    writing = [threading.Thread(target=writer.post_until) for writer in writers]
+    reading = [threading.Thread(target=reader.read_until, args=(ended,)) for reader in readers]
     for thread in reading + writing:
         thread.start()
     for thread in writing:

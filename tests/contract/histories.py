@@ -49,7 +49,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._location = self.location.fresh()
+        self._location = self.location.make_fresh()
         self._clock = Clock(START)
         self._stores = [self._location.open(self._clock) for _ in range(self.stores)]
         bridge.run(self._stores[0].applications.create_application(APP))
@@ -138,7 +138,7 @@ class Histories(RuleBasedStateMachine):
         positions = bridge.run(self._store(at).messages.append(row, messages, after=after))
         assert len(positions) == len(items)
         for (part, body, ttl, delay, meta, kept), place in zip(items, positions, strict=True):
-            self._model.appended(queue, part, place, body, ttl, delay, meta, kept=kept)
+            self._model.record_append(queue, part, place, body, ttl, delay, meta, kept=kept)
             assert after is None or place > after or delay
 
     @precondition(lambda self: self._model.queues)

@@ -37,7 +37,7 @@ def test_sessions_of_two_processes(store: Store, other: Store) -> None:
 def test_a_link_of_two_processes(store: Store, other: Store) -> None:
     """When two processes get the same link at the same moment, one of them logs in."""
     first, second = Sessions(store), Sessions(other)
-    token = first.offer(b"d" * 32)
+    token = first.make_link(b"d" * 32)
     with ThreadPoolExecutor(2) as pool:
         results = [pool.submit(sessions.redeem, token) for sessions in (first, second)]
     assert sorted(str(result.exception()) for result in results) == ["None", USED]
@@ -67,24 +67,24 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
 
     assert eventually(lambda: scanned(Sought()) == bodies[::-1])
     assert scanned(Sought(text="BODY 2")) == [*reversed(bodies[20:]), "body 2"]
-    assert service.browsing.sizes(access).count == len(bodies)
+    assert service.browsing.sample_sizes(access).count == len(bodies)
 
 
 def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
     """An audit entry of one process is found by another at once, and a form that both get is recorded once."""
     logs = [Service(each).audit for each in (store, other)]
     about: Any = {"content": b"c", "act": "purge", "who": "me", "queue": "q", "details": {"a": "b"}}
-    assert logs[0].sent(APP, "form") is None
+    assert logs[0].find_form(APP, "form") is None
     (entry, sent, is_first), (_, same, is_first_there) = (log.begin(APP, "form", **about) for log in logs)
     assert (sent, is_first, is_first_there) == (same, True, False)
-    assert logs[1].sent(APP, "form") == sent
+    assert logs[1].find_form(APP, "form") == sent
     assert logs[1].find(APP, sent.entry) == entry
     logs[0].end(APP, sent.entry, entry, "done", "Purged.")
     ended = logs[1].find(APP, sent.entry)
     assert ended is not None
     assert (ended.outcome, ended.text, ended.details) == ("done", "Purged.", {"a": "b"})
-    assert eventually(lambda: [each for _, each in logs[1].page(APP, "", bool).entries] == [ended])
-    assert logs[1].page("nobody", "", bool).entries == []
+    assert eventually(lambda: [each for _, each in logs[1].read_page(APP, "", bool).entries] == [ended])
+    assert logs[1].read_page("nobody", "", bool).entries == []
 
 
 def test_dead_letters_go_back_once(store: Store, other: Store) -> None:

@@ -68,7 +68,7 @@ def test_a_group_of_the_program(client: Client) -> None:
 
 
 def service_of(client: Client) -> EmbeddedService:
-    pool = client._sender._connections.of(client.servers[0]).pool
+    pool = client._sender._connections.endpoint_of(client.servers[0]).pool
     assert isinstance(pool, InProcessPool)
     return pool._service
 
@@ -158,7 +158,7 @@ async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
         writer.create_queue("mails")
         writer.send_many("mails", [Outgoing("x" * 100_000) for _ in range(4 * MAX_UNREAD // 100_000)])
     async with embedded.open_async(file, settings=QUICK) as client:
-        service = client._sender._connections.of(client.servers[0]).pool._service
+        service = client._sender._connections.endpoint_of(client.servers[0]).pool._service
         service._gateway._sender._stall = TEST_TIMEOUT  # The call is not abandoned for being slow.
         async with asyncio.timeout(60):
             events = client.stream("mails", since=0)
@@ -405,9 +405,9 @@ async def test_sending_waits_for_the_reader() -> None:
     exchange = InProcessExchange(asyncio.get_running_loop(), b"", parts.append)
 
     async def send() -> None:
-        await exchange.begin(Response(200, b""), None)
+        await exchange.send_head(Response(200, b""), None)
         for _ in range(100):
-            await exchange.send(b"x" * 65_536, more=True)
+            await exchange.send_piece(b"x" * 65_536, more=True)
 
     sending = asyncio.create_task(send())
     await asyncio.sleep(0.01)

@@ -83,7 +83,7 @@ def prepare_store_on(
     """
     keyspaces.empty(url)
     keyspaces.close()  # no other client is connected while nodes are killed
-    keyspaces.set_timing(url, span.timing(difference, row_age))
+    keyspaces.set_timing(url, span.make_timing(difference, row_age))
     nodes: dict[str, Victim | Proxy] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
     return Store(
         span,
@@ -106,7 +106,7 @@ def prepare_store_between(centres: Centres, url: str, span: Span, *, difference:
         difference: S in seconds.
         row_age: C in seconds.
     """
-    keyspaces.set_timing(url, span.timing(difference, row_age), CENTRES[0])
+    keyspaces.set_timing(url, span.make_timing(difference, row_age), CENTRES[0])
     options = (
         *("--store", url),
         # As in deploy/settings/several-data-centres.toml.

@@ -119,7 +119,7 @@ class MessageRun:
         """Posts a last message into each partition of each queue; returns their ids."""
         webs = self._processes.addresses
         return {
-            queue: self._writer(f"marks-{queue}", webs, [queue], style).mark()[queue]
+            queue: self._writer(f"marks-{queue}", webs, [queue], style).post_marks()[queue]
             for queue, style in self._styles_by_queue().items()
         }
 
@@ -160,7 +160,7 @@ class MessageRun:
         """Runs all writers and readers during the block, and records stalls; yields the readers."""
         readers = self._make_readers()
         stalls = partial(record_stalls, add=self._journal.add, target="", longest=STILL)
-        with running([*(writer.run for writer in self._make_writers()), *(reader.run for reader in readers), stalls]):
+        with running([*(writer.post_until for writer in self._make_writers()), *(reader.read_until for reader in readers), stalls]):
             yield readers
 
     def _make_writers(self) -> list[Writer]:

@@ -50,7 +50,7 @@ class PostedRun:
             for number in range(posters)
         ]
         waves = self._processes.make_waves(plan, self._written, rest)
-        with running([writer.run for writer in writers]):
+        with running([writer.post_until for writer in writers]):
             threading.Event().wait(calm_seconds)
             perform_waves(waves, self._processes.inflict, self._journal.add, rest=rest)
             self._store.settled()

@@ -163,7 +163,7 @@ def explore(
     state = State()
     draft = EntryDraft(state, _NOW, ClaimTiming())
     draft.renew([ClaimReceipt(1, *CLAIMED)], 1000.0)
-    state.apply(1, draft.entry(1))
+    state.apply(1, draft.make_entry(1))
     world = World(b"", frozenset(PLACES[: len(_BODIES[kind])]), event=event, kind=kind)
     if lost:
         world = world._replace(source=frozenset(PLACES[1:3]), lost=frozenset(PLACES[3:]))
@@ -189,10 +189,10 @@ def _deliver(world: World, state: State) -> None:
     """Gives the first message to a caller, who releases it."""
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), _LATER[0]))
     draft.deliver([Poll(1, 1000.0, 1)], [], [_message(world, PLACES[0])])
-    state.apply(2, draft.entry(1))
+    state.apply(2, draft.make_entry(1))
     draft = EntryDraft(state, _NOW, ClaimTiming())
     draft.release([ClaimReceipt(1, *PLACES[0], 2)])
-    state.apply(3, draft.entry(1))
+    state.apply(3, draft.make_entry(1))
 
 
 def _next_nodes(node: Node, mutation: Mutation | None) -> list[Node]:
@@ -235,7 +235,7 @@ def _apply_event(world: World) -> World:
             [settled] = draft.acknowledge([ClaimReceipt(1, *PLACES[2])])
             if settled.status.value == "done":
                 world = world._replace(acknowledged=frozenset(PLACES[2:3]))
-    state.apply(state.number + 1, draft.entry(1))
+    state.apply(state.number + 1, draft.make_entry(1))
     return world._replace(log=state.encode(), event=None)
 
 
@@ -324,9 +324,9 @@ def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, Mov
     until = min(request.horizon, request.below)[0]
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)
     request.edit(draft)
-    if draft.changes:
+    if draft.has_changes:
         before = state.encode()
-        state.apply(state.number + 1, draft.entry(1))
+        state.apply(state.number + 1, draft.make_entry(1))
         turn = request.result(state)
         kept = before if mutation == "taken unasked" and turn.chunk else state.encode()
         return world._replace(log=kept), turn

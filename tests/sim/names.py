@@ -221,7 +221,7 @@ def _claimer_worlds(world: World, mutation: Mutation) -> Iterator[World]:
         poll = Poll(9, 60, 1 << 20)
         draft.deliver([poll], [], [Message(id_, 0, 1, 0, "x") for id_ in claimer.read])
         given = tuple((len(world.log) + 1, message.ticks) for message in poll.given)
-        log = (*world.log, encode_entry(draft.entry(0))) if given else world.log
+        log = (*world.log, encode_entry(draft.make_entry(0))) if given else world.log
         given_too_late = [id_ for _, id_ in given if id_ in world.gone]
         wrong = f"{given_too_late} was given after its replacement had been answered" if given_too_late else ""
         yield world._replace(claimer=Claimer(given=given), log=log, wrong=wrong)
@@ -229,7 +229,7 @@ def _claimer_worlds(world: World, mutation: Mutation) -> Iterator[World]:
         draft = EntryDraft(state, 0, ClaimTiming())
         settled = draft.acknowledge([ClaimReceipt(1, *_position(id_), number) for number, id_ in claimer.given])
         done = tuple(one.receipt.ticks for one in settled if one.status is ReceiptStatus.DONE)
-        log = (*world.log, encode_entry(draft.entry(0))) if draft.changes else world.log
+        log = (*world.log, encode_entry(draft.make_entry(0))) if draft.has_changes else world.log
         yield world._replace(claimer=claimer._replace(acknowledged=done), log=log)
 
 
@@ -483,12 +483,12 @@ def _supersede(world: World, position: Position, process: Process, mutation: Mut
     """
     draft = EntryDraft(_state(world.log), 0, ClaimTiming())
     draft.supersede([position])
-    if not draft.changes or mutation == "not in the log":
+    if not draft.has_changes or mutation == "not in the log":
         return world
     # It may also finish the change of a PUT; then the row names a value of another process.
     own = process.kind == "POST" and world.row is not None and _is_of(process, world.row.ids.made)
     wrong = f"{position[0]} was replaced by POST and was not done" if own else ""
-    return world._replace(log=(*world.log, encode_entry(draft.entry(0))), wrong=wrong)
+    return world._replace(log=(*world.log, encode_entry(draft.make_entry(0))), wrong=wrong)
 
 
 def _ids(number: int) -> PostedIds:

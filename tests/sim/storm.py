@@ -507,7 +507,7 @@ class Storm:
         """Returns whether a rule about the end of a history is still violated, after it has recorded what is stored."""
         self.history.letters, self.history.letter_places = dict(self.replicas.letters), self.replicas.letter_places
         if self.queue.on_ack == "delete":
-            self.history.left = {place for places in self.replicas.messages.values() for place in places}
+            self.history.remaining = {place for places in self.replicas.messages.values() for place in places}
         return bool(check(self.history, UNFINISHED))
 
     def _post(self) -> None:
@@ -522,7 +522,7 @@ class Storm:
             if position is not None:
                 self.history.acknowledged.add(position)
                 if delay:
-                    self.history.due[position] = due
+                    self.history.due_times[position] = due
 
         def posted(keys: dict[Position, str], key: str, position: Position | None) -> None:
             if position is not None:
@@ -567,7 +567,7 @@ def find_violations(
     texts: list[str] = []
     for seed in seeds:
         storm = Storm(seed, setup)
-        broken = [f"{rule}: {text}" for rule, text in check(storm.run(), SIMULATED)]
+        broken = [f"{rule}: {text}" for rule, text in check(storm.read_until(), SIMULATED)]
         texts += [f"seed {seed}: {text}" for text in [*broken, *storm.replicas.wrong] if text.startswith(breaking)]
         if len(texts) >= enough:
             break

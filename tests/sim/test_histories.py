@@ -64,7 +64,7 @@ def seeds(*, ordered: bool = False) -> list[int]:
 @pytest.fixture(scope="module")
 def histories() -> list[ClaimHistory]:
     """The first histories, shared by the tests of guarantees and of the histories themselves."""
-    return [Storm(seed).run() for seed in range(SEEN)]
+    return [Storm(seed).read_until() for seed in range(SEEN)]
 
 
 def test_guarantees(histories: list[ClaimHistory]) -> None:
@@ -91,7 +91,7 @@ def test_guarantees_of_what_is_forgotten() -> None:
 
 def test_guarantees_of_what_fails() -> None:
     """Messages that fail wait for their backoff, and those given up are dead letters in the end."""
-    histories = [Storm(seed, Setup(failing=0.6)).run() for seed in range(20)]
+    histories = [Storm(seed, Setup(failing=0.6)).read_until() for seed in range(20)]
     assert [check(history, SIMULATED) for history in histories] == [[]] * len(histories)
     assert sum(one.outcome == "done" for history in histories for one in history.given_up) > 20
 
@@ -133,7 +133,7 @@ def test_histories_are_what_they_should_be(histories: list[ClaimHistory]) -> Non
     assert ended > posted / 2
     assert again > 0
     with collecting_often():
-        assert [Storm(seed).run() for seed in range(4)] == histories[:4]
+        assert [Storm(seed).read_until() for seed in range(4)] == histories[:4]
 
 
 @contextmanager
@@ -469,7 +469,7 @@ def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
     return False
 
 
-REAL_DRAFT = Duplicates.draft
+REAL_DRAFT = Duplicates.begin_draft
 REAL_HEARD = Forwarding._on_answer
 
 
@@ -495,7 +495,7 @@ MUTATIONS = {
         ("G4", "G5"), instead=lambda: replace(PartitionLog._append, answering_first), first=3
     ),
     "what is remembered above the horizon": Mutation(
-        ("G4", "G5"), instead=lambda: replace(State.unknown, all_above), first=3
+        ("G4", "G5"), instead=lambda: replace(State.find_unknown, all_above), first=3
     ),
     "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(MAX_CLOCK_DIFFERENCE)), first=94),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(MAX_CLOCK_DIFFERENCE)), first=10),
@@ -510,8 +510,8 @@ MUTATIONS = {
     "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon), first=3332),
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind), first=14),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
-    "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing), first=8),
-    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=307),
+    "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.find_needed, covering_nothing), first=8),
+    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.begin_draft, without_margin), first=307),
     "the end of covers whose message is gone": Mutation(
         ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1004
     ),

@@ -314,7 +314,7 @@ class SimulatedCore(Core):
         self._loop = ProcessLoop(process)  # type: ignore[abstract]  # much of it is not needed
         self._told = LoopCalls(self._loop)
         self._home = Home(self._told, self.in_thread)
-        self._home.settle()
+        self._home.register()
         self.chance = process.world.rng
 
     @property

@@ -79,7 +79,7 @@ class Run:
         for name, lag in self._iterate_lags():
             self._longest[name] = max(lag, self._longest.get(name, lag), key=lambda each: each.seconds)
         for program in self._landscape.programs:
-            if problem := program.problem():
+            if problem := program.find_problem():
                 self._problems[problem] = None
         self._load.append(os.getloadavg()[0])
 
@@ -116,7 +116,7 @@ class Run:
         remaining = {name: lag.messages for name, lag in self._iterate_lags()}
         if not any(remaining.values()):
             for traffic in self._landscape.traffic:
-                remaining |= {f"{traffic.store}, {name}": count for name, count in traffic.left().items()}
+                remaining |= {f"{traffic.store}, {name}": count for name, count in traffic.count_remaining().items()}
         return {name: count for name, count in remaining.items() if count}
 
     def _elapsed(self) -> float:

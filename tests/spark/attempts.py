@@ -37,7 +37,7 @@ class Texts(msgspec.Struct):
         content = blake2b(repr(sorted(texts)).encode(), digest_size=16).digest()
         return cls(list(texts), list(range(len(texts))), len(texts), order, content)
 
-    def messages(self, base: int, low: int) -> MessageColumns:
+    def make_messages(self, base: int, low: int) -> MessageColumns:
         """Returns the messages, with a TTL of a day."""
         return columns_of(
             Message(base + index, low, index % 2 + 1, base + index + DAY, text)

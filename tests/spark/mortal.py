@@ -74,7 +74,7 @@ def source(called: str, deaths: Deaths) -> type[DataSource]:
             return dying(deaths, self._options, lambda: super(StreamWriter, self).write(iterator))
 
         def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark names it so
-            deaths.extent(COMMITTING, str(batchId), 0)
+            deaths.die_at(COMMITTING, str(batchId), 0)
             super().commit(messages, batchId)
 
     class Mortal(QueueySource):
@@ -107,22 +107,22 @@ def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCom
     async def loading(queue: Any, messages: Any) -> int:  # noqa: ANN401
         seen["load"] += 1
         if seen["load"] == deaths.chunk:
-            deaths.extent("reserved", batch, task)
+            deaths.die_at("reserved", batch, task)
             if (deaths.point or IN_TASKS[task % len(IN_TASKS)]) == "half":
                 await load(queue, messages[: len(messages) // 2])
-            deaths.extent("half", batch, task)
+            deaths.die_at("half", batch, task)
         written: int = await load(queue, messages)
         if seen["load"] == deaths.chunk:
-            deaths.extent("loaded", batch, task)
+            deaths.die_at("loaded", batch, task)
         return written
 
     async def entering(work: str, piece: int, value: bytes, *, expected: bytes | None, **more: Any) -> bytes:  # noqa: ANN401
         result: bytes = await enter(work, piece, value, expected=expected, **more)
         if expected is not None and seen["load"] == deaths.chunk:
-            deaths.extent("done", batch, task)
+            deaths.die_at("done", batch, task)
         return result
 
-    deaths.extent("planned", batch, task)
+    deaths.die_at("planned", batch, task)
     store.bulk.load_unread, store.ledger.enter = loading, entering
     try:
         return write()

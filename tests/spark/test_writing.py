@@ -130,7 +130,7 @@ def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, c
     assert counts is not None
     # Two tasks that share a piece may write some of its rows a second time, at the same ids.
     assert (counts.rows, counts.moved, counts.kept, counts.expired) == (count, 0, 0, 0)
-    work = TaskIdentity.of("run", APP, "first").work(f"{queue.uid:x}")
+    work = TaskIdentity.make("run", APP, "first").shared_name(f"{queue.uid:x}")
     entries = [
         decode(bridge.run(clustered.store.ledger.entry(work, piece)) or b"") for piece in range(count // CHUNK_ROWS)
     ]

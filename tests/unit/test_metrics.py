@@ -19,7 +19,7 @@ def test_each_time_falls_into_one_bucket(times: list[float]) -> None:
     metrics = Metrics()
     for seconds in times:
         metrics.count_request("r", 200, seconds)
-    requests, _, _ = metrics.total()
+    requests, _, _ = metrics.copy_totals()
     cells = requests.get(("r", 200), [0.0] * (len(BUCKETS) + 2))
     expected = [0.0] * (len(BUCKETS) + 1)
     for seconds in times:
@@ -35,8 +35,8 @@ def test_threads_are_added_up_and_outlived() -> None:
     def work() -> None:
         for _ in range(100):
             metrics.count_request("r", 200, 0.1)
-            metrics.received(2)
-            metrics.delivered(3)
+            metrics.count_received(2)
+            metrics.count_delivered(3)
 
     for _ in range(5):
         threads = [threading.Thread(target=work) for _ in range(4)]
@@ -45,7 +45,7 @@ def test_threads_are_added_up_and_outlived() -> None:
         for thread in threads:
             thread.join(60)
         assert len(metrics._requests) == 1
-    requests, received, delivered = metrics.total()
+    requests, received, delivered = metrics.copy_totals()
     assert (sum(requests["r", 200][1:]), received, delivered) == (2000, 4000, 6000)
 
 
@@ -65,7 +65,7 @@ def test_workers_side_by_side() -> None:
         for _ in range(number):
             metrics.count_request("r", 200, 0.3)
         metrics.count_request("r", 503, 0.3)
-        metrics.received(number)
+        metrics.count_received(number)
         workers[name] = make_snapshot(metrics, {"store_bytes": 7.0} if number == 1 else {})
     families = list(text_string_to_metric_families(make_exposition(workers).decode()))
     assert len({family.name for family in families}) == len(families)

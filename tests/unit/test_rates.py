@@ -48,16 +48,16 @@ def test_a_bucket_lets_through_what_was_promised_and_no_more(rate: float, burst:
         now += pause
         tokens = min(burst, tokens + pause * rate)
         verdict = buckets.peek("a", Rate(rate, burst), now)
-        if verdict.wait:
+        if verdict.seconds_to_token:
             assert tokens < 1 + 1e-6
-            assert verdict.wait == pytest.approx((1 - tokens) / rate, rel=1e-3, abs=1e-6)
-            assert verdict.left == 0
+            assert verdict.seconds_to_token == pytest.approx((1 - tokens) / rate, rel=1e-3, abs=1e-6)
+            assert verdict.tokens_left == 0
             continue
         buckets.take("a", verdict, now)
         tokens -= 1
         assert tokens > -1e-6
-        assert verdict.left == pytest.approx(tokens, abs=1 + 1e-6)
-        assert verdict.full == pytest.approx((burst - tokens) / rate, rel=1e-3, abs=1e-6)
+        assert verdict.tokens_left == pytest.approx(tokens, abs=1 + 1e-6)
+        assert verdict.seconds_to_full == pytest.approx((burst - tokens) / rate, rel=1e-3, abs=1e-6)
         times.append(now)
     for begin in range(len(times)):
         for end in range(begin, len(times)):
@@ -123,7 +123,7 @@ def test_buckets_are_bounded_and_the_fullest_go_first() -> None:
     for number in range(1000):
         buckets.take(f"user {number}", buckets.peek(f"user {number}", rate, clock.now), clock.now)
         assert len(buckets) <= 100
-    assert buckets.peek("greedy", rate, clock.now).wait > 0
+    assert buckets.peek("greedy", rate, clock.now).seconds_to_token > 0
 
 
 def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def claim1(bench: Bench) -> Report:
         )
         supply = Supply(partial(fill, store, queue))
         calls: dict[str, Callable[[], Sample]] = {
-            f"queuey{way}": partial(supply.claimed_by, cycles, count)
+            f"queuey{way}": partial(supply.run, cycles, count)
             for way, (count, cycles) in make_claim_runs(bench, server, QUEUE, cassandra).items()
         }
         bench.interleave(calls, bench.count(WARM, 1))

@@ -35,7 +35,7 @@ def read(bench: Bench) -> Report:
             )
         )
         store.close()
-        url = cassandra.url(on_cassandra.KEYSPACE)
+        url = cassandra.store_url(on_cassandra.KEYSPACE)
         sides = {f"driver, pages of {rows:,}": partial(run, cassandra, arrow_rows, "read", rows) for rows in FETCH}
         sides |= {
             "queuey, scan_arrow": partial(run, cassandra, bulk_side, "arrow", url),
@@ -52,7 +52,7 @@ def write(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra:
         cassandra_table.prepare(cassandra.address)
         on_cassandra.prepare(cassandra).close()
-        url = cassandra.url(on_cassandra.KEYSPACE)
+        url = cassandra.store_url(on_cassandra.KEYSPACE)
         sides = {
             f"driver, batches of {rows}": partial(run, cassandra, arrow_rows, "write", count, rows) for rows in BATCHES
         }

@@ -157,7 +157,7 @@ def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
     store = on_cassandra.prepare(cassandra, keyspace, [])
     bridge.run(store.catalogue.create_queue(service.APPLICATION, "bench", QueueSpec(partitions=PARTITIONS)))
     store.close()
-    put_in_force(cassandra.url(keyspace), times)
+    put_in_force(cassandra.store_url(keyspace), times)
     environment = {"QUEUEY_CASSANDRA_SPECULATIVE": str(times.speculative)}
     with on_cassandra.serve(
         cassandra, bench.new_directory("queuey"), keyspace=keyspace, environment=environment

@@ -193,10 +193,10 @@ def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
         texts = traffic.bodies(64 * BATCH)
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
         entries = [[{"Id": str(at), "MessageBody": text} for at, text in enumerate(batch)] for batch in batches]
-        requests = side.requests("SendMessageBatch", [{"QueueUrl": url(SENT), "Entries": batch} for batch in entries])
+        requests = side.sign_requests("SendMessageBatch", [{"QueueUrl": url(SENT), "Entries": batch} for batch in entries])
     else:
         bodies = [{"QueueUrl": url(SENT), "MessageBody": text} for text in traffic.bodies(64)]
-        requests = side.requests("SendMessage", bodies)
+        requests = side.sign_requests("SendMessage", bodies)
     job = Job(requests, 200, BATCH if many else 1)
     sample = traffic.run(side.server, job, seconds=seconds, connections=connections)
     if side.in_memory:
@@ -218,7 +218,7 @@ def receive_and_delete(side: Side, count: int, connections: int, *, many: bool) 
     entry = '{"Id":"%d","ReceiptHandle":"%s"}' if many else '%.0s"%s"'
     before, after = ('"Entries":[', "]}") if many else ('"ReceiptHandle":', "}")
     dialect: Dialect = {
-        "claim": side.requests("ReceiveMessage", [{"QueueUrl": url(QUEUE), "MaxNumberOfMessages": limit}])[0],
+        "claim": side.sign_requests("ReceiveMessage", [{"QueueUrl": url(QUEUE), "MaxNumberOfMessages": limit}])[0],
         "receipt": '"ReceiptHandle": ?"([^"]+)"',
         "settle": "",
         "before": f'{{"QueueUrl":"{url(QUEUE)}",{before}',

@@ -93,8 +93,8 @@ def _put_and_consume(side: java_programs.JavaProgram, count: int, *, locks: bool
     lock_path = f"{path}-locks" if locks else "-"
     try:
         side.tell(f"put {path} {count} {BODY_BYTES}")
-        put = float(side.next())
+        put = float(side.read_answer())
         side.tell(f"consume {path} {lock_path} {count}")
-        return Sample(count / put, count / float(side.next()))
+        return Sample(count / put, count / float(side.read_answer()))
     except (AssertionError, OSError) as error:
         raise Void(f"a program ended: {error}") from error

@@ -123,7 +123,7 @@ class KnownQueues:
     sight = Visibility(("*",))
 
     def __init__(self, queues: Mapping[Queue, int]) -> None:
-        self.found = queues
+        self.partition_counts = queues
         first = next(iter(queues))
         self.own = Subscription(frozenset(), ("*",), first.service, first.application)
 
@@ -194,8 +194,8 @@ class CountedGroup:
         await asyncio.sleep(PAUSE)
         counted = self.counted.copy()
         sizes = [len(member.table.held) for member in self.members.values()]
-        if sum(sizes) != len(self._queues.found) or max(sizes) - min(sizes) > 1:
-            raise Void(f"{sum(sizes)} of {len(self._queues.found)} partitions are owned, {min(sizes)} to {max(sizes)}")
+        if sum(sizes) != len(self._queues.partition_counts) or max(sizes) - min(sizes) > 1:
+            raise Void(f"{sum(sizes)} of {len(self._queues.partition_counts)} partitions are owned, {min(sizes)} to {max(sizes)}")
         return counted
 
     async def restart(self, count: int) -> Counter[str]:

@@ -162,7 +162,7 @@ def _fill_queue(store: Store, count: int) -> Queue:
 
 def _read_options(cassandra: Nodes, queue: Queue) -> dict[str, str]:
     return {
-        "store": cassandra.url(on_cassandra.KEYSPACE),
+        "store": cassandra.store_url(on_cassandra.KEYSPACE),
         "application": service.APPLICATION,
         "subscribe": queue.name,
     }
@@ -170,7 +170,7 @@ def _read_options(cassandra: Nodes, queue: Queue) -> dict[str, str]:
 
 def _write_options(cassandra: Nodes) -> dict[str, str]:
     return {
-        "store": cassandra.url(on_cassandra.KEYSPACE),
+        "store": cassandra.store_url(on_cassandra.KEYSPACE),
         "application": service.APPLICATION,
         "queue": "written",
         "create": "true",

@@ -51,7 +51,7 @@ def on_cluster(bench: Bench) -> Report:
             store = on_cassandra.prepare(cassandra, keyspace, ())
             stack.callback(store.close)
             _create_queues(store, size)
-            options[size] = {"store": cassandra.url(keyspace)}
+            options[size] = {"store": cassandra.store_url(keyspace)}
             bench.print_progress(f"{size:,} queues are there")
         on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, "q0000000")))
         return _compare(bench, stack, options, bench.count(3, 1))

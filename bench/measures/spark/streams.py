@@ -130,7 +130,7 @@ def micro_batches(bench: Bench) -> Report:
         for size in sizes:
             store, options = fill_store(bench, stack, size)
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
-                calls[kind, size] = FollowedQueue(store, options, start).batches
+                calls[kind, size] = FollowedQueue(store, options, start).time_batches
             if size != sizes[-1]:
                 # Uses its own store; otherwise its batches would include the messages for the reader alone.
                 calls["new ones, with Spark", size] = spark.follow(*fill_store(bench, stack, size))
@@ -153,9 +153,9 @@ def micro_batches_on_cassandra(bench: Bench) -> Report:
             store = on_cassandra.prepare(cassandra, keyspace)
             stack.callback(store.close)
             spread(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), size)
-            options = {"store": cassandra.url(keyspace)}
+            options = {"store": cassandra.store_url(keyspace)}
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
-                calls[kind, size] = FollowedQueue(store, options, start).batches
+                calls[kind, size] = FollowedQueue(store, options, start).time_batches
             bench.print_progress(f"{size:,} messages are there")
         return compare_sizes(bench, calls, bench.count(7, 1))
 

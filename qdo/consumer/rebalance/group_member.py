@@ -227,7 +227,7 @@ class GroupSession:
         held = set[Queue]() if target.target is None else {p.queue for p in target.target.owners}
         subscriptions = {member.wants for member in members.values()}
         self._queues.look_up(subscriptions, held - self._reports)
-        queues = self._queues.found
+        queues = self._queues.partition_counts
         if queues is None:
             return None
         now = asyncio.get_running_loop().time()
@@ -237,7 +237,7 @@ class GroupSession:
             target=target.target,
             planned=self._planned,
             now=self._options.now(),
-            age=self._settling.age((members, queues), now, at_work=target.target is not None),
+            age=self._settling.measure_age((members, queues), now, at_work=target.target is not None),
             settle=self._options.settle,
             grace=self._options.grace,
         )

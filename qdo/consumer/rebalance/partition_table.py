@@ -131,7 +131,7 @@ class Ownership:
             messages: Number of messages handled since the last call.
         """
         try:
-            if not row.commits or not row.needs_recording(offset):
+            if not row.accepts_commits or not row.needs_recording(offset):
                 return
         except InvalidArgument as error:
             self._report_failure(error)
@@ -157,8 +157,8 @@ class Ownership:
         """
         if self._closed:
             raise SessionLost("the session has ended")
-        ours = [row for row in rows if row.commits]
-        lost = frozenset(row.partition for row in rows if not row.commits)
+        ours = [row for row in rows if row.accepts_commits]
+        lost = frozenset(row.partition for row in rows if not row.accepts_commits)
         if not ours:
             return lost
         commit = PendingCommit(len(ours), deadline or asyncio.get_running_loop().time() + self._options.patience)
@@ -175,7 +175,7 @@ class Ownership:
             NotOwner: The ownership is over.
             CoordinationLost, SessionLost
         """
-        if row.commits:
+        if row.accepts_commits:
             row.note = note
         if await self.flush([row]):
             raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
@@ -190,7 +190,7 @@ class Ownership:
 
     def _drop(self, row: OwnedPartition) -> None:
         self._pending.pop(row.partition, None)
-        row.answer(recorded=False)
+        row.complete_commits(recorded=False)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -243,9 +243,9 @@ class Ownership:
                 recorded[row.partition] = offset, row.pending_back
             if row.pending_offset == offset and row.note == note:
                 del self._pending[row.partition]
-                row.answer(recorded=True)
+                row.complete_commits(recorded=True)
             else:
-                row.answer(waiting, recorded=True)
+                row.complete_commits(waiting, recorded=True)
         if recorded:
             for listener in self._options.commit_listeners:
                 listener.recorded(recorded)
@@ -260,10 +260,10 @@ class Ownership:
         pause = self._options.pause(failures)
         now = asyncio.get_running_loop().time()
         for row in rows:
-            if isinstance(error, CoordinationLost) and row.commits:
-                row.fail(error, due=now + pause)
+            if isinstance(error, CoordinationLost) and row.accepts_commits:
+                row.fail_commits(error, due=now + pause)
             elif row.partition in self._pending:
-                row.fail(error)
+                row.fail_commits(error)
                 self._drop(row)
         return pause if self._pending else 0.0
 
@@ -329,11 +329,11 @@ class PartitionTable(Ownership):
 
     @property
     def held(self) -> Mapping[Partition, OwnedPartition]:
-        return {} if self._closed else {p: row for p, row in self._rows.items() if row.commits}
+        return {} if self._closed else {p: row for p, row in self._rows.items() if row.accepts_commits}
 
     def held_row(self, partition: Partition) -> OwnedPartition | None:
         row = None if self._closed else self._rows.get(partition)
-        return row if row is not None and row.commits else None
+        return row if row is not None and row.accepts_commits else None
 
     # Claims
 
@@ -412,7 +412,7 @@ class PartitionTable(Ownership):
         self._stop_timer()
         for row in self._rows.values():
             row.state = "lost"
-            row.fail(SessionLost("the session ended meanwhile"))
+            row.fail_commits(SessionLost("the session ended meanwhile"))
         self._owner.stop([row for row in self._rows.values() if row.notified])
 
     async def abandon(self) -> None:

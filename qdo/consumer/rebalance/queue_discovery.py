@@ -269,7 +269,7 @@ class QueueFinder:
         limit = MAX_OTHERS - len(others)
         self.sight = Visibility(patterns, others, frozenset(sorted(hidden)[:limit]))
         if self.own.patterns or any(map(self.sight.covers, self.own.names)):
-            self._refusals.over(LISTS)
+            self._refusals.end_refusal(LISTS)
         else:
             self._refusals.record(LISTS)
 

@@ -162,7 +162,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         for room in settings.rooms:
             room.prepare(settings, store.applications)
         key = None if plan is None or plan.profile is None else first_start.digest(plan.profile.key)
-        welcome = _welcome_lines(settings, url, None if key is None else partial(Sessions(store).offer, key))
+        welcome = _welcome_lines(settings, url, None if key is None else partial(Sessions(store).make_link, key))
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error
     finally:

@@ -95,7 +95,7 @@ class PipelineRun:
     def _make_store_options(self, application: str | None) -> StoreOptions:
         from queuey.spark.options import StoreOptions
 
-        settings = tuple(sorted(self.store_at.given().items()))
+        settings = tuple(sorted(self.store_at.given_settings().items()))
         return StoreOptions(settings=settings, config=None, application=application)
 
     def _read_application_of_profile(self) -> str | None:
@@ -186,7 +186,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         pairs = dict(name_and_value(text, "NAME=VALUE", "--conf", empty=True) for text in conf or [])
         require_spark()
-        store_at.require()
+        store_at.require_existing()
         silence_logs()
         started = PipelineRun(store_at=store_at, named=app, master=master, conf=pairs, dry_run=dry_run)
         command(**{first.name: started}, **values)

@@ -330,7 +330,7 @@ class AsyncClient(AsyncReading):
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as stored:
-            (receipt,) = stored(self._jobs.bound(queue, [await self._sender.run(call)]))
+            (receipt,) = stored(self._jobs.bind(queue, [await self._sender.run(call)]))
         return receipt
 
     async def send_many(
@@ -582,4 +582,4 @@ class AsyncClient(AsyncReading):
     ) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as stored:
-            return stored(self._jobs.bound(queue, await self._sender.run(call)))
+            return stored(self._jobs.bind(queue, await self._sender.run(call)))

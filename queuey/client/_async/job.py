@@ -181,7 +181,7 @@ class AsyncJob:
             ClaimLost: The message was delivered to another caller.
         """
         sent_at, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
-        await self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.cancel))
+        await self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.mark_cancelled))
         self._claims.record_renewal(self.held_claim, sent_at, length)
 
     async def set_state(self, state: object) -> None:

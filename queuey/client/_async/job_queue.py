@@ -127,7 +127,7 @@ class AsyncJobQueue:
             while True:
                 claims.postpone(loop.begin_acknowledgement())
                 try:
-                    claimed = await self._sender.run(loop.call())
+                    claimed = await self._sender.run(loop.next_call())
                 except ClientError as error:
                     if not claims.end_refused(loop.finished, error):
                         await timing.sleep(patient.pause_after(error))
@@ -138,7 +138,7 @@ class AsyncJobQueue:
                 batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
-                    await self._leave(claims.expired(claim, batch))
+                    await self._leave(claims.list_expired(claim, batch))
                     if claim.state != "held":
                         continue
                     yield AsyncJob(message, claim, claims, self._sender)
@@ -260,7 +260,7 @@ class AsyncJobQueue:
         The same request acknowledges finished jobs. The arguments are those of :meth:`receive`.
         """
         claims, sent_at = self._renewer.claims, self._sender.timing.clock()
-        finished = first_fitting(claims.finished(self.queues))
+        finished = first_fitting(claims.list_finished(self.queues))
         claims.postpone(finished)
         try:
             claimed = await self._sender.run(
@@ -283,7 +283,7 @@ class AsyncJobQueue:
 
     async def settle(self) -> None:
         """Acknowledges jobs passed to :meth:`finish`, within 5 s. Jobs not acknowledged by then are delivered again."""
-        await self._leave(self._renewer.claims.finished(self.queues))
+        await self._leave(self._renewer.claims.list_finished(self.queues))
 
     async def leave(self, jobs: Iterable[AsyncJob]) -> None:
         """Ends jobs of :meth:`take`: acknowledges finished ones and releases the others, within 5 s each."""

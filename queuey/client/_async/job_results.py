@@ -79,7 +79,7 @@ class AsyncJobResults:
                             return job_calls.result_of(waiting.ended[location])
                         if (remaining := end - clock()) <= 0:
                             raise ResultTimeout(f"job {location} has not ended in {timeout} s")
-                        if waiting.begin(location):
+                        if waiting.reserve_poll(location):
                             break
                         await self._change.wait(remaining)
                 await self._poll(queue, waiting, location, remaining)
@@ -101,7 +101,7 @@ class AsyncJobResults:
             infos = await self._sender.run(call)
         finally:
             async with self._change:
-                waiting.polled(locations, infos, self._sender.timing.clock())
+                waiting.end_poll(locations, infos, self._sender.timing.clock())
                 self._change.notify()
 
 

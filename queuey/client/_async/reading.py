@@ -105,7 +105,7 @@ class AsyncReading:
             query = query_after(query, page)
             if query.early:
                 messages = early.take_new(page)
-                query = structs.replace(query, early=early.marks())
+                query = structs.replace(query, early=early.make_cursor())
                 yield structs.replace(page, messages=messages)
             else:
                 yield page
@@ -174,7 +174,7 @@ class AsyncReading:
         state = Streaming(queues, since, partitions, limit, cursor, early=early)
         renewed = False
         while True:
-            attempts = sender.attempts(state.call())
+            attempts = sender.make_attempts(state.begin_call())
             header = await sender.authorization.header()
             try:
                 async with sender.open(attempts, header) as chunks:

@@ -176,7 +176,7 @@ class Job:
             ClaimLost: The message was delivered to another caller.
         """
         sent_at, length = self._sender.timing.clock(), self.held_claim.ttl if ttl is None else seconds(ttl)
-        self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.cancel))
+        self._send(claim_calls.renew(self.queue, [self.receipt], length, self._claims.mark_cancelled))
         self._claims.record_renewal(self.held_claim, sent_at, length)
 
     def set_state(self, state: object) -> None:

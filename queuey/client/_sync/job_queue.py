@@ -118,7 +118,7 @@ class JobQueue:
             while True:
                 claims.postpone(loop.begin_acknowledgement())
                 try:
-                    claimed = self._sender.run(loop.call())
+                    claimed = self._sender.run(loop.next_call())
                 except ClientError as error:
                     if not claims.end_refused(loop.finished, error):
                         timing.sleep(patient.pause_after(error))
@@ -129,7 +129,7 @@ class JobQueue:
                 batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
-                    self._leave(claims.expired(claim, batch))
+                    self._leave(claims.list_expired(claim, batch))
                     if claim.state != "held":
                         continue
                     yield Job(message, claim, claims, self._sender)

@@ -78,7 +78,7 @@ class JobResults:
                             return job_calls.result_of(waiting.ended[location])
                         if (remaining := end - clock()) <= 0:
                             raise ResultTimeout(f"job {location} has not ended in {timeout} s")
-                        if waiting.begin(location):
+                        if waiting.reserve_poll(location):
                             break
                         self._change.wait(remaining)
                 self._poll(queue, waiting, location, remaining)
@@ -100,7 +100,7 @@ class JobResults:
             infos = self._sender.run(call)
         finally:
             with self._change:
-                waiting.polled(locations, infos, self._sender.timing.clock())
+                waiting.end_poll(locations, infos, self._sender.timing.clock())
                 self._change.notify()
 
 

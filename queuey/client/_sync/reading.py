@@ -105,7 +105,7 @@ class Reading:
             query = query_after(query, page)
             if query.early:
                 messages = early.take_new(page)
-                query = structs.replace(query, early=early.marks())
+                query = structs.replace(query, early=early.make_cursor())
                 yield structs.replace(page, messages=messages)
             else:
                 yield page
@@ -171,7 +171,7 @@ class Reading:
         state = Streaming(queues, since, partitions, limit, cursor, early=early)
         renewed = False
         while True:
-            attempts = sender.attempts(state.call())
+            attempts = sender.attempts(state.begin_call())
             header = sender.authorization.header()
             try:
                 with sender.open(attempts, header) as chunks:

@@ -125,7 +125,7 @@ class Sender:
         """
         call, times = attempts.call, attempts.times
         with translate_errors(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
-            endpoint = self._connections.of(attempts.server)
+            endpoint = self._connections.endpoint_of(attempts.server)
             response = endpoint.pool.handle_request(make_request(endpoint, call, times, authorization))
             try:
                 return self._whole(response)
@@ -148,7 +148,7 @@ class Sender:
         """
         times = Times(STREAM_TIMEOUT, inf)
         with translate_errors(attempts.server, closed=self._connections.is_closed):
-            endpoint = self._connections.of(attempts.server)
+            endpoint = self._connections.endpoint_of(attempts.server)
             request = make_request(endpoint, attempts.call, times, authorization)
             response = endpoint.pool.handle_request(request)
             try:
@@ -175,7 +175,7 @@ class AuthorizationHeader:
     """
 
     def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
-        self.scheme = credential.shown
+        self.scheme = credential.visible_scheme
         self._fixed = credential.header
         self._source: TokenSource | None = credential.source
         self._kept = KeptToken(credential.scheme, clock)
@@ -190,7 +190,7 @@ class AuthorizationHeader:
         if self._source is None:
             return self._fixed
         seen = self._kept.answers
-        if self._kept.due() or self._source.changed():
+        if self._kept.is_due() or self._source.has_changed():
             self._ask(self._source, seen)
         return self._kept.result()
 
@@ -218,7 +218,7 @@ class AuthorizationHeader:
             try:
                 self._kept.keep(source.ask())
             except TokenError as error:
-                self._kept.failed(error, refused=self._kept.header == refused)
+                self._kept.record_failure(error, refused=self._kept.header == refused)
 
 
 # httpcore2 connections in which each step may take the time that is left of the whole call.

@@ -270,7 +270,7 @@ def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: st
     """Stores a batch completely or not at all. With an idempotency key, the call may be repeated."""
     parse = partial(_read_receipts, count=len(chunk.messages))
     headers = _batch_headers(after) | _key_header(key)
-    span = None if chunk.span is None else chunk.span.about("send", queue, len(chunk.messages))
+    span = None if chunk.span is None else chunk.span.describe("send", queue, len(chunk.messages))
     repeatable, path = key is not None, queue_segment(queue)
     return Call("POST", path, parse, headers=headers, content=chunk.content, repeatable=repeatable, span=span)
 

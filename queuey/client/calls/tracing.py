@@ -113,7 +113,7 @@ def start_call_span(operation: Operation, queue: str = "", count: int = 1) -> Ca
 
     kind = SpanKind.PRODUCER if operation == "send" else SpanKind.CLIENT
     span = CallSpan(_tracer.start_span(operation, kind=kind))
-    return span.about(operation, queue, count) if queue else span
+    return span.describe(operation, queue, count) if queue else span
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class ActViews:
     def show(self, request: Request, match: Match) -> Response:
         """Shows the act's page, with its plan and form; refuses a caller without its rights."""
         act = self._find_act(match)
-        ask = self._asks.of(request, match, read_query(request, frozenset(act.fields)))
+        ask = self._asks.identify(request, match, read_query(request, frozenset(act.fields)))
         _admit(act, ask)
         return self._render_page(act, ask)
 
@@ -112,17 +112,17 @@ class ActViews:
         A form that is sent again only shows the entry; with other contents, it shows the act's page with an error.
         """
         act = self._find_act(match)
-        ask = self._asks.of(request, match, {})  # Identify the caller before the form is read.
+        ask = self._asks.identify(request, match, {})  # Identify the caller before the form is read.
         fields = read_form(request, cookies.SESSION, act.longest)
         form = fields.get("act_id", "")
         if _ID.fullmatch(form) is None:
             raise InvalidRequest({"act_id": "The form has no valid id. Open the page again"})
-        who = ask.callers.holder(request)
+        who = ask.callers.find_holder_name(request)
         named = sorted((name, text) for name, text in fields.items() if name in act.fields)
         content = blake2b(
             msgspec.msgpack.encode((act.name, who, sorted(match.items()), named)), digest_size=16
         ).digest()
-        sent = self._audit.sent(ask.application, form)
+        sent = self._audit.find_form(ask.application, form)
         if sent is not None and sent.content == content:
             return pages.redirect(_entry_url(ask.application, sent))
         ask = msgspec.structs.replace(ask, given=fields)

@@ -259,7 +259,7 @@ class Rewind(Act):
             return Plan(about=about)
         offsets = _parse_offsets(ask)
         changed, to = offsets.changed, ids.to_hex(offsets.position)
-        then = ask.service.offsets.lag(ask.enter("measure"), dict.fromkeys(changed, offsets.position)).partitions
+        then = ask.service.offsets.read_lag(ask.enter("measure"), dict.fromkeys(changed, offsets.position)).partitions
         return Plan(
             about=about if changed else f"{about}\nAll offsets are already there.",
             hidden={"seen": offsets.seen, "to": to},
@@ -303,7 +303,7 @@ def _parse_offsets(ask: PageRequest) -> _Offsets:
     number = errors.take("partition", validators.integer, text, 1, access.queue.partitions)
     position = errors.take("to", lambda value: _parse_position(ask, validators.text(value)), ask.get("to"))
     errors.check()
-    present = ask.service.offsets.progress(access, ask.get("group")).partitions
+    present = ask.service.offsets.read_progress(access, ask.get("group")).partitions
     partitions = {n: offset for n, offset in present.items() if number in {None, n}}
     return _Offsets(ask.get("group"), position or ids.FIRST, partitions)
 

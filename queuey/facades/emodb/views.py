@@ -68,7 +68,7 @@ class OpenClaims:
         """Returns whether the queue has too many claims; blocks. Counts them again before it says so."""
         qid = access.queue.qid
         if not self.has_room(qid):
-            self._record(qid, self._claims.counts(access).claimed)
+            self._record(qid, self._claims.count_claims(access).claimed)
         return not self.has_room(qid)
 
     def add(self, qid: int, count: int) -> None:
@@ -171,7 +171,7 @@ class EmodbFacade(Facade):
         return self._authorization.patterns(request, self.application, action)
 
     def _require_key(self, request: Request) -> None:
-        if self._authorization.caller(request).anonymous:
+        if self._authorization.authenticate(request).is_anonymous:
             raise NotAllowed(anonymous=True)
 
     # Sending
@@ -297,7 +297,7 @@ class EmodbFacade(Facade):
         """Answers with the exact number of live claims. Ignores a limit."""
         access = self._find(request, match, "measure")
         _read_query(request)
-        return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.counts(access).claimed))
+        return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.count_claims(access).claimed))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
         access = await self._admit(request, match, "work")

@@ -275,14 +275,14 @@ class QueueActions:
         parameters = signed.read(requests.ListMoves)
         name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
-        may_see = self._authorization.matching(signed.request, signed.application, "measure")
+        may_see = self._authorization.make_name_test(signed.request, signed.application, "measure")
         moves = [move for move in self._moves.list(signed.application, may_see) if move.source == name]
         return {"Results": [_describe_move(move, signed.region) for move in moves[:limit]]}
 
     def cancel_move(self, signed: SignedRequest) -> Result:
         handle = signed.read(requests.CancelMove).task_handle
         name = _read_token(handle, "TaskHandle")
-        may_delete = self._authorization.matching(signed.request, signed.application, "delete")
+        may_delete = self._authorization.make_name_test(signed.request, signed.application, "delete")
         report = self._moves.cancel(signed.application, name, may_delete)
         return {"ApproximateNumberOfMessagesMoved": report.moved}
 

@@ -49,7 +49,7 @@ class SqsFacade(Facade):
             "ReceiveMessage": messages.receive,
             "DeleteMessage": messages.delete,
             "DeleteMessageBatch": messages.delete_batch,
-            "ChangeMessageVisibility": messages.change,
+            "ChangeMessageVisibility": messages.change_visibility,
             "ChangeMessageVisibilityBatch": messages.change_visibility_batch,
         }
         self._blocking: dict[str, Callable[[SignedRequest], Result]] = {
@@ -58,16 +58,16 @@ class SqsFacade(Facade):
             "CreateQueue": queues.create,
             "DeleteQueue": queues.delete,
             "GetQueueAttributes": queues.get_attributes,
-            "GetQueueUrl": queues.url,
-            "ListDeadLetterSourceQueues": queues.sources,
-            "ListMessageMoveTasks": queues.moves,
+            "GetQueueUrl": queues.get_url,
+            "ListDeadLetterSourceQueues": queues.list_sources,
+            "ListMessageMoveTasks": queues.list_moves,
             "ListQueues": queues.list_queues,
-            "ListQueueTags": queues.tags,
+            "ListQueueTags": queues.list_tags,
             "PurgeQueue": queues.purge,
             "RemovePermission": queues.refuse_permission_change,
             "SetQueueAttributes": queues.set_attributes,
             "StartMessageMoveTask": queues.start_move,
-            "TagQueue": queues.tag,
+            "TagQueue": queues.add_tags,
             "UntagQueue": queues.remove_tags,
         }
 
@@ -90,7 +90,7 @@ class SqsFacade(Facade):
         else:
             request.known = _SignedState(signature)
             request.verify = self._verify
-            request.headers["authorization"] = self._callers.header(access_keys.digest_of(signature.access_key))
+            request.headers["authorization"] = self._callers.make_header(access_keys.digest_of(signature.access_key))
 
     def _verify(self, request: Request) -> None:
         """Verifies the signature over the whole body, once. Raises SqsError if it is not valid."""

@@ -26,7 +26,7 @@ def undo_needless_moves(shares: PoolShares[Any], effort: int = MAX_SEARCH_STEPS)
     search = _Search(shares, effort)
     while rings := search.find_rings():
         for ring in rings:
-            search.turn(ring)
+            search.apply_ring(ring)
 
 
 class _Search:
@@ -79,7 +79,7 @@ class _Search:
             for member in pool.now:
                 if pool.has_gained(member):
                     self._gained.setdefault(member, []).append(number)
-            self._reach([member for member in pool.before if pool.lost(member)], -1, number)
+            self._reach([member for member in pool.before if pool.has_lost(member)], -1, number)
         for member, load in enumerate(self._shares.loads):
             self._by_load.setdefault(load, []).append(member)
         self._effort -= len(self._shares.loads)
@@ -109,7 +109,7 @@ class _Search:
         pool = self._shares.pools[place - self._pools_at]
         length = self._length[place]
         self._reach(pool.members, length, place)
-        self._reach([member for member in pool.before if pool.lost(member)], length - 1, place)
+        self._reach([member for member in pool.before if pool.has_lost(member)], length - 1, place)
 
     def _find_cycles(self) -> list[list[int]]:
         """Returns the cycles of the recorded paths: these are the rings."""

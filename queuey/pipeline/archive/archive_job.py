@@ -132,10 +132,10 @@ def _archive_closed(run: ArchiveRun) -> ArchiveReport:
     damaged: list[str] = []
     searches = run.make_searches(damaged)
     units = find_buckets.find_units(run.spark, options.store, divide_into_groups(searches, run.tasks))
-    units += run.broken(units)
+    units += run.find_broken_units(units)
     if options.dry_run:
-        return run.report(run.planned(units), damaged=damaged)
-    return run.write_messages(units, damaged)
+        return run.make_report(run.describe_planned(units), damaged=damaged)
+    return run.archive_units(units, damaged)
 
 
 class ArchiveRun:
@@ -185,7 +185,7 @@ class ArchiveRun:
             for bucket in listed
             if self.options.again or bucket.end >= now - self._ttl_seconds(names[name])
         }
-        read = {bucket.key: bucket.source.qid for bucket in self.directory.manifests(recent, damaged)}
+        read = {bucket.key: bucket.source.qid for bucket in self.directory.read_manifests(recent, damaged)}
         self._unusable = recent - read.keys()
         if self.options.again:
             return [self._make_search(queue, ()) for queue in names.values()]
@@ -276,8 +276,8 @@ class ArchiveRun:
             ArchiveBusy: Another run has taken the lease.
         """
         run = f"r{secrets.token_hex(8)}"
-        self._lease.check()
-        self.directory.begin(run, self.now)
+        self._lease.ensure_held()
+        self.directory.begin_run(run, self.now)
         older = self.directory.find_present_versions(keys, damaged)
         rows, files = self._write(run, units, older, extra)
         summaries = checksums.summarize_buckets(rows)
@@ -292,9 +292,9 @@ class ArchiveRun:
         ]
         for key in differing:
             self.directory.files.delete(manifest.messages_path(*key, run))
-        self.directory.write(manifests)
-        self._lease.check()
-        self.directory.commit(run, manifests)
+        self.directory.write_manifests(manifests)
+        self._lease.ensure_held()
+        self.directory.commit_run(run, manifests)
         return manifests, differing
 
     def _write(

@@ -100,16 +100,16 @@ def archive_stream(
         opened = directory.open_to_write(spark, options.to, about, write=True)
     _check_checkpoint(HadoopFiles(spark, checkpoint), opened.files)
     closing = BucketCloser(spark, options, opened, store, say, lease, grace=0.0 if once else GRACE_BATCHES * every)
-    query = _start_query(spark, options, checkpoint, closing.keep, every=None if once else every)
+    query = _start_query(spark, options, checkpoint, closing.write_batch, every=None if once else every)
     try:
         while not query.awaitTermination(max(1, round(every))):
-            closing.close()
+            closing.complete_closed()
     except KeyboardInterrupt:
         say("ending")
     finally:
         query.stop()
-    closing.close()
-    return closing.report()
+    closing.complete_closed()
+    return closing.make_report()
 
 
 class BucketCloser:
@@ -189,11 +189,11 @@ class BucketCloser:
         ]
         also = self._parts.read(self._spark, closed)
         lost: list[str] = []
-        self._there.refresh()
+        self._there.forget_listings()
         manifests, differing = run.archive_wave(closed, units, lost, also)
         for text in lost:
             self._say(f"Lost from the archive: {text}")
-        self._parts.complete(bucket.key for bucket in manifests)
+        self._parts.mark_complete(bucket.key for bucket in manifests)
         for completed in manifests:
             self._closed[completed.key] = completed.summary.count
             self._failed.pop(completed.key, None)

@@ -194,7 +194,7 @@ class ArchiveDirectory:
         commit = self._read_commit(run)
         if commit is None:
             # The manifests go first: they are found by the data files.
-            files = self.files.tree(manifest.run_path(run))
+            files = self.files.list_tree(manifest.run_path(run))
             for key in {key for path in files if (key := manifest.parse_bucket(path))}:
                 self.files.delete(manifest.manifest_path(*key, run))
             self.files.delete(manifest.run_path(run))
@@ -274,7 +274,7 @@ class ArchiveDirectory:
         return decoded
 
     def _list_data_files(self, directory: str) -> list[str]:
-        return [f"{directory}/{path}" for path in self.files.tree(directory) if path[0] not in "._" and "/" not in path]
+        return [f"{directory}/{path}" for path in self.files.list_tree(directory) if path[0] not in "._" and "/" not in path]
 
 
 def open_to_write(spark: SparkSession, directory: str, required: Archive, *, write: bool) -> ArchiveDirectory:

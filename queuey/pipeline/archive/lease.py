@@ -124,7 +124,7 @@ class ArchiveLease:
             raw = bridge.run(self._ledger.entry(self._work, 0))
             if raw is not None:
                 entry = msgspec.json.decode(raw, type=_LeaseEntry)
-                if entry.run != self._run and not entry.ended(bridge.run(self._ledger.now())):
+                if entry.run != self._run and not entry.has_ended(bridge.run(self._ledger.now())):
                     raise ArchiveBusy(self._holder_text(entry))
             if self._set_entry(raw):
                 return

@@ -113,11 +113,11 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     _check_partitions(manifests, options)
     store = open_stores.opened(options.store)
     replay_run = ReplayRun(spark, options, opened, store, manifests, targets)
-    existing = replay_run.standing()
-    counts, expired = replay_run.counted()
+    existing = replay_run.find_existing_targets()
+    counts, expired = replay_run.count_messages()
     if options.dry_run:
-        return replay_run.report(counts, {name for name in targets.values() if name not in existing}, expired=expired)
-    created = replay_run.prepare(existing)
+        return replay_run.make_report(counts, {name for name in targets.values() if name not in existing}, expired=expired)
+    created = replay_run.prepare_targets(existing)
     count = plural(sum(counts.values()), "message")
     say(f"writing {count} to {plural(len(set(targets.values())), 'queue')}")
     return replay_run.write_messages(counts, created, expired)
@@ -137,7 +137,7 @@ def select_manifests(archive: ArchiveDirectory, options: ReplayOptions) -> list[
         for bucket in archive.list_bucket_names(name)
         if _overlaps(bucket, seconds, options)
     }
-    return archive.manifests(keys)
+    return archive.read_manifests(keys)
 
 
 def find_targets(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[str, str]:

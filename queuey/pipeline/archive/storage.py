@@ -33,7 +33,7 @@ def write_messages(messages: DataFrame, files: HadoopFiles, path: str) -> int:
     from pyspark.sql import functions as f
 
     counted = Observation()
-    rows = messages.count_request(counted, f.count(f.lit(1)).alias("count")).sortWithinPartitions(*_ORDER)
+    rows = messages.observe(counted, f.count(f.lit(1)).alias("count")).sortWithinPartitions(*_ORDER)
     rows.write.partitionBy("queue", "bucket").option("maxRecordsPerFile", MAX_FILE_ROWS).parquet(files.path(path))
     return int(counted.get.get("count", 0))
 
@@ -56,7 +56,7 @@ def read_back(
     read = 0
     for wait in waits:
         time.sleep(wait)
-        lengths = files.tree(path)
+        lengths = files.list_tree(path)
         named = [(key, name, size) for name, size in lengths.items() if (key := manifest.parse_bucket(name))]
         rows = read_files(spark, files, path, [f"{path}/{name}" for _, name, _ in named])
         read = rows.count()
@@ -89,7 +89,7 @@ def archived(spark: SparkSession, archive: str, *queues: str) -> DataFrame:
     return read_buckets(
         spark,
         opened.files,
-        opened.manifests({(queue, name) for queue in names for name in opened.list_bucket_names(queue)}),
+        opened.read_manifests({(queue, name) for queue in names for name in opened.list_bucket_names(queue)}),
     )
 
 

@@ -90,11 +90,11 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     opened = directory.open_existing(spark, options.archive)
     names = opened.select_queues(options.selection)
     unreadable: list[str] = []
-    manifests = opened.manifests(
+    manifests = opened.read_manifests(
         {(name, bucket) for name in names for bucket in opened.list_bucket_names(name)}, unreadable
     )
     say(f"checking {plural(len(manifests), 'bucket')}")
-    lengths = {path: opened.files.length(path) for bucket in manifests for path in bucket.data_paths}
+    lengths = {path: opened.files.find_length(path) for bucket in manifests for path in bucket.data_paths}
     present = {bucket.key: [path for path in bucket.data_paths if lengths[path] is not None] for bucket in manifests}
     summaries = checksums.summarize_buckets(
         storage.read_paths(spark, opened.files, chain.from_iterable(present.values()))

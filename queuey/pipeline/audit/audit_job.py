@@ -144,12 +144,12 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     queue_spans = find_spans(receipts)
     _check_receipts(options, {span.queue for span in queue_spans})
     # Horizons are read first, so all messages below them exist when the queues are read.
-    about = spark.createDataFrame(message_sources.about(queue_spans), receipt_join.ABOUT)
-    groups = {**message_sources.offsets(queue_spans), **options.offsets}
+    about = spark.createDataFrame(message_sources.describe_queues(queue_spans), receipt_join.ABOUT)
+    groups = {**message_sources.read_offsets(queue_spans), **options.offsets}
     say(f"scanning {plural(len(queue_spans), 'queue')}")
     rows = receipt_join.classify_ids(
         message_sources.add_sealed(receipt_join.find_promised(receipts, about), queue_spans),
-        receipt_join.join_present(message_sources.stored(queue_spans), message_sources.archived(queue_spans)),
+        receipt_join.join_present(message_sources.read_stored(queue_spans), message_sources.read_archived(queue_spans)),
         [_offsets_frame(spark, offsets) for offsets in groups.values()],
         now=message_sources.now,
         late=options.late,

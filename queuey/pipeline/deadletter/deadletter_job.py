@@ -201,4 +201,4 @@ def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence
     for unit in units:
         queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is not None:
-            yield msgspec.msgpack.encode(work.count(queue, unit) if order.dry_run else work.send(queue, unit))
+            yield msgspec.msgpack.encode(work.count_unit(queue, unit) if order.dry_run else work.send_unit(queue, unit))

@@ -103,7 +103,7 @@ class RedriveRows(msgspec.Struct):
     order: bytes = b""
     content: bytes = b""
 
-    def messages(self, base: int, low: int) -> MessageColumns:
+    def make_messages(self, base: int, low: int) -> MessageColumns:
         lives = self.ttl * TICKS_PER_SECOND
         return columns_of(
             Message(base + index, low, letter.partition, base + index + lives, letter.body, _make_meta(letter))
@@ -139,7 +139,7 @@ class Redrive:
         self._usual_ttl = usual_ttl
         self._chunk = chunk
         self._page = page
-        self._about = order.about()
+        self._about = order.digest_order()
 
     def count_unit(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
         """Counts a unit's dead letters by target queue, and the ones that would stay. Changes nothing."""
@@ -160,14 +160,14 @@ class Redrive:
         sending = _UnitRedrive(self._store, target, self._order, work, chunk=self._chunk, page=self._page)
         outcome, number, planned, start = Redriven(), 0, 0, None
         while True:
-            raw, chunk = sending.read_chunk(number) or sending.planned(number, unit, self._about, start, planned)
+            raw, chunk = sending.read_chunk(number) or sending.plan_chunk(number, unit, self._about, start, planned)
             if chunk.about != self._about:
                 raise OptionError(f"run {self._order.run!r} began with other queues or filters; use another name")
             if chunk.outcome is None:
                 raw, chunk = self._send(sending, number, raw, chunk)
             if chunk.dead_letters:
-                sending.remove(chunk)
-                raw, chunk = sending.set(number, raw, msgspec.structs.replace(chunk, dead_letters=()))
+                sending.remove_dead_letters(chunk)
+                raw, chunk = sending.set_chunk(number, raw, msgspec.structs.replace(chunk, dead_letters=()))
             outcome += chunk.outcome or Redriven()
             planned, start, number = planned + chunk.count, chunk.after, number + 1
             if start is None:
@@ -175,7 +175,7 @@ class Redrive:
 
     def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
         """Sends the dead letters of a chunk that still exist, and records the chunk as sent."""
-        stored = sending.existing(chunk)
+        stored = sending.find_existing(chunk)
         targets, going, outcome = self._group_by_target([found.dead_letter for _, found in stored])
         gone: list[PlannedDeadLetter] = []
         for name, locations in going.items():
@@ -191,7 +191,7 @@ class Redrive:
             outcome += Redriven({name: counts.rows}, counts.moved, counts.kept)
             gone += [_to_planned(found.message) for _, found in mine]
         done = msgspec.structs.replace(chunk, dead_letters=tuple(gone), outcome=outcome)
-        return sending.set(number, raw, done)
+        return sending.set_chunk(number, raw, done)
 
     def _group_by_target(
         self, dead_letters: Sequence[DeadLetter]
@@ -263,7 +263,7 @@ class _UnitRedrive:
         """Returns the dead letters of a chunk that still exist, each with its number in the chunk."""
         locations = [planned.location for planned in chunk.dead_letters]
         stored = (
-            self._dead.use(lambda queue: bridge.run(self._store.messages.fetch(queue, locations))) if locations else []
+            self._dead.call_with_queue(lambda queue: bridge.run(self._store.messages.fetch(queue, locations))) if locations else []
         )
         by_location = {(planned.partition, planned.position): planned for planned in stored}
         present = []
@@ -285,7 +285,7 @@ class _UnitRedrive:
     def remove_dead_letters(self, chunk: RedriveChunk) -> None:
         gone = [(found.message.partition, found.message.position) for _, found in self.find_existing(chunk)]
         if gone:
-            self._dead.use(lambda queue: bridge.run(self._store.messages.delete(queue, gone)))
+            self._dead.call_with_queue(lambda queue: bridge.run(self._store.messages.delete(queue, gone)))
 
 
 def _to_planned(message: Message) -> PlannedDeadLetter:

@@ -107,7 +107,7 @@ class Browsing:
                 merge=True,
             ),
         )
-        messages = [message for message in reading.messages if message_filter.takes(message)]
+        messages = [message for message in reading.messages if message_filter.matches(message)]
         reached = reading.messages[-1].ticks if reading.messages else None
         return ScanResult(
             messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached

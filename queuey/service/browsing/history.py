@@ -148,7 +148,7 @@ class History:
                 self._make_room(queue.application)
                 ring = self._add_ring(queue, last)
             ring.used = last
-            index = ring.turn(last)
+            index = ring.advance_to(last)
             ring.sent[index] += sent
             ring.taken[index] += taken
 
@@ -160,7 +160,7 @@ class History:
             if ring is None and len(self._rings) < MAX_QUEUES:
                 ring = self._add_ring(queue, last)
             if ring is not None:
-                ring.depth[ring.turn(last)] = count
+                ring.depth[ring.advance_to(last)] = count
 
     def recently_used(self) -> list[tuple[str, str]]:
         """Returns the applications and names of queues whose depth should be sampled.
@@ -175,7 +175,7 @@ class History:
     def read_own(self, uid: int) -> Cells:
         with self._lock:
             ring = self._rings.get(uid)
-            return _BLANK if ring is None else ring.cells(int(self._clock()) // STEP)
+            return _BLANK if ring is None else ring.copy_cells(int(self._clock()) // STEP)
 
     def read(self, queue: Queue) -> Cells:
         """Returns the merged cells of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others."""
@@ -195,7 +195,7 @@ class History:
         with self._lock:
             rings = [(uid, ring) for uid, ring in self._rings.items() if is_selected(uid, ring)]
             rings.sort(key=lambda pair: -pair[1].used)
-            return [Activity(uid, ring.name, ring.used, ring.cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]]
+            return [Activity(uid, ring.name, ring.used, ring.copy_cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]]
 
     def read_activity(self, query: ActivityQuery) -> list[Activity]:
         """Returns the merged activity of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others.

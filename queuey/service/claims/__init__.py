@@ -203,7 +203,7 @@ class ClaimUseCases(JobActs):
             waiter.subscribe([(queue, order, self._trigger)])
         ack = ack or PiggybackedAck()
         settles: Mapping[int, SettleRequest] = {}
-        if ack.pending:
+        if ack.is_pending:
             if ack.results:
                 await self._keep_results(queue, ack.results)
             parts = group_by_partition(ack.receipts)
@@ -224,7 +224,7 @@ class ClaimUseCases(JobActs):
         except ClaimUndecided:
             self._wake_later(waiter)
             raise
-        self._metrics.delivered(len(deliveries), queue)
+        self._metrics.count_delivered(len(deliveries), queue)
         return deliveries
 
     async def claim_first(
@@ -314,7 +314,7 @@ class ClaimUseCases(JobActs):
         if partitions is not None and len(partitions) == 1:
             return partitions
         order = self._rotation.order(
-            queue.qid, queue.partitions, lambda number: self._logs.refused((queue.qid, number))
+            queue.qid, queue.partitions, lambda number: self._logs.find_last_refusal((queue.qid, number))
         )
         if partitions is not None:
             requested = set(partitions)
@@ -357,7 +357,7 @@ class ClaimUseCases(JobActs):
         settled = await self._settle(queue, "verify", list(results))
         valid = [settlement.receipt for settlement in settled if settlement.status is ReceiptStatus.DONE]
         await self._write_concurrently(
-            [partial(self._results.acknowledged, queue, receipt, results[receipt], now) for receipt in valid]
+            [partial(self._results.write_result, queue, receipt, results[receipt], now) for receipt in valid]
         )
 
     async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:

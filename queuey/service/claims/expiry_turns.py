@@ -121,7 +121,7 @@ class ExpiryRequest(ReadingRequest):
             self._has_live = bool((await sources.read(delayed)).messages)
 
     def edit(self, draft: EntryDraft) -> None:
-        draft.drop(self._gone)
+        draft.end_gone(self._gone)
         self.add_dead_letters(draft)
         self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=True)
 

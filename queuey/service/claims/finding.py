@@ -178,8 +178,8 @@ class Finder:
         if candidates.full or (candidates.by_key and self.scanner.horizon == FIRST):
             # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others.
             await self.scanner.read_horizon()
-        if state.ended(expired, 1):
-            ended = partial(state.ended, expired) if places is None else places.ended
+        if state.find_ended(expired, 1):
+            ended = partial(state.find_ended, expired) if places is None else places.find_ended
             if self.waiting is not None:
                 ended = partial(find_ended_in_order, state, expired, max_per_key)
             max_bytes = await self._read_ended(state, candidates, ended, max_messages, max_bytes)
@@ -194,7 +194,7 @@ class Finder:
             free = partial(count_deliverable_in_order, state, _find_freed(state, taken, candidates), max_per_key)
             wish = ScanDemand(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
         else:
-            places.give(candidates.again)
+            places.take_places(candidates.again)
             wish = ScanDemand(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
         candidates.scan = await self.ordered.scan(state, wish)
         return candidates
@@ -218,7 +218,7 @@ class Finder:
         if self.duplicates is not None:
             await self.duplicates.write(state)
         expired = self._timing.expired(self._store.claim_logs.claim_now())
-        live = self.scanner.live
+        live = self.scanner.split_live
         await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
         self.scanner.horizon = max(self.scanner.horizon, request.horizon)
 
@@ -257,7 +257,7 @@ class Finder:
                 batch, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
                 messages = await self.fetch(batch)
                 existing = {message.position for message in messages}
-                live = self.scanner.live(messages, candidates.ended)
+                live = self.scanner.split_live(messages, candidates.ended)
                 candidates.again += (kept := [message for message in live if message.position not in doubt])
                 candidates.dead += [place for place in sorted(existing & doubt) if place < horizon]
                 # A message missing above the horizon may not be visible yet.

@@ -143,7 +143,7 @@ class FollowUpRunner:
                 await self._store.messages.delete(queue, places)
             except QueueyError:
                 return
-            self.known.deleted(key)
+            self.known.mark_deleted(key)
 
     async def publish(
         self, queue: Queue, state: State, outs: Sequence[Position], gone_below: Position
@@ -152,7 +152,7 @@ class FollowUpRunner:
 
         After an error, the others wait for ``OVERDUE`` seconds.
         """
-        letters = self.known.letters(state, outs, self._core.boottime(), self._max_letters)
+        letters = self.known.find_due_letters(state, outs, self._core.boottime(), self._max_letters)
         if not letters:
             return []
         now = self._store.claim_logs.claim_now() / 1000
@@ -208,17 +208,17 @@ async def publish(
     results = Results(store.ledger)
     try:
         messages = await store.messages.fetch(queue, [(partition, position) for position in letters], kept=kept)
-        attempts = await Attempts(store.ledger).records(queue, partition, [message.position for message in messages])
+        attempts = await Attempts(store.ledger).read_records(queue, partition, [message.position for message in messages])
         existing = {message.position for message in messages}
         for position in letters:
             if position not in existing and position < gone_below:
                 if queue.result_ttl:
-                    await results.ended(queue, partition, position, "expired", now)
+                    await results.record_end(queue, partition, position, "expired", now)
                 finished.append(position)
         for message in messages:
             name, deliveries = letters[message.position]
             if not name:  # The message was cancelled.
-                await results.ended(queue, partition, message.position, "removed", now)
+                await results.record_end(queue, partition, message.position, "removed", now)
                 if queue.on_ack == "delete":
                     await store.messages.delete(queue, [(partition, message.position)])
                 finished.append(message.position)
@@ -227,7 +227,7 @@ async def publish(
             letter = letter_of(queue, message, deliveries, now, record.attempts if record else ())
             await _store_letter(store, queue, name, (partition, message.position), letter)
             if queue.result_ttl:
-                await results.failed(queue, partition, message.position, letter, now)
+                await results.record_dead_letter(queue, partition, message.position, letter, now)
             finished.append(message.position)
     except QueueyError:
         return finished, True

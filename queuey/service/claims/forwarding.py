@@ -137,7 +137,7 @@ class Forwarding:
                 answer(None if future.exception() is not None else future.result())
 
         def begin() -> None:
-            request = work.request()
+            request = work.make_request()
             begun.append(request)
             request.future.add_done_callback(ended)
             self._add((work.queue.qid, work.partition), request)

@@ -189,7 +189,7 @@ class JobStatuses:
         """Returns the status of jobs. Later attempts of a waiting request return no infos until a job has ended."""
         if waiter is not None:
             numbers = sorted({number for number, _ in poll.places})
-            poll.source = poll.source or self._watch.source(poll.places)
+            poll.source = poll.source or self._watch.make_source(poll.places)
             waiter.subscribe([(queue, numbers, poll.source)])
         views = await self.find_views(queue, poll.places)
         poll.unfinished.update(place for place, view in views.items() if not view.has_ended)
@@ -214,14 +214,14 @@ class JobStatuses:
         views = await self.find_views(queue, places)
         for place, view in views.items():
             if not view.has_ended:
-                await self._results.leaves(queue, *place, status, self._store.claim_logs.claim_now() / 1000)
+                await self._results.record_leaving(queue, *place, status, self._store.claim_logs.claim_now() / 1000)
 
     async def record_moved(self, queue: Queue, places: Collection[Location]) -> None:
         """Records ``removed`` as the end of jobs that left the queue after a delivery without an acknowledgement."""
         views = await self.find_views(queue, places)
         now = self._store.claim_logs.claim_now() / 1000
         for place in [place for place, view in views.items() if view.standing == "left"]:
-            await self._results.ended(queue, *place, "removed", now)
+            await self._results.record_end(queue, *place, "removed", now)
 
     # Blocking
 
@@ -287,7 +287,7 @@ class JobStatuses:
 
     def _failure_fields(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
         """Returns the error of the last recorded attempt; without one, a default if the job failed, else nothing."""
-        record = bridge.run(self._attempts.records(queue, place[0], [place[1]])).get(place[1])
+        record = bridge.run(self._attempts.read_records(queue, place[0], [place[1]])).get(place[1])
         if record is None or not record.attempts:
             default = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
             return default if status == "failed" else {}
@@ -306,7 +306,7 @@ class JobStatuses:
         """Returns the rows of ended jobs by location; none if the queue keeps no results."""
         if not queue.result_ttl:
             return {}
-        ends = {place: bridge.run(self._results.of(queue, *place, now)) for place in places}
+        ends = {place: bridge.run(self._results.read(queue, *place, now)) for place in places}
         return {place: end for place, end in ends.items() if end is not None}
 
     def _find_letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
@@ -383,7 +383,7 @@ class JobActs(ClaimOverview):
             )
             await self._attempts.add(queue, *location, why)
             if queue.result_ttl:
-                await self._results.ended(queue, *location, "removed", why.at)
+                await self._results.record_end(queue, *location, "removed", why.at)
         return standing
 
     async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
@@ -443,7 +443,7 @@ def _find_views(positions: Iterable[Position], expired: int, state: State) -> di
 def _find_view(position: Position, expired: int, state: State) -> LogView:
     claim = state.outstanding.get(position)
     if claim is not None:
-        return LogView(state.standing(position, expired), claim)
+        return LogView(state.status_of(position, expired), claim)
     if position in state.outbox:
         return LogView("outbox" if state.outbox[position][0] else "ending")
     if position in state.superseded:

@@ -158,7 +158,7 @@ class MoveRequest(ReadingRequest):
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
         fresh, bound, reached = await self._scan(state, sources)
-        ended = sorted(place for place in state.ended(expired, MAX_OUTSTANDING) if place < bound)
+        ended = sorted(place for place in state.find_ended(expired, MAX_OUTSTANDING) if place < bound)
         redelivered, fetched = await self._fetch_again(ended, sources)
         available = sorted(redelivered + fresh, key=lambda message: message.position)
         self._candidates = list(_first_chunk(available))
@@ -229,7 +229,7 @@ class MoveRequest(ReadingRequest):
         may_take = draft.may_move(order.move)
         taken: list[Position] = []
         if may_take:
-            draft.drop(self._gone)
+            draft.end_gone(self._gone)
             taken = draft.add_to_move(order.move, self._candidates)
             self.add_dead_letters(draft)
         delete = self.queue.on_ack == "delete"

@@ -93,7 +93,7 @@ class ClaimWakeups:
         watched = self.watched.get(key)
         if watched is None:
             watched = self.watched[key] = _Watched(queue)
-            watched.freed, watched.vacated = self._logs.done(key)
+            watched.freed, watched.vacated = self._logs.count_finished(key)
             self._poll_within(self._poll_interval(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
@@ -135,8 +135,8 @@ class ClaimWakeups:
     def _find_next_expiry(self, state: State) -> tuple[bool, float]:
         """Returns whether claims have ended, and the seconds until the next one does."""
         now = self._store.claim_logs.claim_now()
-        ended = bool(state.ended(self._timing.expired(now), 1))
-        return ended, self._timing.left(state.next_expiry(), now)
+        ended = bool(state.find_ended(self._timing.expired(now), 1))
+        return ended, self._timing.seconds_left(state.next_expiry(), now)
 
     def _poll_interval(self) -> float:
         return max(POLL_INTERVAL, len(self.watched) / MAX_POLLS)

@@ -76,7 +76,7 @@ class ClaimOverview(ABC):
         """Counts outstanding messages by status and partition. Messages that were never delivered do not count."""
 
         def count(state: State, expired: int) -> PartitionClaims:
-            claimed, retrying = state.live(expired), state.count_retrying(expired)
+            claimed, retrying = state.count_live(expired), state.count_retrying(expired)
             waiting = len(state.outstanding) - claimed - retrying
             return PartitionClaims(claimed=claimed, waiting=waiting, retrying=retrying)
 
@@ -141,7 +141,7 @@ class ClaimOverview(ABC):
         """
 
         def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, str, int]]:
-            standings = ((place, claim, state.standing(place, expired)) for place, claim in state.outstanding.items())
+            standings = ((place, claim, state.status_of(place, expired)) for place, claim in state.outstanding.items())
             rows = (
                 (0 if status == "waiting" else c.expires, place, status, c.deliveries, c.worker, c.number)
                 for place, c, status in standings
@@ -163,7 +163,7 @@ class ClaimOverview(ABC):
                     expires=expires / 1000 or None,
                     **calls.get((number, position), {}),
                     **(
-                        _record_fields(bridge.run(self._attempts.record(queue, number, position)), delivery)
+                        _record_fields(bridge.run(self._attempts.read_record(queue, number, position)), delivery)
                         if states
                         else {}
                     ),
@@ -242,7 +242,7 @@ class ClaimOverview(ABC):
             return messages
 
         messages = access.use(peek)
-        self._metrics.delivered(len(messages), access.queue)
+        self._metrics.count_delivered(len(messages), access.queue)
         return messages
 
     def _read_unfinished(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
@@ -298,7 +298,7 @@ class _View:
     def __init__(self, state: State, expired: int) -> None:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
-        self.claimed = state.live(expired)
+        self.claimed = state.count_live(expired)
         self.retrying = state.count_retrying(expired)
         ended = (claim for position, claim in state.outstanding.items() if state.has_ended(position, expired))
         self.failed = sum(claim.deliveries > 0 for claim in ended)

@@ -203,19 +203,19 @@ class PartitionLog:
             if polls and candidates is None:
                 candidates = await self._finder.find(state, requests, polls)
             if isinstance(requests[0], ReadingRequest):
-                await self._finder.gather(state, requests[0])
-            self._queue.join(requests, state.number)
+                await self._finder.read_for(state, requests[0])
+            self._queue.take_without_reads(requests, state.number)
             chosen = self._core.boottime()
             draft, passed_count = self._decide(queue, requests, candidates)
             # With keys, nothing is read beyond what may be remembered, so the cursor must move.
             worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
-            if not draft.changes and passed_count < worth:
+            if not draft.has_changes and passed_count < worth:
                 mark_unsent(requests)
                 if await self._catch_up_for(queue, requests, always=is_paused):
                     candidates = None
                     continue
                 end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
-                self._totals.ended(requests, None, self.state)
+                self._totals.count_round(requests, None, self.state)
                 self._answer_requests(requests, polls, candidates, end)
                 # This round adds no follow-up work, but another process may have died before it did its own.
                 await self._follow_ups.delete(queue, self.state, 0)
@@ -231,7 +231,7 @@ class PartitionLog:
                 end = RoundEnd(
                     number, chosen, self._must_search_again(candidates, draft, passed_count, is_written=True)
                 )
-                self._totals.ended(requests, entry, self.state)
+                self._totals.count_round(requests, entry, self.state)
                 if self.state.pending_deletes:
                     await self._follow_ups.delete(queue, self.state, number)
                 self._answer_requests(requests, polls, candidates, end)
@@ -241,7 +241,7 @@ class PartitionLog:
                 return
             # The entry was certainly not applied.
             mark_unsent(requests)
-            self._queue.join(requests, self.state.number, polls=True)
+            self._queue.take_without_reads(requests, self.state.number, polls=True)
             self._give_up_late(requests)
             current = self.state is state and self.state.withdrawn < number and set(polls_of(requests)) <= set(polls)
             candidates = candidates if current and self._is_of_use(self.state, candidates) else None
@@ -254,7 +254,7 @@ class PartitionLog:
                 newest = request.queue
         if newest is not self._row:
             self._row = newest
-            self._finder.use(newest)
+            self._finder.use_row(newest)
         return newest
 
     async def _prepare(self, queue: Queue, requests: Sequence[Request]) -> None:
@@ -319,7 +319,7 @@ class PartitionLog:
         if candidates is None:
             return draft, 0
         if candidates.gone:
-            draft.drop(candidates.gone)
+            draft.end_gone(candidates.gone)
         if candidates.dead:
             draft.make_dead_letters(candidates.dead, queue_for(queue.name, queue.dead_letter))
         draft.deliver(polls, candidates.again, candidates.scan.fresh, self._finder.max_deliveries)
@@ -332,9 +332,9 @@ class PartitionLog:
         self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int
     ) -> CoverDraft:
         if isinstance(first, ReadingRequest):
-            return duplicates.draft(self.state, first.copies, first.horizon, now, first.below)
+            return duplicates.begin_draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
-        return duplicates.draft(self.state, copies, self._finder.scanner.horizon, now)
+        return duplicates.begin_draft(self.state, copies, self._finder.scanner.horizon, now)
 
     def _make_entry(self, queue: Queue, draft: EntryDraft) -> Entry:
         """Returns the entry of a draft; it also records finished deletions and the last snapshot."""
@@ -342,10 +342,10 @@ class PartitionLog:
         deleted = self._follow_ups.known.find_last_deleted(state) if state.pending_deletes else 0
         snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
         delete = queue.on_ack == "delete"
-        stored = None if duplicates is None else duplicates.written(state)
+        stored = None if duplicates is None else duplicates.find_written(state)
         bits = self._core.chance.getrandbits
         secrets = list(map(bits, [SECRET_BITS] * len(draft.groups)))
-        return draft.entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
+        return draft.make_entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
 
     def _must_search_again(
         self, candidates: Candidates | None, draft: EntryDraft, passed_count: int, *, is_written: bool
@@ -364,7 +364,7 @@ class PartitionLog:
         if candidates is None:
             return False
         scan = candidates.scan
-        gets_further = (is_written or scan.is_cut) and self._finder.passed(self.state, scan)
+        gets_further = (is_written or scan.is_cut) and self._finder.record_scan(self.state, scan)
         is_cut_short = scan.is_cut and (gets_further or passed_count > 0)
         return candidates.has_any or candidates.unread or draft.withdraws_covers or is_cut_short
 
@@ -423,7 +423,7 @@ class PartitionLog:
 
     def _give_up_late(self, requests: Sequence[Request]) -> None:
         """Answers requests older than ``REQUEST_TIMEOUT`` with an error, also requests that still wait."""
-        all_requests = [*requests, *self._queue.waiting()]
+        all_requests = [*requests, *self._queue.list_waiting()]
         oldest = self._core.boottime() - REQUEST_TIMEOUT
         for request in all_requests:
             if request.asked < oldest and not request.future.done():
@@ -464,7 +464,7 @@ class PartitionLog:
         """Applies entries to a state; returns that state, or a newer one from a snapshot."""
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
-            self._length.read(len(page.snapshot.body))
+            self._length.record_snapshot_read(len(page.snapshot.body))
             self._follow_ups.known.add_open([*state.pending_deletes, *state.outbox])
         for log_entry in page.entries:
             if log_entry.number > state.number:
@@ -518,7 +518,7 @@ class PartitionLog:
             self._current_at = began
             return True
         self.refused = self._core.boottime()
-        self._totals.refused()
+        self._totals.count_refusal()
         await asyncio.sleep(min(MAX_BACK_OFF, self._append_seconds) * self._core.chance.random())
         reading = self._read_from(queue, state)
         tokens = await (_in_doubt(reading) if is_in_doubt else reading)
@@ -552,14 +552,14 @@ class PartitionLog:
     async def _write_snapshot(self, queue: Queue) -> None:
         """Writes a snapshot of the state. A failure is ignored; a later round tries again."""
         state = self.state
-        self._length.begun()
+        self._length.record_snapshot_begun()
 
         body = await self._core.in_thread(state.encode)
         try:
             await self._store.claim_logs.write_snapshot(queue, self._partition, state.number, body)
         except QueueyError:
             return
-        self._length.written(state.number, len(body))
+        self._length.record_snapshot_written(state.number, len(body))
 
 
 async def _in_doubt(work: Awaitable[T]) -> T:

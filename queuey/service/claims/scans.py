@@ -253,7 +253,7 @@ class Scanner:
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
-            new = state.unknown(positions)
+            new = state.find_unknown(positions)
             if new and self.split is None and self.split_ended is not None:
                 unknown = [message for message in page.messages if message.position in new]
                 new = {message.position for message in self.split_ended(unknown, result.ended)}
@@ -286,7 +286,7 @@ class Scanner:
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [(message.ticks, message.low) for message in page.messages]
-            unknown = state.unknown(positions) - found_positions
+            unknown = state.find_unknown(positions) - found_positions
             end = page.next if page.next is not None else part.lower
             if chained:
                 result.chain.add_page(page, positions, end)
@@ -419,7 +419,7 @@ class OrderedScanner:
             batch = remaining[: max(1, (wish.max_bytes - scan.size) // longest)]
             messages = await self._fetch([(self._partition, position) for position in batch])
             fetched.update(message.position for message in messages)
-            live = self._scanner.live(messages, scan.ended)
+            live = self._scanner.split_live(messages, scan.ended)
             scan.fresh += live
             scan.size += bytes_of(live)
             # All of them lie below a horizon, so a missing message will not appear later.
@@ -479,7 +479,7 @@ class OrderedScanner:
     ) -> None:
         """Remembers unknown messages as waiting, and adds deliverable ones to the scan."""
         waiting = self.waiting
-        self._scanner.live([message for message in messages if not state.is_known(message.position)], scan.ended)
+        self._scanner.split_live([message for message in messages if not state.is_known(message.position)], scan.ended)
         for message in messages:
             position = message.position
             if state.is_known(position):

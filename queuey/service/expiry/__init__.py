@@ -167,7 +167,7 @@ class ExpiryRecords(DueWork):
         record, until = self._records.get(queue.qid, (None, 0.0))
         if record is None or self._core.boottime() >= until:
             return False
-        return record.holds(queue, ttl, self._now(self._store.clock_difference))
+        return record.suffices_for(queue, ttl, self._now(self._store.clock_difference))
 
     async def _change(self, queue: Queue, ttl: int) -> None:
         """Creates or changes the record of a queue. Concurrent posts of the process share one change."""
@@ -188,11 +188,11 @@ class ExpiryRecords(DueWork):
         for _ in range(_TRIES):
             record = await self._store.records.record(KIND, queue.application, name)
             before = None if record is None else _decode(record.value)
-            if before is not None and before.holds(queue, ttl, self._now(self._store.clock_difference + PAUSE)):
+            if before is not None and before.suffices_for(queue, ttl, self._now(self._store.clock_difference + PAUSE)):
                 self._remember(queue.qid, before)
                 return
             if before is None or before.partitions < queue.partitions:
-                await self._claims.keep(queue)
+                await self._claims.keep_expired(queue)
             now = self._now()
             until = now + min(max(ttl, MIN_RELIANCE), MAX_RELIANCE) * TICKS_PER_SECOND
             value = ExpiryRecord(queue.name, queue.partitions, until, ttl)

@@ -195,7 +195,7 @@ class GroupUseCases:
             MemberGone, OffsetConflict, InvalidRequest, StoreUnavailable.
         """
         local = self._get_local(access.queue.application, group)
-        joined = await local.member(member, credential)
+        joined = await local.find_member(member, credential)
         await local.require_session(joined)
         fence = MemberCommit(joined.number, dict(epochs), dict(notes))
 

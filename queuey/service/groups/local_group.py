@@ -248,8 +248,8 @@ class LocalGroup:
             await self.owners.settle_all(words, beat.arrived, words)
         for _ in range(ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
-            named_queues = targets.foreign(number, owned) | self._requested_queues(number) | given_back.keys()
-            missing = targets.missing(number, owned).keys() - named_queues
+            named_queues = targets.find_foreign_queues(number, owned) | self._requested_queues(number) | given_back.keys()
+            missing = targets.find_missing(number, owned).keys() - named_queues
             for names in (named_queues, missing):  # Others are read in turns while it waits, or for its next heartbeat.
                 unread = sorted(name for name in names if self.owners.find_rows(name, since) is None)
                 batch = self._core.chance.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
@@ -268,7 +268,7 @@ class LocalGroup:
         member = await self.find_member(text, credential)
         number = member.number
         beat = self._beats.pop(number, None)
-        names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
+        names = self.cache.targets.find_queues(number).union(beat.content.owned if beat is not None else ())
         if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
             # Its partitions count as given back, whichever process hands them over; as lost if its rights changed.
             self.owners.leavers.add(number)
@@ -301,7 +301,7 @@ class LocalGroup:
             self.follow_now()
         for number, beat in self._beats.items():
             owned = beat.content.owned
-            is_moving = is_planned and (targets.missing(number, owned) or targets.foreign(number, owned))
+            is_moving = is_planned and (targets.find_missing(number, owned) or targets.find_foreign_queues(number, owned))
             if is_moving or number not in members:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
@@ -395,7 +395,7 @@ class LocalGroup:
     def _find_unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
         """Returns the partitions planned for a member that it neither names nor, as far as known, owns, by queue."""
         unowned = {}
-        for name, numbers in self.cache.targets.missing(number, beat.content.owned).items():
+        for name, numbers in self.cache.targets.find_missing(number, beat.content.owned).items():
             rows = self.owners.find_rows(name) or {}
             if remaining := {n for n in numbers if n not in rows or rows[n].owner != number}:
                 unowned[name] = remaining

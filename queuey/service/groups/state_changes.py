@@ -105,7 +105,7 @@ class StateChanges:
                 async with self._searching:
                     queues = await find_queues(self._store, self._key[0], draft.state)
                     await self._core.in_thread(partial(draft.plan, queues, self._rights))
-            change = draft.change()
+            change = draft.make_change()
             if change is None:
                 return results
             try:

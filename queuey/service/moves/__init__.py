@@ -123,7 +123,7 @@ class MoveUseCases:
         """Returns moves, the newest first: those under way, and the last ones that have ended."""
         return [
             _make_report(Move, record)
-            for record in bridge.run(self._records.listed(application))
+            for record in bridge.run(self._records.list_moves(application))
             if _is_seen(record, may_see)
         ]
 
@@ -229,14 +229,14 @@ class MoveCarrier(DueWork):
         active = work.active
         active.progress = replace(active.progress, state=progress.state)
         began, error = self._clock(), active.progress.error
-        if not active.over and active.due <= began:
+        if not active.is_over and active.due <= began:
             await active.run()
-        if active.over:
+        if active.is_over:
             await self._record_end(work)
             return None
         now = self._clock()
         if now - work.saved >= self._timing.beat or active.progress.error != error:
-            work = await self._save(work, active.counted(), self._ticks_in(self._timing.stale))
+            work = await self._save(work, active.make_progress(), self._ticks_in(self._timing.stale))
         pause = max(active.due - now, min(MAX_REST, REST_RATIO * (now - began)))
         return NextStep(work.record.version, 0, min(pause, self._timing.beat))
 
@@ -269,7 +269,7 @@ class MoveCarrier(DueWork):
 
     async def _record_end(self, work: _Work) -> None:
         """Ends a move's record: failed if it has an error, cancelled if that was requested, else done."""
-        record, counted = work.record, work.active.counted()
+        record, counted = work.record, work.active.make_progress()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:
             state = "failed"
@@ -303,7 +303,7 @@ class MoveCarrier(DueWork):
         # Remove the runner from the records, so that other processes continue at once.
         for work in list(self._work.values()):
             try:
-                await self._save(work, replace(work.active.counted(), runner=0), self._store.claim_logs.claim_time())
+                await self._save(work, replace(work.active.make_progress(), runner=0), self._store.claim_logs.claim_time())
             except RecordChanged:
                 continue
             except QueueyError:

@@ -239,10 +239,10 @@ class ActiveMove:
             raise
         except QueueyError as error:
             logger.info("move %s waits: %s", self.move.id, error)
-            partition.failed(self._clock())
+            partition.schedule_retry(self._clock())
         else:
             partition.schedule_next(self._clock())
-            if partition.over:
+            if partition.is_over:
                 self._partitions.remove(partition)
 
     def _choose_next(self) -> _Partition:
@@ -293,7 +293,7 @@ class ActiveMove:
         queue = await self._read_source()
         for _ in range(ATTEMPTS):
             try:
-                turn = self._turns[partition] = await self._claims.turn(queue, partition, order)
+                turn = self._turns[partition] = await self._claims.take_move_turn(queue, partition, order)
             except QueueChanged:
                 queue = await self._read_source(fresh=True)
             else:

@@ -253,7 +253,7 @@ class FireUseCases(DueWork):
         if warning := clock_warning(ahead):
             self._clock.record_failure("ahead", warning)
         else:
-            self._clock.passed()
+            self._clock.record_success()
 
     async def step(self, record: Record) -> NextStep:
         record = await self.take_step(record)

@@ -237,7 +237,7 @@ class Reserver:
             self._check_same_rows(piece, entry, rows)
         written = expired = 0
         while not (done := find_members(entry.done, rows.indexes)).all():
-            if entry.moves(rows.indexes[~done]) >= MAX_MOVES:
+            if entry.max_moves(rows.indexes[~done]) >= MAX_MOVES:
                 raise StoreUnavailable(
                     "the store is too slow: rows cannot be written before readers may pass their ids, with any lead"
                 )
@@ -254,7 +254,7 @@ class Reserver:
             rows=len(rows.indexes),
             written=written,
             skipped=skipped,
-            moved=int((entry.newest(rows.indexes) > 0).sum()),
+            moved=int((entry.find_newest_generations(rows.indexes) > 0).sum()),
             kept=int(find_members(entry.kept, rows.indexes).sum()),
             expired=expired,
         )
@@ -292,7 +292,7 @@ class Reserver:
             if order.batch > self._batch:
                 raise self._overtaken_error(order.batch)
             if order.batch < self._batch:
-                order = order.following(self._batch, span)
+                order = order.make_following(self._batch, span)
             now = self._target.retry_call(lambda: bridge.run(self._store.ledger.now()))
             timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MAX_LEADS)
             changed, base = piece_order.reserve_piece(order, piece, timing)
@@ -355,7 +355,7 @@ class Reserver:
         generations, indexes = entry.generations, attempt.rows.indexes
         if attempt.moving.any():
             moving = indexes[attempt.moving]
-            lead = min(MAX_LEAD, self._lead * 2 ** (entry.moves(moving) + 1))
+            lead = min(MAX_LEAD, self._lead * 2 ** (entry.max_moves(moving) + 1))
             base = self._choose_base(entry.end, lead)
             generations = (*generations, ReservedIds(base, ids.random_low(), make_index_set(moving)))
         return msgspec.structs.replace(
@@ -388,13 +388,13 @@ class _ChunkAttempt:
 
     def write(self, remaining: Mask) -> None:
         """Writes rows with their newest ids, after deleting the messages with their older ids."""
-        newest = self._entry.newest(self.rows.indexes)
+        newest = self._entry.find_newest_generations(self.rows.indexes)
         for number in np.unique(newest[remaining]).tolist():
             chosen = remaining & (newest == number)
             for place, older in enumerate(self._entry.generations[:number]):
                 moved_there = find_members(older.rows, self.rows.indexes) if place else True
                 places = self._make_messages(older, chosen & moved_there).places
-                self._target.use(lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places)))  # type: ignore[misc]
+                self._target.call_with_queue(lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places)))  # type: ignore[misc]
             self._write_generation(self._entry.generations[number], chosen)
 
     def _write_generation(self, generation: ReservedIds, chosen: Mask) -> None:
@@ -403,7 +403,7 @@ class _ChunkAttempt:
         # A message that expires before the instant of its id would never be visible.
         lasting = messages.where(messages.expires > messages.ticks)
         try:
-            written = self._target.use(lambda queue: bridge.run(self._store.bulk.load_unread(queue, lasting)))
+            written = self._target.call_with_queue(lambda queue: bridge.run(self._store.bulk.load_unread(queue, lasting)))
         except TooLate as error:
             if error.written:
                 self.late |= chosen
@@ -420,10 +420,10 @@ class _ChunkAttempt:
 
         Waits for pending writes of that attempt first, so that each row is found or will never be written.
         """
-        self._target.settle()
+        self._target.await_earlier_writes()
         stored = {
             (message.partition, message.position)
-            for message in self._target.use(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
+            for message in self._target.call_with_queue(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
         }
         stored_mask = chosen.copy()
         stored_mask[chosen] = [place in stored for place in places]
@@ -432,4 +432,4 @@ class _ChunkAttempt:
         self.moving |= chosen & ~stored_mask
 
     def _make_messages(self, generation: ReservedIds, chosen: Mask) -> MessageColumns:
-        return self.rows.messages(generation.base, generation.low).where(chosen)
+        return self.rows.make_messages(generation.base, generation.low).where(chosen)

@@ -173,7 +173,7 @@ def read_sequences(chunk: RowChunk, row_numbers: Integers) -> Integers:
     Raises:
         OptionError: A row has no number, or a negative one.
     """
-    numbers = _integers(chunk.values("sequence", row_numbers), -1)
+    numbers = _integers(chunk.read_values("sequence", row_numbers), -1)
     if len(bad := np.flatnonzero(numbers < 0)):
         raise make_row_error(chunk, int(row_numbers[bad[0]]), "sequence", "every row needs a number from 0 on")
     return numbers
@@ -181,7 +181,7 @@ def read_sequences(chunk: RowChunk, row_numbers: Integers) -> Integers:
 
 def _digest_rows(chunk: RowChunk, layout: ColumnLayout, indexes: Integers) -> tuple[bytes, bytes]:
     """Returns a digest of rows in their order, and one of rows in any order. Both cover the columns."""
-    rows = chunk.encoded(indexes)
+    rows = chunk.encode_rows(indexes)
     digest = sha256(repr((sorted(chunk.columns), layout.text)).encode())
     order, content = digest.copy(), digest
     order.update(rows.buffers()[2].slice(0, pc.sum(pc.binary_length(rows)).as_py()))
@@ -209,10 +209,10 @@ class _RowConverter:
         self._layout = layout
         self._which = which
         self._rules = rules
-        self._bodies = chunk.values("value", which)
+        self._bodies = chunk.read_values("value", which)
 
     def _column(self, name: str) -> pa.Array | None:
-        return self._chunk.values(name, self._which) if name in self._layout else None
+        return self._chunk.read_values(name, self._which) if name in self._layout else None
 
     def _refuse_rows(self, invalid: Mask, name: str, make_text: Callable[[int], str]) -> None:
         """Raises OptionError for the first invalid row, if there is one.
@@ -379,7 +379,7 @@ class _RowConverter:
         return ends, unsaid
 
     def positions(self) -> tuple[Integers, Integers]:
-        texts = self._chunk.values("id", self._which).to_pylist()
+        texts = self._chunk.read_values("id", self._which).to_pylist()
         parsed = [self._parse_cell(place, "id", _parse_id, text) for place, text in enumerate(texts)]
         ticks, low = np.array(parsed, np.int64).reshape(-1, 2).T
         return np.ascontiguousarray(ticks), np.ascontiguousarray(low)

@@ -77,9 +77,9 @@ class QueueyWriter(DataSourceArrowWriter):
         if self._options.run is not None:
             store = open_stores.opened(self._options.store)
             application = open_stores.application(store, self._options.store)
-            identity = TaskIdentity.of("run", application, self._options.run)
+            identity = TaskIdentity.make("run", application, self._options.run)
             for uid in sorted({uid for task in messages if isinstance(task, TaskCommit) for uid in task.uids}):
-                bridge.run(store.ledger.enter(identity.finished(uid), 0, b"finished", expected=None))
+                bridge.run(store.ledger.enter(identity.finished_name(uid), 0, b"finished", expected=None))
             write_reports.record(store.ledger, application, self._options.run, counts)
         _log_counts(counts, self._options)
 
@@ -171,7 +171,7 @@ def _write(
     application = open_stores.application(store, options.store)
     settings = open_stores.read_settings(options.store)
     kind, writer_name = name
-    identity = TaskIdentity.of(kind, application, writer_name, batch=batch, task=_task_context().partitionId())
+    identity = TaskIdentity.make(kind, application, writer_name, batch=batch, task=_task_context().partitionId())
     limits = WriteLimits(settings.max_body, settings.default_ttl)
     writer = TaskWriter(store, application, options, layout, identity, limits)
     return TaskCommit(writer.write(iterator), writer.uids)

@@ -65,4 +65,4 @@ def stream_report(store: Store, application: str, query: str) -> StreamCounts | 
 
 
 def _ledger_name(kind: str, application: str, name: str) -> str:
-    return TaskIdentity.of(kind, application, name).work("report")
+    return TaskIdentity.make(kind, application, name).shared_name("report")

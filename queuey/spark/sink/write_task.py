@@ -114,7 +114,7 @@ class TaskWriter:
         self._identity = identity
         self._limits = limits
         self._sleep = sleep
-        self._pace = RateLimit(store.ledger, identity.work("rate"), options.rate, sleep=sleep)
+        self._pace = RateLimit(store.ledger, identity.shared_name("rate"), options.rate, sleep=sleep)
         self._targets: dict[str, TargetQueue] = {}
         self._reservers: dict[str, Reserver] = {}
         self._partitions: dict[int, int] = {}
@@ -156,11 +156,11 @@ class TaskWriter:
         Numbered rows are divided into pieces of that size, the same for all tasks. Ids of a piece are reserved
         together, so writing a piece must not take long.
         """
-        return self._agree_on_number(self._ledger_name("rows"), self._pace.chunk(CHUNK_ROWS))
+        return self._agree_on_number(self._ledger_name("rows"), self._pace.chunk_size(CHUNK_ROWS))
 
     def _ledger_name(self, part: str) -> str:
         """Returns the ledger name of work, which all tasks share if rows are numbered."""
-        return self._identity.work(part) if "sequence" in self._layout else self._identity.own(part)
+        return self._identity.shared_name(part) if "sequence" in self._layout else self._identity.task_name(part)
 
     def _agree_on_number(self, work: str, number: int) -> int:
         """Returns the number that the first attempt of this micro-batch has recorded; the first one records ``number``.
@@ -213,7 +213,7 @@ class TaskWriter:
         """Converts rows for a queue. The default TTL is the options', else the queue's, else the service's."""
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._initial_partitions(chunk, queue)
-        first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
+        first = (crc32(self._identity.task_name().encode()) + chunk.number) % partitions + 1
         rules = Rules(
             partitions, queue.partitions, first, ttl, self._limits.max_body, bridge.run(self._store.ledger.now())
         )
@@ -254,14 +254,14 @@ class TaskWriter:
                 batch=self._identity.batch,
                 numbered="sequence" in self._layout,
             )
-        if self._is_finished(target.queue.uid) and not reserver.begun(piece):
+        if self._is_finished(target.queue.uid) and not reserver.has_begun(piece):
             raise NotRepeatable(
                 f"Run {self._options.run!r} is finished, and its task {self._identity.task} had no chunk {piece}: rows "
                 "were added, or are divided into other tasks now. They are not written. Divide them as before, or "
                 "number them in a column sequence, and write under another name."
             )
         if self._options.rate and (remaining := reserver.count_undone(piece, drafts.indexes)):
-            self._pace.wait(remaining)
+            self._pace.reserve_time(remaining)
         return reserver.write(piece, drafts)
 
     def _is_finished(self, uid: int) -> bool:
@@ -269,14 +269,14 @@ class TaskWriter:
         if self._options.run is None or "sequence" in self._layout:
             return False
         if uid not in self._finished:
-            self._finished[uid] = bridge.run(self._store.ledger.entry(self._identity.finished(uid), 0)) is not None
+            self._finished[uid] = bridge.run(self._store.ledger.entry(self._identity.finished_name(uid), 0)) is not None
         return self._finished[uid]
 
     def _bulk_load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
         """Stores rows with ids of their own, at the set rate. Expired rows are counted and dropped."""
-        self._pace.wait(len(drafts))
-        messages = drafts.own(bridge.run(self._store.ledger.now()))
-        written = target.use(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))
+        self._pace.reserve_time(len(drafts))
+        messages = drafts.make_messages_with_own_ids(bridge.run(self._store.ledger.now()))
+        written = target.call_with_queue(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))
         return WriteCounts(rows=len(messages), written=written, expired=len(messages) - written)
 
 
@@ -302,4 +302,4 @@ def _divide_by_sequence(drafts: MessageBuilder, numbers: Integers, size: int) ->
     firsts = [0, *(np.flatnonzero(np.diff(pieces[order])) + 1).tolist(), len(order)]
     for first, end in pairwise(firsts):
         chosen = order[first:end]
-        yield int(pieces[chosen[0]]), drafts.part(chosen, indexes[chosen], size)
+        yield int(pieces[chosen[0]]), drafts.select_rows(chosen, indexes[chosen], size)

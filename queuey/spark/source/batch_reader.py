@@ -152,8 +152,8 @@ def _range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queu
     def find_ranges(queue: Queue) -> Ranges:
         return {
             number: (
-                _bound_position(options.starting.of(queue.name, number)),
-                _bound_position(options.ending.of(queue.name, number)),
+                _bound_position(options.starting.find_bound(queue.name, number)),
+                _bound_position(options.ending.find_bound(queue.name, number)),
             )
             for number in assigned.get(queue.name, range(1, queue.partitions + 1))
         }

@@ -90,9 +90,9 @@ def parse(value: object) -> StreamOffset:
 def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
     """Returns the nonempty ranges between two offsets, by queue and partition."""
     return [
-        QueueSlice(*queue_partition, start.of(queue_partition), upper)
+        QueueSlice(*queue_partition, start.position_of(queue_partition), upper)
         for queue_partition, upper in sorted(end.positions.items())
-        if start.of(queue_partition) < upper
+        if start.position_of(queue_partition) < upper
     ]
 
 

@@ -116,7 +116,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue_partitions = {
                 queue_partition: front.horizon for front in fronts for queue_partition in front.queue_partitions()
             }
-            bounds = {queue_partition: starting.of(*queue_partition) for queue_partition in queue_partitions}
+            bounds = {queue_partition: starting.find_bound(*queue_partition) for queue_partition in queue_partitions}
             self._to_be_kept = LATEST in bounds.values()
             self._initial = StreamOffset(
                 {
@@ -172,7 +172,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return {
             **self._newest_horizons.to_json(),
-            "lag": self._lag.after(open_stores.opened(self._options.store), self._remaining),
+            "lag": self._lag.measure(open_stores.opened(self._options.store), self._remaining),
         }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -229,20 +229,20 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known_empty = {part.queue_partition for part in waiting} - {part.queue_partition for part in unseen}
         kept = {queue_partition: self._empty_ranges[queue_partition] for queue_partition in known_empty}
         self._empty_ranges = kept | {
-            queue_partition: (start.of(queue_partition), uppers[queue_partition]) for queue_partition in empty
+            queue_partition: (start.position_of(queue_partition), uppers[queue_partition]) for queue_partition in empty
         }
         for queue_partition in self._empty_ranges:
             queue = fronts[queue_partition[0]].queue
             # A position at the beginning of a partition is as old as the queue.
-            since = max(start.of(queue_partition)[0], ids.seconds_to_ticks(queue.created))
+            since = max(start.position_of(queue_partition)[0], ids.seconds_to_ticks(queue.created))
             if since < uppers[queue_partition][0] - self._idle_max_age(queue):
                 ends[queue_partition] = uppers[queue_partition]
         end = start.moved(ends, gone)
         self._remaining = {}
         for queue_partition, upper in uppers.items():
             name, number = queue_partition
-            if end.of(queue_partition) < upper != self._empty_ranges.get(queue_partition, (None, None))[1]:
-                self._remaining.setdefault(fronts[name].queue, {})[number] = end.of(queue_partition)
+            if end.position_of(queue_partition) < upper != self._empty_ranges.get(queue_partition, (None, None))[1]:
+                self._remaining.setdefault(fronts[name].queue, {})[number] = end.position_of(queue_partition)
         return end
 
     def _read_horizons(self, *, skip_missing: bool = True) -> list[QueueHorizon]:

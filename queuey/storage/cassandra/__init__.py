@@ -181,7 +181,7 @@ class CassandraStore(Store):
         rows = self._driver.run(_BEATS, (self._parts.process,), consistency=self._options.catalogue_read)
         if not rows or rows[0][0] < now:
             raise StoreUnavailable("Cassandra did not return the row that was just written")
-        if not self._timing.fresh(self._clock.boottime()):
+        if not self._timing.is_fresh(self._clock.boottime()):
             raise self._timing.refusal()
         problem = schema_problem(self._driver) or self._parts.clock_check.complaint()
         if problem is not None:
@@ -218,7 +218,7 @@ class CassandraStore(Store):
     @property
     def clock_difference(self) -> float:
         # The upper limit while the timing is unknown.
-        if not self._timing.fresh(self._clock.boottime()):
+        if not self._timing.is_fresh(self._clock.boottime()):
             return LARGEST
         return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
 

@@ -132,7 +132,7 @@ class LightweightTransactions:
             StoreUnavailable: Nothing that was sent is in doubt. With outcome ``unknown``, the change stayed in doubt
                 for ``catalogue_deadline`` or until the end of the call.
         """
-        ends = self._boottime() + self._driver.calls.deadline.left(self._options.catalogue_deadline)
+        ends = self._boottime() + self._driver.calls.deadline.time_left(self._options.catalogue_deadline)
         pause, max_pause, is_doubted = 0.0, FIRST_MAX_PAUSE, False
         while True:
             try:
@@ -185,7 +185,7 @@ class LightweightTransactions:
 
     def _check_waiting_time(self, first: Turn) -> None:
         """Raises if the call's time is over, or StoreBusy if the first turn has taken too long."""
-        self._driver.calls.deadline.left()
+        self._driver.calls.deadline.time_left()
         if self._boottime() - first.began > MAX_TURN_SECONDS:
             raise StoreBusy("another change of the same row is waiting for Cassandra")
 

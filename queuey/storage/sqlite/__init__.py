@@ -68,7 +68,7 @@ class SqliteStore(Store):
     def ping(self) -> None:
         self._db.verify_room()
         self._db.writer.perform(Transaction.advance)
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             self._db.read_clock(connection)
 
     def close(self, timeout: float = 10.0) -> None:

@@ -129,7 +129,7 @@ class CommittedArrivals:
         others = False
         polled: Sequence[Watch]
         try:
-            with self._db.readers.reading() as connection:
+            with self._db.readers.lend() as connection:
                 last, catalogue = self._db.read_clock(connection)
             # `_others` is read after `_own_last`, as this process's last commit sets it if others committed before.
             mine = self._read_own_last(last)
@@ -141,7 +141,7 @@ class CommittedArrivals:
             else:
                 polled = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
                 self._calm_watches = watches if not polled else None
-            with self._db.readers.reading() as connection:
+            with self._db.readers.lend() as connection:
                 woken = _find_arrivals(connection, polled, last + 1, self._db.clock())
                 if catalogue != self._catalogue:
                     woken += _find_changed(connection, watches, catalogue)

@@ -87,7 +87,7 @@ class SqliteBulk(Bulk):
 
     @threaded
     def horizon(self, queue: Queue) -> int:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             safe = sample_horizon(self._db, connection, queue)
         return stay_behind(queue, safe, self._db.clock())
 
@@ -108,7 +108,7 @@ class SqliteBulk(Bulk):
     def _read_columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
         """Reads the columns of one batch. Returns them, and whether more messages may follow."""
         limit = max(0, requested.limit)
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             where = self._bounds_of(connection, queue, requested)
             if bodies:
                 return _gather_columns(connection.execute(_ROWS, (*where, limit)), limit, requested.max_bytes)
@@ -135,7 +135,7 @@ class SqliteBulk(Bulk):
     def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         count = 0
         end = part.lower
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             where = self._bounds_of(connection, queue, part)
             for keys in read_live_keys(connection, *where, limit=part.limit):
                 count += len(keys)
@@ -269,7 +269,7 @@ def _measure_some(database: Database, queues: Sequence[Queue], messages: int) ->
 @contextlib.contextmanager
 def _snapshot(database: Database) -> Iterator[Connection]:
     """Lends a connection in a read transaction; one transaction for each statement would double the cost."""
-    with database.readers.reading() as connection:
+    with database.readers.lend() as connection:
         connection.execute("BEGIN")
         try:
             yield connection

@@ -73,7 +73,7 @@ class SqliteCatalogue(Catalogue):
     @threaded
     def _read_queue(self, application: str, name: str) -> Queue:
         """Reads a queue's row into the cache. If it is missing, removes it from the cache and raises."""
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             # The version is read first: a change between the two reads makes the row look older than it is, not newer.
             catalogue = self._db.read_catalogue(connection)
             queue = row_codec.find_queue(connection, application, name, catalogue)
@@ -135,7 +135,7 @@ class SqliteCatalogue(Catalogue):
 
     @threaded
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             catalogue = self._db.read_catalogue(connection)
             rows = connection.execute(_LIST_QUEUES, (application, start, limit)).fetchall()
         return [row_codec.queue_from_row(row, catalogue) for row in rows]
@@ -160,7 +160,7 @@ class SqliteApplications(Applications):
     @threaded
     def application_names(self, *, start: str = "", limit: int | None = None) -> list[str]:
         max_rows = -1 if limit is None else limit
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             return [name for (name,) in connection.execute(_LIST_APPLICATIONS, (start, max_rows))]
 
     async def has_application(self, name: str) -> bool:
@@ -169,7 +169,7 @@ class SqliteApplications(Applications):
     @threaded
     def _read_existence(self, name: str) -> bool:
         now = time.monotonic()
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             exists = row_codec.has_application(connection, name)
         if exists:
             self._known[name] = now + _CACHED
@@ -216,7 +216,7 @@ class SqliteApplications(Applications):
 
     @threaded
     def keys(self, application: str) -> list[Key]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             return [
                 _key_from_row(row)
                 for row in connection.execute(_KEY + "WHERE application = ? ORDER BY created, id", (application,))
@@ -247,7 +247,7 @@ class SqliteApplications(Applications):
 
     @threaded
     def find_key(self, digest: bytes) -> Key | None:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             row = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
         return None if row is None else _key_from_row(row)
 

@@ -68,7 +68,7 @@ class SqliteClaimLogs(ClaimLogs):
     @threaded
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:  # noqa: ARG002
         items_of.check_partition(queue, partition)
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             connection.execute("BEGIN")
             try:
                 self._db.verify(connection, queue)
@@ -112,7 +112,7 @@ class SqliteCovers(Covers):
         items_of.check_partition(queue, partition)
         requested = list(digests)
         covers: dict[bytes, int] = {}
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
             for start in range(0, len(requested), _COVERS_TOGETHER):
                 chunk = requested[start : start + _COVERS_TOGETHER]

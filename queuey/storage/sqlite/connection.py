@@ -237,7 +237,7 @@ class Readers:
             if hasty:
                 connection = self._take_open()
             else:
-                connection = self._free.get(timeout=self._deadline.left(self._options.deadline))
+                connection = self._free.get(timeout=self._deadline.time_left(self._options.deadline))
         except Empty as error:
             message = "all reading connections are busy"
             raise StoreBusy(message) from error

@@ -149,7 +149,7 @@ class Database:
         return self.catalogue
 
     def last_ticks(self) -> int:
-        with self.readers.reading() as connection:
+        with self.readers.lend() as connection:
             row: Any = connection.execute(_LAST_TICKS).fetchone()
         last: int = row[0]
         return last

@@ -44,12 +44,12 @@ class SqliteGroups(ConsumerGroups):
 
     @threaded
     def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:  # noqa: ARG002
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             return _read_head(connection, application, name)
 
     @threaded
     def group_state(self, application: str, name: str) -> StoredGroup | None:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             connection.execute("BEGIN")
             try:
                 head = _read_head(connection, application, name)
@@ -85,7 +85,7 @@ class SqliteGroups(ConsumerGroups):
 
     @threaded
     def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             return [name for (name,) in connection.execute(_NAMES, (application, start, limit))]
 
     def sample_clock(self) -> ClockSample:
@@ -105,7 +105,7 @@ class SqliteGroups(ConsumerGroups):
     @threaded
     def group_sessions(self, application: str, name: str) -> GroupSessions:
         clock = self._claim_now()
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             rows: Any = connection.execute(_SESSIONS, (application, name, clock)).fetchall()
         return sessions_of(clock, rows)
 

@@ -110,7 +110,7 @@ class SqliteMessages(Messages):
         messages: list[Message] = []
         query = _FETCH_KEPT if kept else _FETCH
         now = self._db.clock()
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
             for partition, position in locations:
                 if 0 < partition <= queue.partitions:
@@ -137,7 +137,7 @@ class SqliteMessages(Messages):
 
     @threaded
     def _read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             safe = sample_horizon(self._db, connection, queue, [piece.partition for piece in slices])
             return self._read_pages(connection, queue, slices, safe)
 
@@ -190,7 +190,7 @@ class SqliteMessages(Messages):
         *,
         rough: bool = False,  # noqa: ARG002 - counts are bounded in any case
     ) -> tuple[int, list[PartitionInfo]]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             horizon = sample_horizon(self._db, connection, queue)
             now = self._db.clock()
             partitions = [
@@ -211,7 +211,7 @@ class SqliteMessages(Messages):
     @threaded
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
         lags: list[Lag] = []
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             safe = sample_horizon(self._db, connection, queue)
             now = self._db.clock()
             horizon = stay_behind(queue, safe, now)

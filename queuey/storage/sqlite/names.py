@@ -35,7 +35,7 @@ class SqliteNames(Names):
 
     @threaded
     def find_named(self, queue: Queue, name: str) -> Named | None:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
             row = _read_named(connection, queue, name, self._db.clock())
         return None if row is None else row[0]

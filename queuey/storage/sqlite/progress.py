@@ -88,7 +88,7 @@ class SqliteOffsets(Offsets):
             decision = decide(rows, changes, ids.ticks_to_seconds(transaction.now), commit, lost)
             if decision.written and not rows:
                 _check_group_count(connection, queue, group)
-            _write_rows(connection, queue, group, decision.changed())
+            _write_rows(connection, queue, group, decision.changed_rows())
             return decision
 
         # Failed comparisons must not raise inside the transaction, because the other offsets are kept.
@@ -96,7 +96,7 @@ class SqliteOffsets(Offsets):
 
     @threaded
     def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
             rows = _read_rows(connection, queue, group)
         if not rows:
@@ -105,13 +105,13 @@ class SqliteOffsets(Offsets):
 
     @threaded
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             recorded = [offset_changes.recorded_offsets(_read_rows(connection, queue, group)) for queue in queues]
         return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     @threaded
     def groups(self, queue: Queue) -> list[str]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
             return _read_groups(connection, queue)
 
@@ -127,7 +127,7 @@ class SqliteOffsets(Offsets):
 
     @threaded
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             return offset_changes.keep_notes(_add_version(_read_rows(connection, queue, group)), notes)
 
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
@@ -161,7 +161,7 @@ class SqliteLedger(Ledger):
 
     @threaded
     def entry(self, work: str, piece: int) -> bytes | None:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             return _read_entry(connection, work, piece)
 
     async def identity(self) -> str:
@@ -200,13 +200,13 @@ class SqliteRecords(Records):
 
     @threaded
     def record(self, kind: str, application: str, name: str) -> Record | None:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             row: Any = connection.execute(_RECORD, (kind, application, name)).fetchone()
         return None if row is None else Record(kind, application, name, *row)
 
     @threaded
     def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             rows: Any = connection.execute(_RECORDS, (kind, application, start, limit)).fetchall()
         return [Record(kind, application, *row) for row in rows]
 
@@ -223,7 +223,7 @@ class SqliteRecords(Records):
     def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             if application is None:
                 rows: Any = connection.execute(_DUE, (kind, until, limit)).fetchall()
             else:

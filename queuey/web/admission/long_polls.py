@@ -196,7 +196,7 @@ class LongPoll(Waiter):
         try:
             if (turn := self._polls.first_turn(self)) is not None:
                 await self._wait_paused(turn)
-                self.client.check()
+                self.client.require_present()
         except BaseException:
             self._polls.leave(self)
             raise
@@ -223,7 +223,7 @@ class LongPoll(Waiter):
             self._until = self._polls.loop.time() + seconds
             self.stop_timer()
         self.has_news = self.has_news or more
-        return self._wait_paused(self._polls.next_turn(self, self._until))
+        return self._wait_paused(self._polls.begin_next_wait(self, self._until))
 
     async def _wait_paused(self, turn: asyncio.Future[bool]) -> bool:
         """Waits for a turn, holding nothing that others could use. Returns whether to attempt again.
@@ -264,7 +264,7 @@ class LongPoll(Waiter):
     def begin_to_wait(self) -> asyncio.Future[bool]:
         """Returns a future: True for the next turn, False to answer with the last result."""
         future = self.turn.begin_to_wait()
-        self.client.leaving = self.give_up
+        self.client.on_leaving = self.give_up
         if self.client.is_leaving:
             self.give_up()
         return future
@@ -389,11 +389,11 @@ class LongPolls:
         self.attempts.leave(poll.turn)
         self._require_places(poll)
         if poll.timer is None:
-            poll.timer = self.loop.call_at(until, poll.expire)
+            poll.timer = self.loop.call_at(until, poll.add_dead_letters)
         future = poll.begin_to_wait()
         if self.stopping.is_set() or self.loop.time() >= until:
             poll.give_up()
-        elif poll.news:
+        elif poll.has_news:
             self.attempts.line_up(poll.turn)
         return future
 
@@ -468,7 +468,7 @@ class LongPolls:
             expired = [h for h in headers if h is not None and self._authenticate.cached_caller(h) is None]
             if expired:
                 self._reauthentication = asyncio.ensure_future(self._reauthenticate(expired))
-        self.attempts.forget()
+        self.attempts.forget_idle_tenants()
 
     def _find_caller(self, header: str | None) -> Caller | None:
         return ANYBODY if header is None else self._authenticate.stale_caller(header)

@@ -94,7 +94,7 @@ class Buckets:
         if len(self._full_at) >= self._most and name not in self._full_at:
             for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
                 del self._full_at[dropped]
-        self._full_at[name] = now + bucket.full
+        self._full_at[name] = now + bucket.seconds_to_full
 
 
 class RateLimits:
@@ -131,10 +131,10 @@ class RateLimits:
                     self._add_rate(counted, "user", user, Rate(*rates.rate("user")), now)
             if rates.application:
                 self._add_rate(counted, "application", name, Rate(*rates.rate("application")), now)
-        counted.sort(key=lambda c: (-c.bucket.wait, c.bucket.left))
+        counted.sort(key=lambda c: (-c.bucket.seconds_to_token, c.bucket.tokens_left))
         least = {c.kind: c for c in reversed(counted)}
         headers = _make_headers([least[kind] for kind in ("user", "application") if kind in least])
-        if counted and counted[0].bucket.wait:
+        if counted and counted[0].bucket.seconds_to_token:
             return headers, _make_refusal(counted[0])
         for c in counted:
             self._buckets[c.kind].take(c.name, c.bucket, now)
@@ -166,12 +166,12 @@ def _make_headers(tightest: list[_CountedRate]) -> tuple[Header, ...]:
     if not tightest:
         return ()
     policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in tightest)
-    states = (f'"{kind}";r={bucket.left};t={math.ceil(bucket.full)}' for kind, _, _, bucket in tightest)
+    states = (f'"{kind}";r={bucket.tokens_left};t={math.ceil(bucket.seconds_to_full)}' for kind, _, _, bucket in tightest)
     return (("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states)))
 
 
 def _make_refusal(limit: _CountedRate) -> TooManyRequests:
-    seconds = math.ceil(limit.bucket.wait)
+    seconds = math.ceil(limit.bucket.seconds_to_token)
     error = TooManyRequests(
         f"Too many requests of this {limit.kind}: it may make {limit.rate.rate:g} a second, {limit.rate.burst} at once."
         f" Try again after {seconds} s."
@@ -211,10 +211,10 @@ class NamedRateLimiter:
         with self._lock:
             now = self._clock()
             bucket = self._buckets.peek(name, self._rate, now)
-            if not bucket.wait:
+            if not bucket.seconds_to_token:
                 if takes:
                     self._buckets.take(name, bucket, now)
                 return
-        error = TooManyRequests(f"Too many {self._text}. Try again after {math.ceil(bucket.wait)} s.")
-        error.retry_after = math.ceil(bucket.wait)
+        error = TooManyRequests(f"Too many {self._text}. Try again after {math.ceil(bucket.seconds_to_token)} s.")
+        error.retry_after = math.ceil(bucket.seconds_to_token)
         raise error

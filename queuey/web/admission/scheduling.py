@@ -258,7 +258,7 @@ class Turn:
         """Makes the error of the first quota that lacks room, or of the last quota if none does."""
         lacking = (need for need in self.needs if not need[0].fits(self.tenant, need[1]))
         quota, weight = next(lacking, self.needs[-1])
-        return quota.refusal(self.tenant, weight)
+        return quota.make_refusal(self.tenant, weight)
 
 
 class FairGate(Generic[TurnT]):
@@ -339,11 +339,11 @@ class FairGate(Generic[TurnT]):
         latest = monotonic() - seconds
         for turn in self._turns.drop(lambda turn: turn.since < latest):
             turn.state = "idle"
-            turn.settle(None, turn.refusal())
+            turn.settle(None, turn.make_refusal())
         self.forget_idle_tenants()
 
     def forget_idle_tenants(self) -> None:
-        self._turns.forget()
+        self._turns.forget_idle_tenants()
         self._last_used.clear()
 
     def dispatch(self) -> None:
@@ -494,8 +494,8 @@ class LoopScheduler(FairGate[Turn]):
         await self._pieces.wait(Turn(tenant))
 
     def forget_idle_tenants(self) -> None:
-        super().forget()
-        self._pieces.forget()
+        super().forget_idle_tenants()
+        self._pieces.forget_idle_tenants()
 
 
 class Job(Turn):

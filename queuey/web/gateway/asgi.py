@@ -169,11 +169,11 @@ class Gateway:
         self._threads.start(self._call_in_loop)
         self._polls.start(loop, self._call_in_loop, partial(self._threads.run, "credentials"))
         self.sweep = Sweep(loop)
-        self.sweep.every(CHECK_INTERVAL, self._polls.check)
+        self.sweep.call_every(CHECK_INTERVAL, self._polls.check)
         for line in (self._scheduler, self._threads):
-            self.sweep.every(1.0, partial(line.give_up_late, self._max_wait))
-        for call in (self._give_up_late_calls, self._bodies.give_up_late, self._clients.watch_slow):
-            self.sweep.every(1.0, call)
+            self.sweep.call_every(1.0, partial(line.give_up_late, self._max_wait))
+        for call in (self._give_up_late_calls, self._bodies.cancel_late, self._clients.watch_slow):
+            self.sweep.call_every(1.0, call)
 
     def stop(self) -> None:
         """Ends the threads and timers. Called after the last request, in the loop's thread."""
@@ -184,9 +184,9 @@ class Gateway:
 
     async def answer(self, head: Head, exchange: Exchange) -> None:
         """Answers a request. However it ends, everything that it has held is released."""
-        if not head.known:
-            head.known.append((head.query.decode("latin-1"), read_headers(head.fields)))
-        query, fields = head.known[0]
+        if not head.application_cache:
+            head.application_cache.append((head.query.decode("latin-1"), read_headers(head.fields)))
+        query, fields = head.application_cache[0]
         request = Request(self, head.method, "", query, exchange.scheme, fields.headers.copy())
         if head.key:
             request.headers["idempotency-key"] = head.key.decode()
@@ -201,20 +201,20 @@ class Gateway:
             else:
                 response = await self._respond(request, endpoint, match, exchange, fields.unreadable)
                 if self._origins is not None:
-                    response.headers += self._origins.headers(request, response.headers)
+                    response.headers += self._origins.make_headers(request, response.headers)
             if response.pieces is not None:
                 self._leave(request)
                 if request.held:
                     self._drop_body(request)
                 await self._send_stream(request, response, response.pieces, exchange)
             elif head.method == "HEAD" or response.size <= PIECE_SIZE:
-                exchange.respond(response, head=head.method == "HEAD")
+                exchange.send_response(response, head=head.method == "HEAD")
             else:
                 self._release(request)
                 self._keep_memory(request, response.size)
                 await self._sender.send(response, exchange, request.tenant)
         finally:
-            if request.reserved:
+            if request.reserved_bytes:
                 self._release_memory(request)
             self._release(request)
 
@@ -226,7 +226,7 @@ class Gateway:
         A client that accepts no piece for a while is given up. Streams wait here, so there are few frames and objects.
         """
         try:
-            await exchange.begin(response, None)
+            await exchange.send_head(response, None)
             await self._sender.send_part(response.body, exchange)
             while True:
                 try:
@@ -235,7 +235,7 @@ class Gateway:
                     break
                 except GivenUp as error:
                     piece = make_event("bye", error_response(error, request).body)
-                if request.reserved:
+                if request.reserved_bytes:
                     self._keep_memory(request, sum(map(len, piece)) if isinstance(piece, list) else len(piece))
                 await self._sender.send_part(piece, exchange)
             await self._sender.end(exchange)
@@ -252,7 +252,7 @@ class Gateway:
             await self._admit(request, endpoint, exchange, unreadable)
             view = endpoint.view(request.method)
             self._enter(request)
-            if view.reads:
+            if view.may_wait:
                 # Unread bytes of a body would arrive before the client's disconnect.
                 request.client = self._clients.begin(exchange.receive if request.body is not None else None)
             try:
@@ -282,13 +282,13 @@ class Gateway:
         if unreadable:
             refuse_unreadable(unreadable)
         is_for_monitor = endpoint.operation and endpoint.is_for_monitor(request)
-        tenant = request.path if is_for_monitor else self._authorization.tenant(request)
+        tenant = request.path if is_for_monitor else self._authorization.find_tenant(request)
         if tenant is None and _needs_caller(request):
             # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
             await self._threads.run(
                 stranger_tenant(request.address), partial(self._authorization.preload_caller, request)
             )
-            tenant = self._authorization.tenant(request)
+            tenant = self._authorization.find_tenant(request)
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)
         request.tenant = tenant or ANONYMOUS
@@ -322,7 +322,7 @@ class Gateway:
             self._leave_turn(request)
         if request.held:
             if not self._memory.take(tenant, request.held):
-                raise self._memory.refusal(tenant, request.held)
+                raise self._memory.make_refusal(tenant, request.held)
             self._change_memory(request.tenant, -request.held)
 
     def _release(self, request: Request) -> None:
@@ -340,12 +340,12 @@ class Gateway:
         request.held = 0
 
     def _enter(self, request: Request) -> None:
-        request.present = True
+        request.is_present = True
         self._contention.enter(request.tenant)
 
     def _leave(self, request: Request) -> None:
-        if request.present:
-            request.present = False
+        if request.is_present:
+            request.is_present = False
             self._contention.leave(request.tenant)
 
     def _count_request(self, rates: RateLimits, request: Request) -> None:
@@ -354,7 +354,7 @@ class Gateway:
         A caller that is not known, or has no credential, is not counted.
         """
         caller = self._authorization.stale_caller(request)
-        if caller is not None and not caller.anonymous:
+        if caller is not None and not caller.is_anonymous:
             facade = request.facade
             application = request.path.split("/", 3)[2] if facade is None else facade.application_of(caller)
             request.counted, refusal = rates.count(caller, application)
@@ -382,7 +382,7 @@ class Gateway:
         except GivenUp as error:
             response = error_response(make_client_left() if client is not None and client.has_left else error, request)
             endpoint.count(response, time.monotonic() - began)
-        if request.reserved:
+        if request.reserved_bytes:
             self._keep_memory(request, 0 if request.method == "HEAD" else response.size)
         return response
 
@@ -418,7 +418,7 @@ class Gateway:
 
     async def _take_turn(self, request: Request) -> None:
         """Waits for the request's turn of the event loop, and keeps the turn in the request."""
-        request.turn = await self._scheduler.enter(request.tenant, len(request.body or b""))
+        request.turn = await self._scheduler.wait_for_turn(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
             request.call.take_used()
@@ -464,14 +464,14 @@ class Gateway:
             self._leave_turn(request)
         size = self._page_bytes if page else 0
         in_turn = partial(self._run_in_turn, request.client, work) if computes else work
-        request.blocked = True
+        request.has_thread = True
         try:
             # Callers without a credential are refused one at a time.
             one_by_one = computes or request.tenant == ANONYMOUS
             result = await self._threads.run(request.tenant, in_turn, size, computes=one_by_one)
         finally:
-            request.blocked = False
-        request.reserved += size
+            request.has_thread = False
+        request.reserved_bytes += size
         return result
 
     def _run_in_turn(self, client: Client | None, work: Callable[[], T]) -> T:
@@ -482,7 +482,7 @@ class Gateway:
         waits for a network, reads do not disturb each other and run at once.
         """
         if client is not None:
-            client.check()
+            client.require_present()
         if self._reads_wait:
             return work()
         is_locked = self._turn.acquire(timeout=0 if self._contention.has_several else self._patience)
@@ -497,23 +497,23 @@ class Gateway:
         # Other requests of its tenant may hold the memory, and wait for their turn.
         self._leave_turn(request)
         await self._threads.run(request.tenant, lambda: None, size)
-        request.reserved += size
+        request.reserved_bytes += size
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
         is_reserved = self._memory.take(request.tenant, size)
         if is_reserved:
-            request.reserved += size
+            request.reserved_bytes += size
         return is_reserved
 
     def _keep_memory(self, request: Request, size: int) -> None:
         """Keeps ``size`` bytes of the memory reserved for the response, or none if it is sent in one piece."""
         size = size if size > PIECE_SIZE else 0
-        self._change_memory(request.tenant, size - request.reserved)
-        request.reserved = size
+        self._change_memory(request.tenant, size - request.reserved_bytes)
+        request.reserved_bytes = size
 
     def _release_memory(self, request: Request) -> None:
-        self._change_memory(request.tenant, -request.reserved)
-        request.reserved = 0
+        self._change_memory(request.tenant, -request.reserved_bytes)
+        request.reserved_bytes = 0
 
     def _change_memory(self, tenant: str, difference: int) -> None:
         if difference:
@@ -526,7 +526,7 @@ class Gateway:
         self._contention.enter(tenant)
         self._contention.leave(tenant)
         if self._contention.has_several:
-            await self._scheduler.pause(tenant)
+            await self._scheduler.wait_to_send_piece(tenant)
 
     def _max_computing(self) -> int:
         """Returns in how many threads a tenant may read: one while several tenants are present.

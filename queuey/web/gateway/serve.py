@@ -233,13 +233,13 @@ async def _serve(
     # Use cases run in this loop from here on, so none may begin earlier.
     service = app.service
     service.join(identity)
-    service.watch()
+    service.start_background_work()
     connections = Connections(loop, listener, settings.connections, gateway.answer, refusal_response, certificate)
     loop.add_signal_handler(signal.SIGHUP, connections.reload)
-    gateway.sweep.every(1.0, connections.sweep)
+    gateway.sweep.call_every(1.0, connections.sweep)
     connections.start()
     os.set_blocking(beats.fileno(), False)
-    gateway.sweep.every(HEARTBEAT_INTERVAL, functools.partial(_send_heartbeat, beats))
+    gateway.sweep.call_every(HEARTBEAT_INTERVAL, functools.partial(_send_heartbeat, beats))
     await stop.wait()
     await connections.stop()
     await service.end(LEAVE_SECONDS)

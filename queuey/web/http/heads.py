@@ -81,7 +81,7 @@ class Head:
         """Returns a copy with a key, which shares ``fields`` and ``application_cache``."""
         head = Head(self.method, (self.path, self.query), self.fields)
         head.length, head.is_old, head.keeps, head.expects = self.length, self.is_old, self.keeps, self.expects
-        head.known, head.key = self.application_cache, key
+        head.application_cache, head.key = self.application_cache, key
         return head
 
 
@@ -180,20 +180,20 @@ def _check(method: str, read: _Fields, *, is_old: bool) -> Head:
 
     Raises ``Refused``.
     """
-    if len(read.found) > MAX_FIELDS:
+    if len(read.fields) > MAX_FIELDS:
         raise Refused(f"More than {MAX_FIELDS} header fields", 431)
     if len(read.target) > TARGET_BYTES:
         raise Refused(f"The request target is longer than {TARGET_BYTES} bytes", 414)
     if method == "CONNECT":
         raise Refused("CONNECT is not supported")
-    head = Head(method, _parse_target(read.target), read.found)
-    by_name = dict(read.found)
-    if len(by_name) < len(read.found):
-        _refuse_twice([name for name, _ in read.found])
+    head = Head(method, _parse_target(read.target), read.fields)
+    by_name = dict(read.fields)
+    if len(by_name) < len(read.fields):
+        _refuse_twice([name for name, _ in read.fields])
     if b"host" not in by_name and not is_old:
         raise Refused("Missing Host header")
     head.is_old = is_old
-    tokens = _connection_tokens(read.found) if b"connection" in by_name else set()
+    tokens = _connection_tokens(read.fields) if b"connection" in by_name else set()
     head.keeps = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
     head.length = _parse_length(by_name, is_old=is_old)
     expected = by_name.get(b"expect", b"").strip().lower()

@@ -246,7 +246,7 @@ class Connections:
                 del self.waiting[previous][connection]
             if what is not None:
                 self.waiting[what][connection] = monotonic() + TIMEOUTS[what]
-                connection.late = False
+                connection.is_late = False
             self._where[connection] = what
 
     def flush_soon(self, connection: Connection) -> None:

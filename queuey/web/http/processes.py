@@ -207,7 +207,7 @@ class Parent:
         for number in range(1, len(self._listeners) + 1):
             self._start(number)
         announced = False
-        while self._workers or (not self._stopping and self._restarts.seconds(time.monotonic()) < math.inf):
+        while self._workers or (not self._stopping and self._restarts.seconds_to_next(time.monotonic()) < math.inf):
             self._watch_workers()
             if not announced and self._restarts.was_up:
                 announced = True
@@ -238,7 +238,7 @@ class Parent:
 
         Closes its socket for the meantime if others are up, so that it gets no connections.
         """
-        at_once = self._restarts.end(number, code, lifetime, time.monotonic())
+        at_once = self._restarts.record_end(number, code, lifetime, time.monotonic())
         # The system would still queue connections at a socket from which no process accepts them.
         if not at_once and any(worker.is_up for worker in self._workers.values()):
             self._listeners[number - 1].close()
@@ -271,7 +271,7 @@ class Parent:
         workers = list(self._workers.values())
         # The pipe of a worker that has ended would always be ready.
         beats = [worker.beats for worker in workers if worker.process.exitcode is None]
-        timeout = min(1.0, self._restarts.seconds(time.monotonic()))
+        timeout = min(1.0, self._restarts.seconds_to_next(time.monotonic()))
         wait([*beats, *(worker.process.sentinel for worker in workers)], timeout=timeout)
         now = time.monotonic()
         for worker in workers:
@@ -284,9 +284,9 @@ class Parent:
                 _send(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
-        worker.read()
+        worker.read_heartbeats()
         if worker.is_up and not self._restarts.was_up:
-            self._restarts.up(time.monotonic())
+            self._restarts.record_up(time.monotonic())
 
     def _stop(self) -> None:
         """Asks the workers to end, and kills them if they have not ended in time. Does nothing the second time."""

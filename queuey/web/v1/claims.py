@@ -399,7 +399,7 @@ class ClaimViews(Views):
         await access.apply(self._service.claims.release_all)
 
     def counts(self, access: QueueAccess) -> api.ClaimCounts:
-        return self._service.claims.counts(access)
+        return self._service.claims.count_claims(access)
 
     def size(self, access: QueueAccess, query: api.CountQuery) -> api.QueueSize:
         return self._service.claims.size(access, query.limit)
@@ -413,7 +413,7 @@ class ClaimViews(Views):
             errors = Errors()
             errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)
             errors.check()
-        return api.Jobs(jobs=self._service.claims.outstanding(access, query.limit, states=query.states))
+        return api.Jobs(jobs=self._service.claims.list_jobs(access, query.limit, states=query.states))
 
     async def show_jobs(self, request: Request, match: Match) -> Response:
         """Shows jobs by their ids, at once or after waiting until one of them has ended.
@@ -427,7 +427,7 @@ class ClaimViews(Views):
         async def attempt(waiter: Waiter | None) -> JobAnswer:
             current = access if waiter is None else await self._authorization.admit(request, match, "read")
             await request.reserve(len(poll.places) * _JOB_BYTES)
-            return await current.apply(partial(self._service.claims.jobs.show, poll=poll, waiter=waiter))
+            return await current.apply(partial(self._service.claims.jobs.read_answer, poll=poll, waiter=waiter))
 
         answer = await request.until_found(query.wait, attempt)
         if not answer.infos:

@@ -141,19 +141,19 @@ class QueueViews(Views):
     def rights(self, request: Request, match: Match) -> Response:
         """Shows the rights of the caller on the queues in the body, whether they exist or not."""
         self._service.queues.require_application(match["app"])
-        self._authorization.caller(request)
+        self._authorization.authenticate(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
         max_names = self._limits.max_queues_per_read
         if not isinstance(names, list) or len(names) > max_names or not all(map(_is_name, names)):
             text = f"Is not a list of at most {max_names} names of at most {api.MAX_ASKED} characters"
             raise InvalidRequest({"queues": text})
-        rights = [api.QueueRights(name, self._authorization.rights(request, match["app"], name)) for name in names]
+        rights = [api.QueueRights(name, self._authorization.list_rights(request, match["app"], name)) for name in names]
         return json_response(api.Rights(queues=rights))
 
     def me(self, request: Request, match: Match) -> Response:
         """Shows the caller's names and grants in the application; any caller may ask."""
         self._service.queues.require_application(match["app"])
-        caller = self._authorization.caller(request)
+        caller = self._authorization.authenticate(request)
         rights = [
             api.OwnRights(
                 allow=[verb for verb in VERBS if verb in grant.allow],
@@ -170,7 +170,7 @@ class QueueViews(Views):
         self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list
-        names, following = self._service.queues.applications(start=query.offset, limit=limit)
+        names, following = self._service.queues.list_applications(start=query.offset, limit=limit)
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
@@ -207,7 +207,7 @@ class MoveViews(Views):
 
         Needs ``read`` and ``delete`` on the source, and ``send`` on the target.
         """
-        self._authorization.require_credential(request, self._authorization.caller(request))
+        self._authorization.require_credential(request, self._authorization.authenticate(request))
         errors = Errors()
         body = self.fields(NewMove).body(request, errors)
         errors.check()

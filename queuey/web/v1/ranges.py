@@ -175,7 +175,7 @@ class RangeViews(Views):
     def _read_ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
         """Returns the queues and ranges in the body, and the seconds to wait for messages."""
         self._service.queues.require_application(match["app"])
-        self._authorization.caller(request)
+        self._authorization.authenticate(request)
         body = self.fields(ManyRanges).json(request)
         if not isinstance(body.get("queues"), list):
             raise bad_json('It has no list "queues"')

@@ -52,7 +52,7 @@ class ScheduleViews(Views):
 
     def put(self, request: Request, match: Match) -> Response:
         """Creates or changes a schedule (:meth:`ScheduleSaver.save`); answers 201 if it is new."""
-        may_see = self._authorization.matching(request, match["app"], "admin")
+        may_see = self._authorization.make_name_test(request, match["app"], "admin")
         report, new = self._saver.save(request, match, read_body(request, self._max_body), may_see)
         return json_response(_show_schedule(report), 201 if new else 200)
 
@@ -74,8 +74,8 @@ class ScheduleViews(Views):
 
     def _make_run_check(self, request: Request, application: str) -> MaySee:
         """Returns a predicate of queue names: the caller may administer the queue and send to it."""
-        administers = self._authorization.matching(request, application, "admin")
-        sends = self._authorization.matching(request, application, "send")
+        administers = self._authorization.make_name_test(request, application, "admin")
+        sends = self._authorization.make_name_test(request, application, "send")
         return lambda queue: administers(queue) and sends(queue)
 
 

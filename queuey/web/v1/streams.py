@@ -180,7 +180,7 @@ class QueueEvents(ABC):
             raise refused[0][1]
         if self._reports_marks:
             await self._authorization.identify(self.request)
-            reader = self._authorization.reader(self.request, self._match["app"])
+            reader = self._authorization.find_reader_name(self.request, self._match["app"])
             self._stream.follow_marks(MarkNews(self._service.unread, reader, turn.wake))
         events = [make_event(identity=self._stream.text), *await self._next_events(turn, refused)]
         self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
@@ -218,8 +218,8 @@ class QueueEvents(ABC):
         for name, error in (*refused, *lost):
             stream.drop(name)
             events.append(make_event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
-        if stream.marks is not None and (due := stream.marks.due(stream.accesses)):
-            for name, unread in await request.in_pool(partial(stream.marks.news, due), computes=True):
+        if stream.marks is not None and (due := stream.marks.take_due(stream.accesses)):
+            for name, unread in await request.in_pool(partial(stream.marks.read_news, due), computes=True):
                 events.append(
                     make_event("read", {**({"queue_name": name} if self.named else {}), **show_unread(unread)})
                 )
@@ -285,7 +285,7 @@ class EventsOfMany(QueueEvents):
         names = self.names
         if names is None:
             max_queues = self._service.limits.max_queues_per_stream
-            names = self._authorization.readable(self.request, application, max_queues + 1)
+            names = self._authorization.list_readable_names(self.request, application, max_queues + 1)
             require_few(names, max_queues)
         refused: Refused = []
         for name in names:

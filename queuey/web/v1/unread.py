@@ -62,7 +62,7 @@ class UnreadViews(Views):
     def mark(self, request: Request, match: Match) -> Response:
         """Moves the caller's read marks of a queue, back only with ``back``; answers with the marks."""
         access = self._authorization.enter(request, match, "read")
-        reader = self._authorization.reader(request, match["app"])
+        reader = self._authorization.find_reader_name(request, match["app"])
         errors = Errors()
         body = self.fields(api.NewReadMark).body(request, errors)
         ends = _take_ends(body, errors)
@@ -73,7 +73,7 @@ class UnreadViews(Views):
     def count(self, request: Request, match: Match) -> Response:
         """Counts unread messages of several queues. An error of one queue does not affect the others."""
         self._service.queues.require_application(match["app"])
-        reader = self._authorization.reader(request, match["app"])
+        reader = self._authorization.find_reader_name(request, match["app"])
         body = self.fields(api.UnreadAsked).json(request, b"{}")
         errors = Errors()
         limit = self.fields(api.UnreadAsked).read({"limit": body.get("limit")}, errors).limit or DEFAULT_COUNTED
@@ -91,7 +91,7 @@ class UnreadViews(Views):
         Puts an error into ``errors`` if they are too many.
         """
         max_queues = self._limits.max_queues_per_stream
-        names = self._authorization.readable(request, application, max_queues + 1) if requested is None else requested
+        names = self._authorization.list_readable_names(request, application, max_queues + 1) if requested is None else requested
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
         if len(names) > max_queues:

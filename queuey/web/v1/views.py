@@ -98,7 +98,7 @@ class Views:
         def enter(request: Request, match: Match) -> QueueAccess | Callable[[str], bool]:
             if of_queue:
                 return self._authorization.enter(request, match, action)
-            return self._authorization.matching(request, match["app"], action)
+            return self._authorization.make_name_test(request, match["app"], action)
 
         def call(access: object, request: Request, match: Match) -> Any:  # noqa: ANN401 - what a view returns
             return view(access, *map(match.__getitem__, names), *(() if read_input is None else (read_input(request),)))

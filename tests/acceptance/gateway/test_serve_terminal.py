@@ -21,22 +21,22 @@ from tests.servers.terminal import terminal
 def test_the_link_of_a_terminal(tmp_path: Path) -> None:
     """With four workers one of many browsers is logged in by it, at whichever; no log has it."""
     with terminal(tmp_path, "--workers", "4", "--log-level", "debug") as served:
-        first, link, how = served.lines(3)
+        first, link, how = served.wait_for_lines(3)
         assert first.startswith(f"Queuey serves at {served.url}: ")
         page, _, token = link.removeprefix("Console: ").rpartition("/")
         assert page == f"{served.url}/console/login/once"
         assert "start again, or log in with the key" in how
         with ThreadPoolExecutor(8) as pool:
-            assert set(pool.map(served.status, [f"/console/login/once/{token}"] * 24)) == {200}
+            assert set(pool.map(served.request_status, [f"/console/login/once/{token}"] * 24)) == {200}
             statuses = list(pool.map(served.submit_login, [token] * 12))
         assert sorted(statuses) == [303, *[403] * 11]
         for headers in ({"Host": "evil.example"}, {"Via": "1.1 x"}, {"Forwarded": "for=1"}, {"X-Forwarded-Host": "a"}):
-            assert {served.status("/console/login", headers=headers) for _ in range(8)} == {404}
+            assert {served.request_status("/console/login", headers=headers) for _ in range(8)} == {404}
         served.process.terminate()
         assert served.process.wait(60) == 0
     assert token not in served.log.read_text()
     with terminal(tmp_path) as again:
-        other = again.lines(3)[1].rpartition("/")[2]
+        other = again.wait_for_lines(3)[1].rpartition("/")[2]
         assert (again.submit_login(token), again.submit_login(other)) == (403, 303)
 
 
@@ -44,9 +44,9 @@ def test_the_link_of_a_terminal(tmp_path: Path) -> None:
 def test_a_terminal_without_console(tmp_path: Path, options: tuple[str, ...]) -> None:
     """It is missing where other machines can connect, where it is turned off, or where a facade has all paths."""
     with terminal(tmp_path, *options) as served:
-        assert "Queuey serves at" in served.lines(1)[0]
-        assert served.status("/console/login") in {400, 401, 403, 404}
-        assert served.status("/console/login/once/x") in {400, 401, 403, 404}
+        assert "Queuey serves at" in served.wait_for_lines(1)[0]
+        assert served.request_status("/console/login") in {400, 401, 403, 404}
+        assert served.request_status("/console/login/once/x") in {400, 401, 403, 404}
 
 
 def test_no_console_in_a_pipe(tmp_path: Path) -> None:

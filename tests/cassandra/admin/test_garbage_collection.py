@@ -52,7 +52,7 @@ def pending_deletes(store: CassandraStore, application: str) -> list[PendingDele
         after: ids.Position | None = ids.FIRST
         while after is not None:
             page, after = store._driver.calls.run(
-                store._parts.pending_deletes.find_present_versions(later, shard, after)
+                store._parts.pending_deletes.read_older(later, shard, after)
             )
             deletes += page
     return [pending for pending in deletes if pending.application == application]
@@ -142,7 +142,7 @@ def test_change_that_was_not_made(reaping: CassandraStore, application: str, que
     """The pending delete of a purge or delete that was refused or never sent removes nothing and is dropped."""
     rows_before = rows_left(reaping, queue.qid)
     calls = reaping._driver.calls
-    row = calls.run(reaping._parts.rows.current(queue))
+    row = calls.run(reaping._parts.rows.find_current(queue))
     calls.run(reaping._parts.pending_deletes.add(row, reaping._clock.now(), deleted=deleted))
     bridge.run(reaping.reap())
     assert rows_left(reaping, queue.qid) == rows_before

@@ -17,7 +17,7 @@ def test_rows(folder: Path, contract_keyspace: str) -> None:
     """Every row of an earlier release's keyspace is read correctly by the present version."""
     released = keyspaces.read(folder)
     location = CassandraLocation(contract_keyspace)
-    location.fresh()
+    location.make_fresh()
     keyspaces.load(contract_keyspace, released.tables)
     with closing(location.open(Clock(released.clock))) as store:
         assert differences(released.rows, recording.rows(store)) == []

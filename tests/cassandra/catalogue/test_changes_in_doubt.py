@@ -72,7 +72,7 @@ def test_all_changes(open_with: OpenStore, application: str, wire: Wire, *, arri
     assert created
     assert bridge.run(other.catalogue.queue(application, "queue", fresh=True)) == queue
     calls = store._driver.calls
-    calls.run(store._parts.rows.cover(calls.run(store._parts.rows.current(queue)), {1000}, 0))
+    calls.run(store._parts.rows.cover(calls.run(store._parts.rows.find_current(queue)), {1000}, 0))
     assert other._driver.calls.run(other._parts.rows.read(application, "queue")).longest_ttl == 1024
     updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=2)))
     purged = bridge.run(store.catalogue.purge_queue(updated))

@@ -180,13 +180,13 @@ def rows_for_ever(removed: ExitStack) -> None:
     def held(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row | None:
         return self._rows.get((queue.application, queue.name))
 
-    removed.enter_context(replace(QueueCache.held, held))
+    removed.enter_context(replace(QueueCache.find_held, held))
     removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
 
 
 def looks_of_longer_ago(removed: ExitStack) -> None:
     """Uses lookups of buckets a little longer than allowed."""
-    cached = BucketIndex.cached
+    cached = BucketIndex.find_cached
 
     def old(self: BucketIndex, *time_bucket: int, since: float, **kind: bool) -> BucketLookup | None:
         return cached(self, *time_bucket, since=since - S, **kind)

@@ -188,7 +188,7 @@ def test_callers_take_turns() -> None:
     for number in range(100 * (len(WAITS) + 1)):
         waiting.add(str(number))
     polls = [waiting.begin_poll(str(100 * number))[0] for number in range(len(WAITS))]
-    waiting.polled(polls[-1], [JobInfo(message_id="0" * 32, partition=1, status="waiting")] * 100, 0.0)
+    waiting.end_poll(polls[-1], [JobInfo(message_id="0" * 32, partition=1, status="waiting")] * 100, 0.0)
     next_poll, _ = waiting.begin_poll(polls[-1][0])
     assert len(set().union(next_poll, *polls)) == 99 + 100 * len(WAITS)
 

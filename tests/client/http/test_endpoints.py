@@ -37,7 +37,7 @@ def endpoints(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
 
     servers = parse_servers(addresses, "app")
     connections = Connections(servers, verify=True, make=make, pool=None)
-    return [connections.of(server) for server in servers], made
+    return [connections.endpoint_of(server) for server in servers], made
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,6 @@ def test_what_is_remembered_of_early_messages_is_bounded() -> None:
         assert (is_new(1), is_new(4), len(remembered._yielded)) == (True, False, 3)
     assert not is_new(3, early=False)
     assert is_new(3, early=False)
-    assert remembered.marks() == f"1:{message_id(4)}"
+    assert remembered.make_cursor() == f"1:{message_id(4)}"
     remembered.forget_below(message_id(5))
-    assert (len(remembered._yielded), remembered.marks()) == (0, True)
+    assert (len(remembered._yielded), remembered.make_cursor()) == (0, True)

@@ -16,7 +16,7 @@ from tests.servers.terminal import terminal
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[str]:
     with terminal(tmp_path, "--workers", "2") as served:
-        yield served.lines(3)[1].removeprefix("Console: ")
+        yield served.wait_for_lines(3)[1].removeprefix("Console: ")
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])

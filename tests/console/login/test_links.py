@@ -42,7 +42,7 @@ def local(store: Store) -> App:
 @pytest.fixture
 def token(local: App) -> str:
     """Returns a token as the terminal shows it."""
-    return local.service.sessions.offer(digest_of(KEY))
+    return local.service.sessions.make_link(digest_of(KEY))
 
 
 def spend(browser: Browser, token: str, **headers: str) -> Reply:
@@ -82,7 +82,7 @@ def test_a_prefetch_spends_nothing(local: App, token: str) -> None:
 def test_one_of_many_browsers_wins(local: App) -> None:
     """However many send the form at the same moment, one of them is logged in."""
     for _ in range(5):
-        token = local.service.sessions.offer(digest_of(KEY))
+        token = local.service.sessions.make_link(digest_of(KEY))
         with ThreadPoolExecutor(8) as pool:
             statuses = sorted(
                 reply.status for reply in pool.map(spend, [Browser(local) for _ in range(4)], [token] * 4)
@@ -94,7 +94,7 @@ def test_a_link_expires(store: Store) -> None:
     """It is valid for five minutes."""
     now = 1000.0
     sessions = Sessions(store, lambda: now)
-    early, late = sessions.offer(b"d" * 32), sessions.offer(b"d" * 32)
+    early, late = sessions.make_link(b"d" * 32), sessions.make_link(b"d" * 32)
     now += LINK_SECONDS - 1
     assert sessions.redeem(early) == b"d" * 32
     now += 1
@@ -106,7 +106,7 @@ def test_a_link_is_no_session(store: Store) -> None:
     """Neither token is of use where the other one is asked for."""
     sessions = Sessions(store)
     with pytest.raises(NotAuthenticated):
-        sessions.find(sessions.offer(b"d" * 32))
+        sessions.find(sessions.make_link(b"d" * 32))
     with pytest.raises(NotAuthenticated):
         sessions.redeem(sessions.begin(b"d" * 32)[0])
 
@@ -172,7 +172,7 @@ def test_forms_of_other_sites(local: App, token: str, headers: dict[str, str]) -
 def test_only_browsers_on_this_machine(local: App, token: str, headers: dict[str, str]) -> None:
     """Under another name, as after DNS rebinding, and through a proxy the console is a 404 like any other."""
     browser = Browser(local)
-    assert spend(browser, local.service.sessions.offer(digest_of(KEY))).status == 303
+    assert spend(browser, local.service.sessions.make_link(digest_of(KEY))).status == 303
     addresses = ("/console", "/console/", "/console/login", f"{FORM}/{token}", "/console/a/queuey", "/console/health")
     for path in (*addresses, pages.file_address("console.css"), "/console/nowhere"):
         reply = browser.get(path, headers=headers)
@@ -191,7 +191,7 @@ def test_names_of_this_machine(local: App, host: str) -> None:
 def test_the_console_that_was_turned_on(app: App) -> None:
     """With ``on`` the console answers on any host and behind any proxy, and there are no links."""
     browser = Browser(app, "queues.example.org")
-    token = app.service.sessions.offer(digest_of(KEY))
+    token = app.service.sessions.make_link(digest_of(KEY))
     assert browser.get("/console/login", headers={"x-forwarded-for": "10.0.0.1", "via": "1.1 proxy"}).status == 200
     assert browser.get(f"{FORM}/{token}").status == 404
     assert spend(browser, token).status in {404, 405}

@@ -80,4 +80,4 @@ def test_what_was_acknowledged_costs_nothing(store: Store, count: int, stuck: bo
     assert first["messages read"] <= ROUND + 1
     assert first["entries"] == 2
     assert bytes_last <= 1.1 * bytes_first
-    assert service.claims.counts(access).partitions[1].claimed == stuck
+    assert service.claims.count_claims(access).partitions[1].claimed == stuck

@@ -266,7 +266,7 @@ def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
     assert page.snapshot is None
     for entry in page.entries:
         state.apply(entry.number, decode_entry(entry.body))
-        assert state.live(1) <= total
+        assert state.count_live(1) <= total
         assert all(sum(state.is_live(each, 1) for each in there) <= per_key for there in state.busy.values())
     assert not state.outstanding
 

@@ -381,7 +381,7 @@ def carry_out(store: Store, move: Move) -> None:
     """Works on a move until it is over, or the process is killed."""
     service = Service(store)
     active = ActiveMove(move, Progress(), store, service.claims, time.monotonic)
-    while not active.over:
+    while not active.is_over:
         service.core.run(active.run())
         time.sleep(min(0.05, max(0.0, active.due - time.monotonic())))
 
@@ -549,7 +549,7 @@ def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover
     run(carrier.step(record))
     bridge.run(records.cancel(decode(record.value).move))
     until = time.monotonic() + 60
-    while (held := carrier.held(record.name)) is not None and bridge.run(store.records.records(KIND, APP)):
+    while (held := carrier.find_held(record.name)) is not None and bridge.run(store.records.records(KIND, APP)):
         assert time.monotonic() < until
         run(carrier.step(held))
     report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)

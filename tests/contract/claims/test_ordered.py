@@ -155,7 +155,7 @@ def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
     service, access = enter(store, queue)
     return [
         ClaimDelivery(message, ClaimReceipt(1, *message.position), 1, 0.0)
-        for one in service.claims.outstanding(access, 9)
+        for one in service.claims.list_jobs(access, 9)
         for message in bridge.run(store.messages.fetch(queue, [(1, ids.parse_id(one.message_id))]))
     ]
 

@@ -270,7 +270,7 @@ def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
     process.post(queue, "moved")
     clock.advance(55)
     order = MoveOrder(move=1, below=(clock.ticks, 0), exact=store.messages.exact_horizon)
-    turn = process.service.core.run(process.service.claims.turn(queue, 1, order))
+    turn = process.service.core.run(process.service.claims.take_move_turn(queue, 1, order))
     if store.messages.exact_horizon:  # Other stores are not certain of anything yet, by this clock.
         assert [message.body for message in turn.messages or ()] == ["moved"]
         assert arrive(store, queue, "expired")

@@ -118,7 +118,7 @@ class ServiceGroup(Group):
     def offset(self, place: Place) -> str | None:
         service, (queue, partition) = next(self._turns), place
         try:
-            recorded = service.offsets.progress(self.access(service, queue), self.name).partitions
+            recorded = service.offsets.read_progress(self.access(service, queue), self.name).partitions
         except GroupNotFound:
             return None
         return recorded[partition].offset

@@ -44,7 +44,7 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
             cancel(peer_access, place, None)
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     assert service.claims.size(access, 9).size == 0
-    attempts = bridge.run(Attempts(store.ledger).records(queue, 1, [rests]))
+    attempts = bridge.run(Attempts(store.ledger).read_records(queue, 1, [rests]))
     assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED]
 
 

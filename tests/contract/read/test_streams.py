@@ -182,14 +182,14 @@ def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) ->
 def test_a_cursor_is_short_and_can_be_read_back() -> None:
     """A cursor is a base and the positions ahead of it; that of one queue is also a bound of range reads."""
     cursor = Cursor(A, {("a,b/c", 2): B, ("é", 1): B})
-    again = Cursor.parse(cursor.text(None), None)
+    again = Cursor.parse(cursor.to_text(None), None)
     assert (again.base, again.marks) == (A, {("a,b/c", 2): B, ("é", 1): B})
-    assert cursor.text(None).isascii()
+    assert cursor.to_text(None).isascii()
     one = Cursor(A, {("q", 2): B})
-    again = Cursor.parse(one.text("q"), "q")
+    again = Cursor.parse(one.to_text("q"), "q")
     assert (again.base, again.marks) == (A, {("q", 2): B})
     assert Cursor.parse("", None).base == Cursor.parse("", "q").base == FIRST
-    parted = Cursor.parse("1:" + Cursor(A).text("q"), "q")
+    parted = Cursor.parse("1:" + Cursor(A).to_text("q"), "q")
     assert (parted.base, parted.marks) == (FIRST, {("q", 1): A})
 
 

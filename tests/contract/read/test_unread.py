@@ -154,7 +154,7 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
             mark(store, queue, place, "user:x.eve")
         mark(store, queue, place, BOB)
     assert bridge.run(other.offsets.groups(queue)) == ["group"]
-    assert Service(other).unread.marks([access(other, queue)], BOB) == [{1: place}]
+    assert Service(other).unread.read_marks([access(other, queue)], BOB) == [{1: place}]
 
 
 def test_a_call_reads_so_much(store: Store) -> None:
@@ -197,8 +197,8 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
     news = MarkNews(service.unread, ANN, lambda _: None, lambda: now[0])
 
     def told() -> list[tuple[str, int]]:
-        due = news.due(accesses)
-        return [(name, each.count) for name, each in news.news(due)] if due else []
+        due = news.take_due(accesses)
+        return [(name, each.count) for name, each in news.read_news(due)] if due else []
 
     assert len(told()) == 5
     mark(store, queues[3], place)

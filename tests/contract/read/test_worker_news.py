@@ -27,7 +27,7 @@ class Worker:
         self.workers = Workers()
         self.news = News(self.workers, store)
         self.workers.join(identity)
-        self.news.begin()
+        self.news.start()
 
     def waits(self, queue: Queue, partition: int = 1) -> threading.Event:
         """Returns an event that is set when a request that waits here from now on is woken."""

@@ -163,7 +163,7 @@ async def _keep_without_log(claims: ClaimUseCases, queue: Queue, results: Mappin
     """Writes results without reading the log."""
     rows, now = claims._results, claims._store.claim_logs.claim_now() / 1000
     for receipt, result in results.items():
-        await rows.acknowledged(queue, receipt, result, now)
+        await rows.write_result(queue, receipt, result, now)
 
 
 async def _write_always(rows: Results, queue: Queue, end: JobEnd, _change: Callable[[JobEnd], JobEnd]) -> None:
@@ -182,7 +182,7 @@ def _end_at_once(draft: EntryDraft, position: Position) -> None:
 
 MUTATIONS: dict[str, tuple[Any, Any]] = {
     "void rows": (Results.void_result, _nothing),
-    "rows of other ends": (Results.ended, _nothing),
+    "rows of other ends": (Results.record_end, _nothing),
     "rows of later deliveries stay": (Results._write, _write_always),
     "verified before it is written": (ClaimUseCases._keep_results, _keep_without_log),
     "what is gone goes to the outbox": (EntryDraft._end_without_letter, _end_at_once),

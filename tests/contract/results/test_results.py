@@ -72,7 +72,7 @@ class Scene:
     def write(self, receipt: ClaimReceipt, result: bytes = b"1") -> None:
         """Writes the row of a result, as before the entry of its acknowledgement."""
         now = self.store.claim_logs.claim_now() / 1000
-        bridge.run(Results(self.store.ledger).acknowledged(self.queue, receipt, result, now))
+        bridge.run(Results(self.store.ledger).write_result(self.queue, receipt, result, now))
 
     def job(self) -> JobInfo:
         return self.claims.job(self.access, self.place)
@@ -351,7 +351,7 @@ def test_a_job_that_waited_for_long(store: Store, clock: Clock) -> None:
     poll = JobPoll([scene.place])
 
     def status() -> JobInfo:
-        show = scene.access.apply(lambda queue: scene.service.claims.jobs.show(queue, poll))
+        show = scene.access.apply(lambda queue: scene.service.claims.jobs.read_answer(queue, poll))
         return scene.service.core.run(show).infos[0]
 
     assert status().status == "waiting"

@@ -198,7 +198,7 @@ def test_read_after_a_damaged_row(store: SqliteStore) -> None:
     queue = make_queue(store)
 
     def fail() -> None:
-        with store._db.readers.reading() as connection:
+        with store._db.readers.lend() as connection:
             cursor = connection.execute("SELECT last_ticks FROM clock UNION ALL SELECT catalogue_version FROM clock")
             assert cursor.fetchone()
             raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "not text")
@@ -238,7 +238,7 @@ class TestReadsAtOnce:
 
         async def read() -> list[object] | None:
             home = Home(LoopCalls(asyncio.get_running_loop()), left)
-            home.settle()
+            home.register()
             try:
                 [page] = await store.messages.read(queue, [part])
             except LeftToThreads:
@@ -263,7 +263,7 @@ class TestReadsAtOnce:
         queue = make_queue(store)
         assert self.bodies(store, queue) is None
         assert bodies_in_partition(store, queue) == []
-        with store._db.readers.reading():
+        with store._db.readers.lend():
             assert self.bodies(store, queue) is None
         assert self.bodies(store, queue) == []
 
@@ -309,7 +309,7 @@ class TestReadsAtOnce:
         assert bodies_in_partition(store, queue) == ["long"]
         assert self.bodies(store, queue) is None
         assert self.bodies(store, queue, partition=2) == ["other"]
-        with store._db.readers.reading() as connection:
+        with store._db.readers.lend() as connection:
             assert len(connection.execute("SELECT * FROM messages").fetchall()) == 10_002
 
     def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
@@ -323,7 +323,7 @@ class TestReadsAtOnce:
         """A read on the loop that fails before its first step returns its connection and restores its thread."""
         queue = make_queue(store)
         assert bodies_in_partition(store, queue) == []
-        with store._db.readers.reading() as connection:
+        with store._db.readers.lend() as connection:
             pass
         connection.close()
         with pytest.raises(StoreUnavailable):
@@ -391,7 +391,7 @@ class TestWriter:
         """A call that has used up its time waits neither for a connection nor for the writer, and does not write."""
         queue = make_queue(store)
         deadline = store._db.deadline
-        with store._db.readers.reading(), deadline.running(call_until(deadline.next_end() - 14.9)):
+        with store._db.readers.lend(), deadline.running(call_until(deadline.next_end() - 14.9)):
             with pytest.raises(StoreUnavailable):
                 bodies_in_partition(store, queue)
             time.sleep(0.05)  # A wait may end a little early.
@@ -438,7 +438,7 @@ def test_a_directory_that_is_gone(store: SqliteStore, tmp_path: Path) -> None:
 def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> None:
     """A log that a reader has kept long becomes short at its next restart."""
     queue, log = make_queue(store), tmp_path / "data" / "queuey.sqlite3-wal"
-    with store._db.readers.reading() as connection:
+    with store._db.readers.lend() as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM messages").fetchall()
         for _ in range(25):

@@ -582,7 +582,7 @@ def test_readers_are_waited_for(tmp_path: Path) -> None:
     made = prepare(tmp_path / "data", SqliteOptions(readers=1))
     soon = time.monotonic() + 0.1
     with (
-        made.store._db.readers.reading(),
+        made.store._db.readers.lend(),
         made.store._db.deadline.running(call_until(soon)),
         pytest.raises(StoreUnavailable),
     ):

@@ -33,8 +33,8 @@ def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snap
     for route in ("v1.queue", "v1.read", "ops.metrics"):
         for status in STATUSES:
             metrics.count_request(route, status, 0.003 * number)
-    metrics.received(5)
-    metrics.delivered(7)
+    metrics.count_received(5)
+    metrics.count_delivered(7)
     grown = {name: value + number * name.endswith("_total") for name, value in statistics.items()}
     return make_snapshot(metrics, grown)
 
@@ -64,7 +64,7 @@ def _worker_scrapes() -> list[bytes]:
                 metrics.count(name, queue)
         for name in ("commits", "commit_failures", "dead_letter_failures", "hook_failures"):
             metrics.increment(name)
-        metrics.moved("assigned", 2)
+        metrics.record_move("assigned", 2)
         scrapes.append(generate_latest(registry))
     return scrapes
 

@@ -220,9 +220,9 @@ def cancelled(history: ClaimHistory, _: Limits) -> list[str]:
 def delay(history: ClaimHistory, _: Limits) -> list[str]:
     """A delayed message is not given before it is due by some process's clock."""
     return [
-        f"{one} was given before it was due at {history.due[one.position]}"
+        f"{one} was given before it was due at {history.due_times[one.position]}"
         for one in history.deliveries
-        if one.answered < history.due.get(one.position, 0.0) - MAX_CLOCK_DIFFERENCE
+        if one.answered < history.due_times.get(one.position, 0.0) - MAX_CLOCK_DIFFERENCE
     ]
 
 
@@ -265,7 +265,7 @@ def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[
 def on_ack(history: ClaimHistory, _: Limits) -> list[str]:
     """If acknowledged messages are deleted, none of them exists in the end."""
     done = {one.position for one in history.acknowledgings if one.outcome == "done"}
-    return [f"{position} was not deleted" for position in sorted(done & (history.left or set()))]
+    return [f"{position} was not deleted" for position in sorted(done & (history.remaining or set()))]
 
 
 def given_up(history: ClaimHistory, _: Limits) -> list[str]:

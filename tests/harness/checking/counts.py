@@ -87,15 +87,15 @@ def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
     causes = [find_cause(history, first, again, limits) for first, again in find_duplicates(history)]
     stalls = sum(fault.kind == "stall" for fault in history.faults)
     handled: dict[str, list[float]] = defaultdict(list)
-    for each in history.handled:
+    for each in history.end_handling:
         handled[each.place].append(each.at)
     pauses = [after - before for times in handled.values() for before, after in pairwise(times)]
     return {
-        "calls": len(history.calls) + sum(history.released.values()),
+        "calls": len(history.calls) + sum(history.release_counts.values()),
         "acknowledged": len(history.acknowledged),
         "unknown": sum(fate.outcome == "unknown" for fate in history.fates.values()),
-        "messages": sum(map(len, history.last.values())),
-        "handled": len(history.handled),
+        "messages": sum(map(len, history.last_ids.values())),
+        "handled": len(history.end_handling),
         "twice": len(causes),
         **Counter(AGAIN + (cause.kind if cause else "nothing") for cause in causes),
         "workers": len({joined.worker for joined in history.joined}),

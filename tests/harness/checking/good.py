@@ -225,4 +225,4 @@ class Group:
 
 
 def make_group_history(seed: int) -> list[Record]:
-    return Group(seed).play()
+    return Group(seed).make_records()

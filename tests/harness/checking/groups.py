@@ -53,7 +53,7 @@ def lost(history: History, limits: Limits) -> Texts:
     if not history.contents:
         yield "nobody has read what is there in the end"
     yield from messages.lost(history, limits)
-    handled = {(handling.place, handling.id): handling.body for handling in history.handled}
+    handled = {(handling.place, handling.id): handling.body for handling in history.end_handling}
     for content in history.contents.values():
         for place, body in content.items():
             if handled.get((place.name, place.id)) != body:
@@ -62,14 +62,14 @@ def lost(history: History, limits: Limits) -> Texts:
 
 def _number_messages(history: History) -> dict[str, dict[str, int]]:
     """Returns the index of each message in its partition in the end, by place and id."""
-    return {place: {name: number for number, name in enumerate(names)} for place, names in history.last.items()}
+    return {place: {name: number for number, name in enumerate(names)} for place, names in history.last_ids.items()}
 
 
 def order(history: History, _: Limits) -> Texts:
     """A message is first handled only after all messages before it in its partition, and exists in the end."""
     numbers = _number_messages(history)
     next_numbers: dict[str, int] = defaultdict(int)
-    for handled in history.handled:
+    for handled in history.end_handling:
         number = numbers.get(handled.place, {}).get(handled.id)
         if number is None:
             yield f"nobody posted {_describe(handled)}"
@@ -163,7 +163,7 @@ def fenced(history: History, limits: Limits) -> Texts:
 
     Every version of an offset was made by one take, one commit or one release, unless versions are epochs.
     """
-    in_doubt = history.released.copy()  # a release makes a version in ZooKeeper, but not in a file
+    in_doubt = history.release_counts.copy()  # a release makes a version in ZooKeeper, but not in a file
     for call in history.calls:
         for place in call.asked.versions:
             in_doubt[place] += not call.known
@@ -256,7 +256,7 @@ def ahead(history: History, _: Limits) -> Texts:
 def find_duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
     """Yields each pair of consecutive handlings of the same message."""
     last: dict[tuple[str, str], Handled] = {}
-    for handled in history.handled:
+    for handled in history.end_handling:
         key = handled.place, handled.id
         if key in last:
             yield last[key], handled
@@ -344,7 +344,7 @@ def end(history: History, limits: Limits) -> Texts:
         if not is_orderly:
             yield f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}"
     last = history.observed[-1].offsets if history.observed else {}
-    for place, names in history.last.items():
+    for place, names in history.last_ids.items():
         if last.get(place) != names[-1]:
             yield f"{place} is at {last.get(place)}, the last message is {names[-1]}"
 

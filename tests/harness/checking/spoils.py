@@ -347,7 +347,7 @@ def _redeliver_cancelled(history: ClaimHistory, one: Delivery, other: Delivery) 
 def _keep_done(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
     """A message is acknowledged, and still exists in the end."""
     _acknowledge(history, one)
-    history.left = {one.position}
+    history.remaining = {one.position}
 
 
 def _deliver_copies(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
@@ -368,7 +368,7 @@ def _exceed_share(history: ClaimHistory, one: Delivery, other: Delivery) -> None
 
 
 def _answer_empty(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
-    start, end = max(history.stored.free(1, 0.0), key=lambda span: span[1] - span[0])
+    start, end = max(history.stored.free_spans(1, 0.0), key=lambda span: span[1] - span[0])
     history.empties.append(EmptyAnswer(start, min(end, start + 0.001), 0.0))
 
 
@@ -389,7 +389,7 @@ CLAIMS: Mapping[str, tuple[set[str], Callable[[ClaimHistory, Delivery, Delivery]
     "a message that was done is not deleted": ({"on_ack"}, _keep_done),
     "a message is given before it is due": (
         {"delay"},
-        lambda history, one, _: history.due.update({one.position: LATE}),
+        lambda history, one, _: history.due_times.update({one.position: LATE}),
     ),
     "two copies are given": ({"dedup"}, _deliver_copies),
     "a message is two dead letters": ({"outbox"}, _duplicate_letter),

@@ -34,7 +34,7 @@ async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: S
     await until(lambda: first.committed(Partition(queue, 1)) is not None)
     await system.client.update_queue(queue.name, partitions=2)
     await system.send(queue, 2, 2)
-    first._finder.soon()
+    first._finder.request_look_up()
     assert bodies(await collect(first, 2), 2) == [1, 2]
     await first.commit()
     await first.close()

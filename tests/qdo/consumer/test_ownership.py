@@ -107,7 +107,7 @@ async def test_a_partition_that_comes_back_is_another_one(setup: ListenerSetup) 
     await setup.owner.lost([old])
     setup.owner.stop([old])
     row = setup.rows[ONE]
-    assert row.live
+    assert row.may_be_read
     assert row.pending_call is not None
     await setup.fetcher.close()
 
@@ -149,6 +149,6 @@ async def test_a_callback_that_is_cancelled_from_inside_is_logged(
 
     hold.wait = cancelled  # type: ignore[assignment]
     await setup.assigned(ONE)
-    assert setup.rows[ONE].live
+    assert setup.rows[ONE].may_be_read
     assert "failed for 1 partitions" in caplog.text
     await setup.fetcher.close()

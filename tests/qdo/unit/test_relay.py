@@ -28,7 +28,7 @@ def test_the_last_word_of_a_program_counts() -> None:
 @pytest.mark.needs_programs
 def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
     """Connecting gives up in its time, so that some is left for the other servers."""
-    vitals = Vitals.begin(60.0)
+    vitals = Vitals.create(60.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = socket.create_connection(silent.getsockname())
         encryption = Encryption(None, None, None, None, check_hostname=False)
@@ -39,7 +39,7 @@ def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
 
 def test_a_server_is_heard_from_the_instant_of_the_answered_request() -> None:
     """An answer counts from its request, however late it comes; an event of the server answers no request."""
-    vitals, hand = Vitals.begin(60.0), Hand()
+    vitals, hand = Vitals.create(60.0), Hand()
     program, _ = socket.socketpair()
     ours, theirs = socket.socketpair()
 

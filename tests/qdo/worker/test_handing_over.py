@@ -161,7 +161,7 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
         await workers.system.send(queue, 1, partition.number)
     await until(lambda: len(workers.seen) == 2)
     await workers.system.client.update_queue(queue.name, partitions=8)
-    new.consumer._finder.soon()
+    new.consumer._finder.request_look_up()
     await until(lambda: len(new.consumer.assignment) == 7)
     assert not leaving.done()
     assert old.consumer._group.table.held.keys() == {busy}

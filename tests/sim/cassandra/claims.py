@@ -66,7 +66,7 @@ class ClusterReplicas:
         bodies: dict[int, dict[Position, str]] = {}
         for (table, key), partition in self.cluster.everything().items():
             if table.startswith("messages_") and key[0] == self.queue.qid:
-                for row in partition.alive(cql.TABLES[table], self.cluster.world.now):
+                for row in partition.iter_rows(cql.TABLES[table], self.cluster.world.now):
                     bodies.setdefault(key[1], {})[ids.parse_position(row["id"].hex)] = row["body"]
         return bodies
 

@@ -189,7 +189,7 @@ class Cluster:
             for place in places:
                 self._resolve_pending(place)
                 merged[place].absorb(self.committed[place])
-        asked, wanted = self.world.rng.sample(self.up(), needed), command.wanted(values)
+        asked, wanted = self.world.rng.sample(self.up(), needed), command.row_filter(values)
         missing = [needed]
 
         def take(node: Node) -> None:
@@ -212,7 +212,7 @@ class Cluster:
     def _encode_rows(self, request: Request | Encoded, rows: Rows) -> Rows:
         """Returns rows as the request wants them: through its decoder, if it has one."""
         if isinstance(request, Encoded) and request.decode is not None:
-            return request.decode(cql.command(request.statement.cql).body(rows))
+            return request.decode(cql.command(request.statement.cql).encode_result(rows))
         return rows
 
     def _places(self, command: cql.Command, values: Sequence[Any]) -> list[Place]:
@@ -461,12 +461,12 @@ class SimulatedDriver(Driver):
             super().send(request, self._checked_callback(request, done))
             return
         try:
-            timeout = self._deadline.left(self._options.timeout) if request.timeout is None else request.timeout
+            timeout = self._deadline.time_left(self._options.timeout) if request.timeout is None else request.timeout
         except StoreUnavailable as error:
             done(None, error)
             return
         if not request.statement.reads:
-            self._deadline.sent()
+            self._deadline.mark_sent()
         self.requests += 1
         self._send_by_thread(request, timeout, done)
 

@@ -229,11 +229,11 @@ class Partition:
             for span in self.spans:
                 if span.stamp > deleted and _holds(span.conditions, names):
                     deleted = span.stamp
-            values = row.alive(deleted, now, marked=marked)
+            values = row.read_values(deleted, now, marked=marked)
             if values is not None:
                 row_values = names | values
                 yield (
-                    row_values | row.told([name for name in fact_columns if name in values], now)
+                    row_values | row.read_cell_facts([name for name in fact_columns if name in values], now)
                     if fact_columns
                     else row_values
                 )
@@ -262,8 +262,8 @@ class Partition:
         return [key for _, key in ordered[low:high]]
 
     def statics(self, now: float, told: Sequence[str] = ()) -> dict[str, Any]:
-        values = self.static.alive(self.deleted, now) or {}
-        return values | self.static.told([name for name in told if name in values], now)
+        values = self.static.read_values(self.deleted, now) or {}
+        return values | self.static.read_cell_facts([name for name in told if name in values], now)
 
 
 def _first(entry: tuple[Key, Key]) -> Any:  # noqa: ANN401 - of any type
@@ -507,7 +507,7 @@ class Command:
         keys |= {name: value(values) for name, _, value in self.where if isinstance(name, str)}
         where = [(name, "=", keys[name]) for name in table.clustering if name in keys]
         marked = not any(one.is_of_rows for one in batch)
-        rows = list(stored.alive(table, now, where, marked=marked))
+        rows = list(stored.iter_rows(table, now, where, marked=marked))
         statics = stored.statics(now)
         partition = dict(zip(table.partition, self.places(values)[0][1], strict=True))
         row = partition | (rows[0] if rows else {}) | statics if rows or statics else None
@@ -543,10 +543,10 @@ class Command:
             keys = dict(zip(self.table.partition, place[1], strict=True))
             statics = partition.statics(now, self._fact_columns)
             if statics and not on_rows:
-                rows = partition.alive(self.table, now, (), self._fact_columns, descending=self.descending)
+                rows = partition.iter_rows(self.table, now, (), self._fact_columns, descending=self.descending)
                 rows = iter(list(rows) or [{}])
             else:
-                rows = partition.alive(self.table, now, on_rows, self._fact_columns, descending=self.descending)
+                rows = partition.iter_rows(self.table, now, on_rows, self._fact_columns, descending=self.descending)
             for row in rows:
                 whole = keys | statics | row
                 for name, sign, value in on_rows:

@@ -161,19 +161,19 @@ class StreamReader(EarlyReader):
         assert not failed
         for event in events:
             part, message = self._parts[event.message.partition], event.message
-            cursors = Cursor.parse(event.cursor, QUEUE).of(QUEUE)
+            cursors = Cursor.parse(event.cursor, QUEUE).make_marks(QUEUE)
             if event.early:
                 self._move_cursors(event.cursor)
                 part.take_early([message])
             else:
                 cursor = cursors.get(part.partition, cursors[OTHERS]).start
-                part.try_acquire(Page([message], 0, cursor, more=False))
+                part.record_page(Page([message], 0, cursor, more=False))
                 self._move_cursors(event.cursor)
         self._move_cursors(stream.text)
         return stream.more
 
     def _move_cursors(self, text: str) -> None:
-        marks = Cursor.parse(text, QUEUE).of(QUEUE)
+        marks = Cursor.parse(text, QUEUE).make_marks(QUEUE)
         for number, part in self._parts.items():
             part.move(marks.get(number, marks[OTHERS]).start)
 

@@ -135,7 +135,7 @@ class SimulatedCalls(Calls):
         if not blocks():
             return await super().ended(begin, late, long=long, tells=tells)
         with self.deadline.running(Call() if long else None):
-            return present_thread().result(begin, self.deadline.left(), late)
+            return present_thread().await_result(begin, self.deadline.time_left(), late)
 
 
 class ThreadedCore(SimulatedCore):
@@ -146,4 +146,4 @@ class ThreadedCore(SimulatedCore):
         if blocks():
             return work()
         thread = BlockingThread(self.loop, work)
-        return await asyncio.shield(self.loop.create_task(thread.ended()))
+        return await asyncio.shield(self.loop.create_task(thread.run_to_end()))

@@ -117,7 +117,7 @@ def without_a_wait(_seconds: float) -> None:
 @contextmanager
 def without_a_lease() -> Iterator[None]:
     """Lets processes use timing that they read long ago."""
-    with replace(TimingInForce.fresh, lambda _self, _at: True):
+    with replace(TimingInForce.is_fresh, lambda _self, _at: True):
         yield
 
 

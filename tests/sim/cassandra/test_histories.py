@@ -248,7 +248,7 @@ def vouching_across_jumps() -> Iterator[None]:
 
 REAL_ARRIVED = MessageWriter._arrived
 REAL_UNDO = Undo.__init__
-REAL_CACHED = BucketIndex.cached
+REAL_CACHED = BucketIndex.find_cached
 REAL_NOTE = ClockCheck._apply_round
 
 
@@ -280,7 +280,7 @@ MUTATIONS = {
     ),
     "the read delay": Mutation(("G1",), partial(replace, SliceReader._delays, without_delay)),
     "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),
-    "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age), first=2),
+    "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.find_cached, whatever_age), first=2),
     "the clock check": Mutation(("G1",), without_clock_check, first=3),
     "a check for each acknowledgement": Mutation(
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm

@@ -88,7 +88,7 @@ class Member:
     def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
             self._stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
-        return self._storm.faults.in_callback(ends=True)  # reading starts after it, so it must end
+        return self._storm.draw_faults.in_callback(ends=True)  # reading starts after it, so it must end
 
     def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         return self._lost(partitions)
@@ -96,7 +96,7 @@ class Member:
     def _lost(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
             self._stays.pop(partition, None)
-        return self._storm.faults.in_callback()
+        return self._storm.draw_faults.in_callback()
 
 
 class ConsumerMember(Member):
@@ -111,7 +111,7 @@ class ConsumerMember(Member):
         consumer = self._make()
         while not await self._try_to_join(consumer):
             if self._leaves:
-                self._machine.left()
+                self._machine.stop_member()
                 return
             consumer = self._make()
         self._consumer = consumer
@@ -130,7 +130,7 @@ class ConsumerMember(Member):
         if self._consumer is not None:
             await self._consumer.close()
             await self._consumer.coordinator.close()
-            self._machine.left()
+            self._machine.stop_member()
 
     async def _try_to_join(self, consumer: AsyncConsumer) -> bool:
         """Tries once to join. After an error that a member may get it leaves, waits a while, and returns False."""
@@ -145,7 +145,7 @@ class ConsumerMember(Member):
         """Commits what was handled of these partitions, after the message in hand. It may be slow or fail first."""
         for partition in partitions:
             stay = self._stays.pop(partition, None)
-            if (fault := self._storm.faults.in_callback()) is not None:
+            if (fault := self._storm.draw_faults.in_callback()) is not None:
                 await fault
             async with self._busy:
                 if stay is not None and self._consumer is not None:
@@ -164,10 +164,10 @@ class ConsumerMember(Member):
                 if self._stays.get(partition) is not stay:
                     return
                 self._history.attempts["consumer"] += 1
-                self._history.handles(self._machine.name, stay, partition, message, self._world.now)
+                self._history.begin_handling(self._machine.name, stay, partition, message, self._world.now)
                 await asyncio.sleep(min(MAX_HANDLING_SECONDS, self._world.random_time(HANDLING)))
                 stay.done = message.id
-                self._history.handled(self._machine.name, stay, partition, message)
+                self._history.end_handling(self._machine.name, stay, partition, message)
             last = message is batch.messages[-1]
             if (last or self._world.rng.random() < 0.1) and self._stays.get(partition) is stay:
                 await self._commit(consumer, partition, stay)
@@ -190,7 +190,7 @@ class ConsumerMember(Member):
                 if self._stays.get(partition, stay) is stay:
                     self._history.wrong.append(f"commit: {error!r}")
                 return  # the commit was of an earlier stay whose callback was late
-            self._history.committed(partition, done)
+            self._history.check_commit(partition, done)
             stay.recorded = done
 
 
@@ -205,7 +205,7 @@ class WorkerMember(Member):
     async def live(self) -> None:
         while not await self._serve_once():
             pass
-        self._machine.left()
+        self._machine.stop_member()
 
     async def leave(self) -> None:
         await super().leave()
@@ -231,7 +231,7 @@ class WorkerMember(Member):
 
     def dead(self, message: Message, place: Delivery, _failure: Any) -> None:  # noqa: ANN401 - a hook of middleware
         if (stay := self._stays.get(place.partition)) is not None:
-            self._history.given_up(stay, message)
+            self._history.record_given_up(stay, message)
 
     async def _handle(self, message: Message, _context: object) -> None:
         """Handles a message and records it: it may hang and succeed late, be cancelled, or fail with ValueError.
@@ -244,8 +244,8 @@ class WorkerMember(Member):
             self._history.wrong.append(f"owner: {partition} is handled by {name}, to which it is not assigned")
             return
         self._history.attempts["worker in order of keys" if self._keyed else "worker"] += 1
-        self._history.handles(name, stay, partition, message, self._world.now)
-        if (fault := self._storm.faults.in_handler(message)) is not None:
+        self._history.begin_handling(name, stay, partition, message, self._world.now)
+        if (fault := self._storm.draw_faults.in_handler(message)) is not None:
             self._history.record_hang(name, stay, partition, message)
             await fault
             self._history.record_late_success(stay, message)
@@ -256,6 +256,6 @@ class WorkerMember(Member):
             self._history.record_hang(name, stay, partition, message)
             raise
         failed = self._world.rng.random() < FAILING
-        self._history.handled(name, stay, partition, message, failed=failed)
+        self._history.end_handling(name, stay, partition, message, failed=failed)
         if failed:
             raise ValueError(message.body)

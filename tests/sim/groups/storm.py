@@ -461,7 +461,7 @@ def histories() -> Iterator[None]:
 
 def run_history(seed: int) -> History:
     """Runs one history."""
-    history = Storm(seed).run()
+    history = Storm(seed).read_until()
     # Crashed members stay suspended until they are collected, which happens between histories.
     history.loops = dict.fromkeys(history.loops)
     history.service = Service(World(seed))

@@ -95,10 +95,10 @@ async def removing_any_node(one: Session, doubtful: Iterable[Partition]) -> None
 
 async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
     """Keeps what another member of the same name has written to its node."""
-    node = await one._watching.node(one._paths.member(one._member.id))
+    node = await one._watching.read_node(one._paths.member(one._member.id))
     if node is None or node.session != one.link.session:
-        raise one._removed()
-    return await one._assignments.own()
+        raise one._end_as_removed()
+    return await one._assignments.read_own_partitions()
 
 
 def claiming_at_any_version(
@@ -168,7 +168,7 @@ async def beginning_at_the_beginning(one: PartitionReader, rows: Any) -> None:  
 
 async def finding_once(one: QueueFinder) -> None:
     """Looks for queues only once."""
-    if one.found is None:
+    if one.partition_counts is None:
         await REAL_FIND(one)
 
 
@@ -228,9 +228,9 @@ def not_reading_beside_hung_handlers(_one: Dispatcher, _work: PartitionWork) -> 
 
 
 REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.done, OrderedQueue.settle, KeyedQueue.settle
-REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._make_commit, Session._releasing, Session._claiming
+REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._make_commit, Session._make_release, Session._make_claim
 REAL_REVOKE = PartitionTable._revoke_row
-REAL_SETTING = StoredAssignments._transactions
+REAL_SETTING = StoredAssignments._make_transactions
 REAL_CLAIM = PartitionTable.claim
 REAL_ASSIGNED, REAL_FIND = PartitionReader.assigned, QueueFinder._check_once
 
@@ -239,17 +239,17 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(Session._make_commit, committing_at_any_version), ("fence",), first=23
     ),
     "a claim raises the version": Mutation(
-        lambda: replace(Session._claiming, claiming_at_the_same_version), ("fence",), first=23
+        lambda: replace(Session._make_claim, claiming_at_the_same_version), ("fence",), first=23
     ),
     "version at a release": Mutation(
-        lambda: replace(Session._releasing, releasing_at_any_version), ("owner", "two"), first=58
+        lambda: replace(Session._make_release, releasing_at_any_version), ("owner", "two"), first=58
     ),
-    "version at a claim": Mutation(lambda: replace(Session._claiming, claiming_at_any_version), ("back",), first=208),
+    "version at a claim": Mutation(lambda: replace(Session._make_claim, claiming_at_any_version), ("back",), first=208),
     "version of an owner's node": Mutation(
         lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=58
     ),
     "a member that was replaced claims nothing": Mutation(
-        lambda: replace(Session._others, claiming_from_others), ("owner", "two", "fence", "back"), first=994
+        lambda: replace(Session._find_claimed_by_replacement, claiming_from_others), ("owner", "two", "fence", "back"), first=994
     ),
     "a member writes its own node": Mutation(
         lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=175
@@ -258,16 +258,16 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(PartitionTable.claim, forgetting_doubt), ("balance", "lost", "gone"), first=78
     ),
     "version of the target": Mutation(
-        lambda: replace(StoredAssignments._transactions, setting_at_any_version), ("target",), first=329
+        lambda: replace(StoredAssignments._make_transactions, setting_at_any_version), ("target",), first=329
     ),
     "generation of an assignment": Mutation(
-        lambda: replace(MemberAssignment.pending, lambda *_: False), ("target",), first=4
+        lambda: replace(MemberAssignment.is_pending, lambda *_: False), ("target",), first=4
     ),
     "node of an owner": Mutation(
-        lambda: replace(Session._claiming, claiming_what_is_owned), ("fence", "owner"), first=3
+        lambda: replace(Session._make_claim, claiming_what_is_owned), ("fence", "owner"), first=3
     ),
     "owner's node goes at a release": Mutation(
-        lambda: replace(Session._releasing, releasing_without_the_node), ("balance", "rights", "lost")
+        lambda: replace(Session._make_release, releasing_without_the_node), ("balance", "rights", "lost")
     ),
     "owner's node goes with the session": Mutation(
         lambda: replace_in(session, Create, partial(lasting, "/owners/")), ("balance", "lost", "gone")

@@ -203,7 +203,7 @@ class Connection:
 
         def arrive() -> None:
             if not self.cut and self._link.tree.lives(self._link.session):
-                self._link.tree.hear(self._link.session)
+                self._link.tree.note_life_sign(self._link.session)
                 self._answering = sent
                 work()
                 self._answering = None
@@ -218,7 +218,7 @@ class Connection:
 
         def arrive() -> None:
             if not self.cut:
-                self._link.heard(self, work, sent)
+                self._link.receive(self, work, sent)
 
         def read() -> None:
             if world.now <= due + self._link.tree.tolerance:
@@ -396,7 +396,7 @@ class TreeLink(Link):
         elif not self.tree.lives(self.session):
             self.end(_end_error())
         else:
-            self.tree.hear(self.session)
+            self.tree.note_life_sign(self.session)
             self._lease.renew(self.loop.time())
             self._connect()
 
@@ -408,7 +408,7 @@ class TreeLink(Link):
             self.end(_end_error())
             return
         if self._state == "connected" and (connection := self._connection) is not None:
-            connection.send(lambda: connection.deliver(lambda: None))
+            connection.send_piece(lambda: connection.deliver(lambda: None))
         self.loop.call_later(
             min(self._timeout / PINGS, max(MIN_LEASE_CHECK_SECONDS, self._lease.remaining + 0.001)), self._ping
         )
@@ -430,7 +430,7 @@ class TreeLink(Link):
         self._settled.set()
         self._fail(CoordinationLost("the session ended meanwhile"))
         if self._connection is not None:
-            self._connection.send(lambda: self.tree.end(self.session))
+            self._connection.send_piece(lambda: self.tree.end(self.session))
 
     def _fail(self, error: CoordinationError) -> None:
         for future in self._pending:
@@ -509,11 +509,11 @@ class TreeLink(Link):
         def begin() -> None:
             answers.extend(carry_out(connection, request) for request in requests[:first])
             if first < len(requests):
-                connection.send(rest)
+                connection.send_piece(rest)
             else:
                 connection.deliver(answered)
 
-        connection.send(begin)
+        connection.send_piece(begin)
         try:
             await future
         finally:

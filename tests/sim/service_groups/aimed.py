@@ -62,7 +62,7 @@ class Deaf(Aimed):
     def end_faults(self) -> None:
         """Ends all faults, but leaves members deaf."""
         habits = [member.habits for member in self.members]
-        super().calm()
+        super().end_faults()
         for member, before in zip(self.members, habits, strict=True):
             member.habits = replace(member.habits, deaf=before.deaf)
 
@@ -99,7 +99,7 @@ class Dying(Aimed):
 
     def end_faults(self) -> None:
         self.history.planned = lambda: None
-        super().calm()
+        super().end_faults()
 
 
 class Standing(Aimed):

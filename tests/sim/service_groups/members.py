@@ -139,7 +139,7 @@ class Member(Process):
 
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
-                self.storm.history.fails(f"program: ended with {error!r}")
+                self.storm.history.record_violation(f"program: ended with {error!r}")
 
         with self.loop.running():
             task = self.loop.create_task(work)
@@ -317,7 +317,7 @@ class Member(Process):
         note = None if taken.note is None else b64decode(taken.note)
         number = 0 if position is None else position[0] - FIRST
         self.holds[spot] = Holding(place, taken.epoch, number + 1)
-        self.storm.history.takes(stay, place, taken.epoch, position, taken.came, note)
+        self.storm.history.check_take(stay, place, taken.epoch, position, taken.came, note)
 
     def _give_back(self, stay: Life, spot: Spot, holding: Holding | None = None) -> None:
         """Stops work on a partition, and reports that with the next heartbeat, which is often sent at once.

@@ -60,7 +60,7 @@ class GroupCore(SimulatedCore):
         self._loop = MemberLoop(process)  # type: ignore[abstract]  # much of it is not needed
         self._told = LoopCalls(self._loop)
         self._home = Home(self._told, self.in_thread)
-        self._home.settle()
+        self._home.register()
         self.chance = process.world.rng
 
     async def in_thread(self, work: Callable[[], T]) -> T:

@@ -179,7 +179,7 @@ class Storm:
         while (missing := self._find_unsettled()) and world.now < end and not self.history.wrong:
             world.run(world.now + 1.0)
         if missing and not self.history.wrong:
-            self.history.fails(f"{missing[0]}")
+            self.history.record_violation(f"{missing[0]}")
         self.end()
         return self.history
 
@@ -384,7 +384,7 @@ def histories() -> Iterator[None]:
 
 def run_history(seed: int, kind: type[Storm] = Storm) -> History:
     """Runs one history of a kind."""
-    history = kind(seed).run()
+    history = kind(seed).read_until()
     Process.present = None
     return history
 

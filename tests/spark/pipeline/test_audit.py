@@ -47,12 +47,12 @@ class ReceiptFile:
         with closing(Journal(self.path, APP)) as journal:
             for message in messages:
                 sent, at = SentMessage.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
-                journal.write([journal.line(queue, sent, at, (message.partition, message.id), **other)])
+                journal.write([journal.make_line(queue, sent, at, (message.partition, message.id), **other)])
 
     def unknown(self, queue: str, body: str) -> None:
         """Writes a receipt of a send without an answer."""
         with closing(Journal(self.path, APP)) as journal:
-            journal.write([journal.line(queue, SentMessage.of(Outgoing(body)), journal.now(), outcome="unknown")])
+            journal.write([journal.make_line(queue, SentMessage.of(Outgoing(body)), journal.now(), outcome="unknown")])
 
 
 @pytest.fixture

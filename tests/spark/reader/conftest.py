@@ -44,4 +44,4 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     """Fresh data on the store under test."""
     if request.param == "sqlite":
         return SqliteLocation(tmp_path / "data")
-    return CassandraLocation(request.getfixturevalue("contract_keyspace")).fresh()
+    return CassandraLocation(request.getfixturevalue("contract_keyspace")).make_fresh()

@@ -52,7 +52,7 @@ def test_nothing_appears_below_the_end_of_a_batch(location: StoreLocation) -> No
         assert placed == sorted(placed)
     steps = pairwise(stream_offsets.parse(json.loads(end)) for end in query.ends)
     assert all(
-        later.of(queue_partition) >= position
+        later.position_of(queue_partition) >= position
         for earlier, later in steps
         for queue_partition, position in earlier.positions.items()
     )
@@ -110,4 +110,4 @@ def test_the_newest_offset_is_reported(store: Store, options: Options) -> None:
     query.batch(ReadMaxRows(2))
     newest = stream_offsets.parse(query.reader.reportLatestOffset())
     end = stream_offsets.parse(json.loads(query.ends[-1]))
-    assert newest.of(("a", 2)) == newest.of(("a", 1)) > end.of(("a", 1)) > FIRST
+    assert newest.position_of(("a", 2)) == newest.position_of(("a", 1)) > end.position_of(("a", 1)) > FIRST

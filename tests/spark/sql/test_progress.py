@@ -129,14 +129,14 @@ def test_lag_is_asked_for_now_and_then(embedded: Kept) -> None:
     sent = embedded.fill(queue, 10)
     now = [100.0]
     lag = StreamLag(lambda: now[0])
-    assert lag.after(embedded.store, {}) == {"messages": 0, "exact": True, "seconds": 0.0}
+    assert lag.measure(embedded.store, {}) == {"messages": 0, "exact": True, "seconds": 0.0}
     beginning = min(one.position for one in sent if one.partition == 1)
     starts = {queue: {1: beginning}}
-    lags = lag.after(embedded.store, starts)
+    lags = lag.measure(embedded.store, starts)
     assert (lags["messages"], lags["exact"]) == (5, True)
     embedded.post(queue, [NewMessage("more", 1, 60)])
-    assert lag.after(embedded.store, starts) == lags
+    assert lag.measure(embedded.store, starts) == lags
     now[0] += REQUEST_INTERVAL
-    assert lag.after(embedded.store, starts)["messages"] == 6
-    assert lag.after(embedded.store, {})["messages"] == 0
-    assert lag.after(embedded.store, starts)["messages"] == 6
+    assert lag.measure(embedded.store, starts)["messages"] == 6
+    assert lag.measure(embedded.store, {})["messages"] == 0
+    assert lag.measure(embedded.store, starts)["messages"] == 6

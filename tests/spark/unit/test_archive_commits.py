@@ -119,7 +119,7 @@ def opened(store: ObjectStore) -> ArchiveDirectory:
 def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
     """Archives messages in addition to the archived ones, as a run does apart from Spark."""
     archive = opened(store)
-    archive.begin(name, now)
+    archive.begin_run(name, now)
     older = archive.find_present_versions(messages, [])
     manifests = []
     for key, ids in messages.items():
@@ -127,8 +127,8 @@ def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> N
         held = ids.union(*(store.texts[path].split() for path in sealed_before.paths)) if sealed_before else ids
         store.write(f"{manifest.messages_path(*key, name)}/part.parquet", text := " ".join(sorted(held)))
         manifests.append(sealed(key, name, len(text), len(held), sealed_before.runs if sealed_before else ()))
-    archive.write(manifests)
-    archive.commit(name, manifests)
+    archive.write_manifests(manifests)
+    archive.commit_run(name, manifests)
 
 
 def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...] = (), **more: Any) -> Manifest:  # noqa: ANN401 - any fields
@@ -152,10 +152,10 @@ def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...]
 def seen(store: ObjectStore) -> Content:
     """Returns the messages that a reader of everything finds."""
     archive = opened(store)
-    keys = [(queue, bucket) for queue in archive.queues() for bucket in archive.list_bucket_names(queue)]
+    keys = [(queue, bucket) for queue in archive.list_queues() for bucket in archive.list_bucket_names(queue)]
     return {
         one.key: {text for path in one.data_paths for text in store.texts[path].split()}
-        for one in archive.manifests(keys)
+        for one in archive.read_manifests(keys)
     }
 
 
@@ -243,7 +243,7 @@ def test_runs_that_overlap_at_every_step() -> None:
         if more:
             done = both(done, in_each_bucket("c"))
         damaged: list[str] = []
-        manifests = opened(store).manifests(KEYS, damaged)
+        manifests = opened(store).read_manifests(KEYS, damaged)
         assert all("overlapped; archive it with --again" in text for text in damaged), damaged
         assert len(manifests) + len(damaged) == len(KEYS), number
         forks += len(damaged)
@@ -266,7 +266,7 @@ def test_readers_during_a_run() -> None:
     store = ObjectStore()
     run(store, "r0", in_each_bucket("a"))
     archive = opened(store)
-    old = archive.manifests(KEYS)
+    old = archive.read_manifests(KEYS)
 
     def look(number: int) -> None:
         assert seen(store) in (in_each_bucket("a"), in_each_bucket("a", "b")), number
@@ -296,7 +296,7 @@ def test_what_is_damaged() -> None:
     store.texts[second] = store.texts[third]
     for key in KEYS[:2]:
         with pytest.raises(ArchiveDamaged, match=r"20261120T1[45]0000Z\.r0\.json"):
-            opened(store).manifests([key])
+            opened(store).read_manifests([key])
     del store.texts[lost := f"{manifest.messages_path(*KEYS[2], 'r0')}/part.parquet"]
     damaged: list[str] = []
     older = opened(store).find_present_versions(KEYS, damaged)

@@ -135,7 +135,7 @@ class WriteSetup:
         named: dict[str, Any] = {"queue": "q", **options}
         wanted = SinkOptions(store=StoreOptions(), **named)
         columns = layout(schema, wanted.queue)
-        identity = TaskIdentity.of("run", APP, name, batch=batch, task=task)
+        identity = TaskIdentity.make("run", APP, name, batch=batch, task=task)
         limits = WriteLimits(max_body=100, default_ttl=5000)
         writer = TaskWriter(self.store, APP, wanted, columns, identity, limits, sleep=self.clock.advance)
         return writer.write([_arrow(schema, rows)])
@@ -257,7 +257,7 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
     setup.queue = bridge.run(setup.store.catalogue.update_queue(setup.queue, QueueSpec(partitions=9)))
     assert setup.write("value string, key string", rows[::-1]).skipped == 50
     # As if no rows had been noted: only their partitions are known.
-    work = TaskIdentity.of("run", APP, "y").own(f"{setup.queue.uid:x}/partitions")
+    work = TaskIdentity.make("run", APP, "y").task_name(f"{setup.queue.uid:x}/partitions")
     bridge.run(setup.store.ledger.enter(work, 0, b"0 4", expected=None))
     setup.write("value string, key string", rows, name="y")
     assert {one.partition for one in setup.all()} <= {1, 2, 3, 4}
@@ -398,6 +398,6 @@ def test_two_tasks_never_get_the_same_turn(setup: WriteSetup) -> None:
     first, second = (RateLimit(setup.store.ledger, "pace", 1.0, sleep=setup.clock.advance) for _ in range(2))
     start = setup.clock.ticks
     for _ in range(3):
-        first.wait(1)
-        second.wait(1)
+        first.reserve_time(1)
+        second.reserve_time(1)
     assert (setup.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(5.0)

@@ -297,10 +297,10 @@ def test_a_later_micro_batch_takes_the_entries_over(setup: TaskSetup) -> None:
     setup.later(3 * LEAD)
     assert setup.attempt(batch=4).write(0, Texts.chunk("c")).skipped == 1
     for stale in (old, setup.attempt(batch=3)):
-        assert stale.begun(0)
+        assert stale.has_begun(0)
         with pytest.raises(NotRepeatable, match="micro-batch 4 of the same query has begun"):
             stale.write(0, Texts.chunk("a", "b"))
-    assert not setup.attempt(batch=5).begun(0)
+    assert not setup.attempt(batch=5).has_begun(0)
     exact(setup, "abc")
 
 
@@ -370,8 +370,8 @@ def test_messages_without_a_future_are_counted(setup: TaskSetup) -> None:
     """Expired rows are counted and not written, and cause no repetition."""
 
     class Ended(Texts):
-        def messages(self, base: int, low: int) -> MessageColumns:
-            first, *others = super().messages(base, low)
+        def make_messages(self, base: int, low: int) -> MessageColumns:
+            first, *others = super().make_messages(base, low)
             return columns_of([msgspec.structs.replace(first, expires=1), *others])
 
     assert setup.attempt().write(0, Ended(["a", "b"], [0, 1], 2)) == WriteCounts(2, 1, expired=1)

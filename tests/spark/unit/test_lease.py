@@ -59,7 +59,7 @@ def test_one_at_a_time(ledger: Later) -> None:
     with lease(ledger) as held:
         with pytest.raises(ArchiveBusy) as caught, lease(ledger):
             raise AssertionError("two runs hold the lease")
-        held.check()
+        held.ensure_held()
         with lease(ledger, "file:/srv/other"):
             pass
     said = str(caught.value)
@@ -82,8 +82,8 @@ def test_killed_run(ledger: Later) -> None:
     second = lease(ledger)
     second.acquire()
     with pytest.raises(ArchiveBusy, match="has ended, and another run has taken it"):
-        killed.check()
-    second.check()
+        killed.ensure_held()
+    second.ensure_held()
     killed.release()
     with pytest.raises(ArchiveBusy):
         lease(ledger).acquire()
@@ -109,7 +109,7 @@ def test_renewed(ledger: Later) -> None:
     held.acquire()
     for _ in range(3):
         ledger.ahead += LEASE_TIMEOUT * 0.8
-        held.check()
+        held.ensure_held()
         with pytest.raises(ArchiveBusy):
             lease(ledger).acquire()
 
@@ -138,4 +138,4 @@ def test_lost_answer(ledger: Later) -> None:
         held.renew()
     ledger.losing = False
     held.renew()
-    held.check()
+    held.ensure_held()

@@ -32,8 +32,8 @@ READ = {"subscribe": "a"}
 def test_defaults_of_a_read() -> None:
     """A batch reads from the earliest to the latest message, a stream only later ones."""
     batch, stream = read_options(READ, streaming=False), read_options(READ, streaming=True)
-    assert (batch.starting.of("a", 1), batch.ending.of("a", 9)) == (EARLIEST, LATEST)
-    assert (stream.starting.of("a", 1), stream.ending.of("a", 9)) == (LATEST, LATEST)
+    assert (batch.starting.find_bound("a", 1), batch.ending.find_bound("a", 9)) == (EARLIEST, LATEST)
+    assert (stream.starting.find_bound("a", 1), stream.ending.find_bound("a", 9)) == (LATEST, LATEST)
     assert batch.fail_on_data_loss
     assert not batch.headers
     assert (batch.max_offsets, batch.min_partitions, batch.max_records, batch.group) == (None, None, None, None)
@@ -72,8 +72,8 @@ def test_offsets_are_ids(ticks: int, low: int) -> None:
     """An offset is the id of a message, and means its position."""
     text = f'{{"a":{{"1":"{ids.to_hex((ticks, low))}","2-3":-2}}}}'
     bounds = read_options({**READ, "startingOffsets": text}, streaming=False).starting
-    assert bounds.of("a", 1) == At((ticks, low))
-    assert bounds.of("a", 2) == bounds.of("a", 3) == EARLIEST
+    assert bounds.find_bound("a", 1) == At((ticks, low))
+    assert bounds.find_bound("a", 2) == bounds.find_bound("a", 3) == EARLIEST
 
 
 def test_precedence_of_starts() -> None:
@@ -85,7 +85,7 @@ def test_precedence_of_starts() -> None:
     }
     starts = []
     while given_by:
-        starts.append(read_options({**READ, **given_by}, streaming=True).starting.of("a", 1))
+        starts.append(read_options({**READ, **given_by}, streaming=True).starting.find_bound("a", 1))
         given_by.popitem()
     second = ids.TICKS_PER_SECOND
     assert starts == [At((ids.EPOCH_TICKS + second * n, LOW_MIN)) for n in (1, 2)] + [EARLIEST]
@@ -96,7 +96,7 @@ def test_bounds_name_all_partitions() -> None:
     bounds = read_options({**READ, "startingOffsets": f'{{"a":{{"1":"{ID}","2":-2}}}}'}, streaming=False).starting
     bounds.check({"a": 2})
     with pytest.raises(OptionError, match="startingOffsets does not name partition 3 of queue 'a'"):
-        bounds.of("a", 3)
+        bounds.find_bound("a", 3)
     with pytest.raises(OptionError, match="startingOffsets names partition 2 of queue 'a', which has 1"):
         bounds.check({"a": 1})
     with pytest.raises(OptionError, match="startingOffsets names queue 'a', which is not among those read"):

@@ -106,9 +106,9 @@ def test_a_plan_covers_exactly_what_lies_between(start: StreamOffset, end: Strea
         assert upper == piece.lower
         joined[piece.queue_partition] = lower, piece.upper
     expected = {
-        queue_partition: (start.of(queue_partition), upper)
+        queue_partition: (start.position_of(queue_partition), upper)
         for queue_partition, upper in end.positions.items()
-        if start.of(queue_partition) < upper
+        if start.position_of(queue_partition) < upper
     }
     assert joined == expected
 
@@ -199,15 +199,15 @@ def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int
     batches = 0
     while ends := share_messages(
         [
-            QueueSlice(*queue_partition, offset.of(queue_partition), at(100))
+            QueueSlice(*queue_partition, offset.position_of(queue_partition), at(100))
             for queue_partition in held
-            if offset.of(queue_partition) < at(100)
+            if offset.position_of(queue_partition) < at(100)
         ],
         limit,
         extent,
     )[0]:
         batches += 1
-        assert all(end > offset.of(queue_partition) for queue_partition, end in ends.items())
+        assert all(end > offset.position_of(queue_partition) for queue_partition, end in ends.items())
         offset = offset.moved(ends)
     assert batches == -(-total // limit)
 

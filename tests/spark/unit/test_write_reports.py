@@ -48,7 +48,7 @@ def test_an_entry_that_expires_meanwhile() -> None:
         ledger.forgets = forgets
         write_reports.record(ledger, "acme", "run", TWO if forgets else ONE)
         write_reports.record_batch(ledger, "acme", "query", 1 + forgets, ONE)
-        RateLimit(ledger, "turns", 10, sleep=lambda _: None).wait(1)
+        RateLimit(ledger, "turns", 10, sleep=lambda _: None).reserve_time(1)
     ledger.forgets = False
     store = cast("Store", SimpleNamespace(ledger=ledger))
     assert write_reports.report(store, "acme", "run") == TWO

@@ -36,7 +36,7 @@ def finish(setup: WriteSetup, name: str) -> None:
     """Notes that a run is finished, as its commit does."""
     bridge.run(
         setup.store.ledger.enter(
-            TaskIdentity.of("run", APP, name).finished(setup.queue.uid), 0, b"finished", expected=None
+            TaskIdentity.make("run", APP, name).finished_name(setup.queue.uid), 0, b"finished", expected=None
         )
     )
 
@@ -78,12 +78,12 @@ def test_names_of_runs_may_have_slashes(setup: WriteSetup) -> None:
 
 def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
     """A finished run refuses more rows, also in new tasks, and its report can be read."""
-    task = TaskIdentity.of("run", APP, "june")
-    bridge.run(setup.store.ledger.enter(task.finished(setup.queue.uid), 0, b"finished", expected=None))
+    task = TaskIdentity.make("run", APP, "june")
+    bridge.run(setup.store.ledger.enter(task.finished_name(setup.queue.uid), 0, b"finished", expected=None))
     with pytest.raises(NotRepeatable, match="Run 'june' is finished"):
         setup.write("value string", ROWS, name="june", run="june", task=3)
     bridge.run(
-        setup.store.ledger.enter(task.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
+        setup.store.ledger.enter(task.shared_name("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
     )
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8)
     write_reports.record(setup.store.ledger, APP, "june", WriteCounts(rows=8, skipped=8))
@@ -108,7 +108,7 @@ def test_a_task_makes_no_other_queue(setup: WriteSetup) -> None:
 def test_a_task_without_rows_leaves_the_ledger_alone(setup: WriteSetup) -> None:
     """A task without rows, of which Spark has many, leaves nothing in the ledger."""
     assert setup.write("value string", []) == WriteCounts()
-    with cast("SqliteStore", setup.store)._db.readers.reading() as connection:
+    with cast("SqliteStore", setup.store)._db.readers.lend() as connection:
         assert connection.execute("SELECT work FROM ledger").fetchall() == []
 
 
@@ -186,5 +186,5 @@ def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
             [TaskCommit(WriteCounts(rows=3, written=1, expired=2), frozenset({queue.uid})), TaskCommit(WriteCounts())]
         )
     assert "2 rows for queue orders were left out" in caplog.text
-    names = [TaskIdentity.of("run", APP, "june").finished(one.uid) for one in (queue, other)]
+    names = [TaskIdentity.make("run", APP, "june").finished_name(one.uid) for one in (queue, other)]
     assert [bridge.run(embedded.store.ledger.entry(name, 0)) is not None for name in names] == [True, False]

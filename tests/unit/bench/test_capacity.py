@@ -39,7 +39,7 @@ def taken() -> MeasuredReport:
 
 def test_the_costs_are_those_of_the_report() -> None:
     """Microseconds become seconds; a live stream costs as much as it adds to the posts of its queue."""
-    measured = Costs.measured(taken())
+    measured = Costs.from_report(taken())
     assert measured.post == COSTS.post
     assert measured.stream == pytest.approx(COSTS.stream)
     assert replace(measured, stream=COSTS.stream) == COSTS

@@ -142,12 +142,12 @@ def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
     async def changing() -> None:
         deadline = calls.deadline
         if notices:
-            deadline.sent()
+            deadline.mark_sent()
         else:
             with deadline.unnoticed():
-                deadline.sent()
+                deadline.mark_sent()
         await called(waiting.append)
-        deadline.sent()
+        deadline.mark_sent()
         sent.append("a change")
 
     give_up = calls.begin(changing(), ends)
@@ -165,7 +165,7 @@ def test_calls_know_their_own_time(calls: Calls) -> None:
 
     async def waits() -> None:
         await called(waiting.append)
-        remaining.append(calls.deadline.left())
+        remaining.append(calls.deadline.time_left())
 
     for seconds in (PATIENCE_SECONDS, 5.0):
         calls.deadline._seconds = seconds
@@ -183,7 +183,7 @@ def test_closing(calls: Calls) -> None:
 
     async def changing(*, sends: bool) -> str:
         if sends:
-            calls.deadline.sent()
+            calls.deadline.mark_sent()
         await called(waiting.append)
         return "late"
 
@@ -335,7 +335,7 @@ def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
         await called(gates.append)
         for number in range(3):
             try:
-                calls.deadline.sent()
+                calls.deadline.mark_sent()
                 sent.append(number)
             except StoreUnavailable:
                 refused.append(number)
@@ -354,7 +354,7 @@ def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, capl
 
     async def change() -> None:
         await called(gates.append)
-        calls.deadline.sent()
+        calls.deadline.mark_sent()
         sent.append(True)
 
     def fail(_value: object, _error: object) -> None:

@@ -79,7 +79,7 @@ class Changing:
         return self.run(CHANGE, (OURS, "a", "q", OLD), OURS)
 
     def run(self, *change: Any, read_back: Request | None = None) -> ChangeResult:  # noqa: ANN401 - see the transactions
-        return self.driver.ended(self.cas.run(*change, read_back=read_back))
+        return self.driver.run_to_end(self.cas.run(*change, read_back=read_back))
 
     def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:
         """Makes a change, and returns the error with which it ends."""
@@ -265,7 +265,7 @@ def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
 
 async def marked(deadline: Deadline, change: Coroutine[Any, Any, ChangeResult]) -> ChangeResult:
     """Makes a change, and reports that it is sent, as the driver does."""
-    deadline.sent()
+    deadline.mark_sent()
     return await change
 
 

@@ -57,13 +57,13 @@ class Cached:
         self.driver.sent.clear()
 
     def current(self, queue: Queue = QUEUE, *, since: float | None = None) -> Row:
-        return self.driver.ended(self.rows.current(queue, since=since))
+        return self.driver.run_to_end(self.rows.find_current(queue, since=since))
 
     def read(self, name: str = "queue") -> Row:
-        return self.driver.ended(self.rows.read("app", name))
+        return self.driver.run_to_end(self.rows.read("app", name))
 
     def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
-        return self.driver.ended(self.rows.cover(row, ttls, size, given=given))
+        return self.driver.run_to_end(self.rows.cover(row, ttls, size, given=given))
 
     def slow(self, seconds: float, times: int = 1000) -> None:
         """Lets the next requests take this long."""
@@ -196,11 +196,11 @@ def test_memory_is_bounded() -> None:
 def test_a_row_that_takes_too_long_to_read(cached: Cached) -> None:
     """A row that takes too long to read is read again, a few times; one that arrives in time can be used for writes."""
     cached.slow(C * 1.1, times=1)
-    assert cached.driver.ended(cached.rows.read_young("app", "queue")).read_at > cached.clock.boottime() - 0.01
+    assert cached.driver.run_to_end(cached.rows.read_young("app", "queue")).read_at > cached.clock.boottime() - 0.01
     cached.slow(C * 1.2)
     cached.driver.sent.clear()
     with pytest.raises(StoreUnavailable, match=r"queue 'queue' took 0\.90 s") as refused:
-        cached.driver.ended(cached.rows.read_young("app", "queue"))
+        cached.driver.run_to_end(cached.rows.read_young("app", "queue"))
     assert refused.value.outcome == "none"
     assert len(cached.driver.sent) == 5
 

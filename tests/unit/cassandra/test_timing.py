@@ -138,7 +138,7 @@ def test_times_count_for_the_lease() -> None:
     store_timing(driver, make_settled(PATIENT, "a"))
     late()
     assert timing.kept == SOON
-    assert (timing.fresh(read_at + LEASE), timing.fresh(read_at + LEASE + 0.001)) == (True, False)
+    assert (timing.is_fresh(read_at + LEASE), timing.is_fresh(read_at + LEASE + 0.001)) == (True, False)
 
 
 def test_settings_that_differ_are_refused_by_name() -> None:
@@ -149,7 +149,7 @@ def test_settings_that_differ_are_refused_by_name() -> None:
     problem = driver.calls.run(timing.renew(driver))
     assert problem is not None
     assert [word for word in ("consistency.strong.delay", "5", "1", "queuey timing") if word not in problem] == []
-    assert not timing.fresh(driver.clock().boottime())
+    assert not timing.is_fresh(driver.clock().boottime())
     assert str(timing.refusal()) == problem
     driver.advance(EVERY)
     store_timing(driver, make_step(make_settled(PATIENT), SOON, "b", 0.0))

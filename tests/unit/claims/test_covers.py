@@ -38,7 +38,7 @@ def entered(
     again = [one for one in seen if state.has_ended(one.position, draft.expired)]
     draft.deliver([poll], again, fresh)
     draft.advance(at(bound) if bound else ids.FIRST, [one.position for one in seen], delete=delete)
-    entry = decode_entry(encode_entry(draft.entry(7)))
+    entry = decode_entry(encode_entry(draft.make_entry(7)))
     state.apply(state.number + 1, entry)
     copy = State.decode(state.encode())
     assert copy.encode() == state.encode()
@@ -66,7 +66,7 @@ def test_stored_covers() -> None:
     covers = state.covers.find_storable(state.cursor, state.number)
     assert covers == [(A, 50)]
     draft = EntryDraft(state, NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), 50))
-    state.apply(3, draft.entry(7, stored=(state.number, state.cursor)))
+    state.apply(3, draft.make_entry(7, stored=(state.number, state.cursor)))
     assert (list(state.covers.by_digest), state.covers.stored_until, state.covers.version) == ([B], 50, 3)
     copies = ScanDuplicates()
     assert split_duplicates(state.covers, copies, messages(40, 60), None) == ([], {A: None})

@@ -14,6 +14,6 @@ def test_what_another_process_has_done_is_forgotten() -> None:
         # Each entry says that the deletions of the one before are done, so one is always open.
         state.apply(number, Entry(finals=[(number, 0)], delete=True, deleted=number - 1))
         assert follow_ups.find_due_deletions(state, 0, float(number)) == []
-        assert follow_ups.letters(state, [], float(number), 9) == {}
+        assert follow_ups.find_due_letters(state, [], float(number), 9) == {}
     assert list(state.pending_deletes) == [999]
     assert len(follow_ups.open) < 10

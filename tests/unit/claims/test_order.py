@@ -68,7 +68,7 @@ class Partition:
         return [numbers(poll.given) for poll in polls]
 
     def append(self, draft: EntryDraft) -> None:
-        self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.entry(7))))
+        self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.make_entry(7))))
 
     def claim(self, limit: int = 10, ttl: float = 30.0, among: Sequence[int] | None = None) -> list[int]:
         draft = self.draft()

@@ -55,7 +55,7 @@ class Partition:
     def append(self, draft: EntryDraft) -> None:
         """Appends an entry to the log, and reads it and a snapshot back."""
         secrets = [5] * len(draft.groups)
-        self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.entry(7, secrets=secrets))))
+        self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.make_entry(7, secrets=secrets))))
         self.state = State.decode(self.state.encode())
 
     def claim(self, limit: int = 100, ttl: float = 30.0) -> list[int]:

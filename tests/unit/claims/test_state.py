@@ -40,7 +40,7 @@ def receipt(number: int, entry: int = 0) -> ClaimReceipt:
 
 def apply(state: State, draft: EntryDraft) -> Entry:
     """Applies the entry of a draft to the state, after it was encoded and decoded, and returns it."""
-    entry = decode_entry(encode_entry(draft.entry(7)))
+    entry = decode_entry(encode_entry(draft.make_entry(7)))
     state.apply(state.number + 1, entry)
     return entry
 
@@ -108,7 +108,7 @@ class Run:
         model = self.model
         new = [n for n in numbers if not model.is_done(n) and n not in model.claims and n > model.cursor]
         old = [n for n, one in model.claims.items() if one[2] + 1000 < self.now]
-        assert {place[0] for place in self.state.ended(TIMING.expired(self.now), 100)} == set(old)
+        assert {place[0] for place in self.state.find_ended(TIMING.expired(self.now), 100)} == set(old)
         poll = Poll(1000, 2.0, 1 << 20)
         draft.deliver([poll], [message(n) for n in sorted(numbers)], [message(n) for n in numbers])
         delivered = [n for n in sorted(numbers) if n in old] + new
@@ -201,7 +201,7 @@ def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
     state = State()
     draft = EntryDraft(state, NOW, TIMING)
     draft.deliver([Poll(1, 30, 1 << 20), Poll(1, 30, 1 << 20)], [], [message(1), message(2)])
-    state.apply(1, decode_entry(encode_entry(draft.entry(7, secrets=[5, 6]))))
+    state.apply(1, decode_entry(encode_entry(draft.make_entry(7, secrets=[5, 6]))))
     first, second = ClaimReceipt(1, 1, 0, 1, 5), ClaimReceipt(1, 2, 0, 1, 6)
     made_up = [ClaimReceipt(1, 2, 0, 1, secret) for secret in (0, 5, 7)]
     for copy in (state, State.decode(state.encode())):
@@ -282,24 +282,24 @@ def test_unknown_formats(body: bytes) -> None:
 def test_the_mark_of_expired_messages() -> None:
     """With the mark, entries and snapshots have format 2, which 0.1.0 refuses; without it, the former one."""
     state = State()
-    assert decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).entry(1))).format == 1
+    assert decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).make_entry(1))).format == 1
     assert msgspec.msgpack.decode(state.encode())[0] == 1
     draft = EntryDraft(state, NOW, TIMING)
     draft.keep_expired()
-    state.apply(1, draft.entry(2))
+    state.apply(1, draft.make_entry(2))
     again = State.decode(state.encode())
     assert (state.keeps, again.keeps, msgspec.msgpack.decode(again.encode())[0]) == (True, True, 2)
     later = EntryDraft(again, NOW, TIMING)
     later.keep_expired()
-    assert not later.changes
-    assert later.entry(3).format == 2
+    assert not later.has_changes
+    assert later.make_entry(3).format == 2
 
 
 def test_how_long_entries_are() -> None:
     """An entry of a hundred ids is below three kilobytes, and an empty one about thirty bytes."""
     draft = EntryDraft(State(), NOW, TIMING)
     draft.deliver([Poll(100, 30, 1 << 20)], [], [Message(1 << 57, n << 40, 1, 0, "x") for n in range(100)])
-    assert len(encode_entry(draft.entry(1 << 62))) < 3000
+    assert len(encode_entry(draft.make_entry(1 << 62))) < 3000
     assert len(encode_entry(Entry())) <= 33
 
 
@@ -313,9 +313,9 @@ def test_a_clock_that_goes_back() -> None:
     """A claim that has ended by one clock has not ended by a slower one, and is found again later."""
     state = State()
     claim(state, 1, ttl=5)
-    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
-    assert state.ended(TIMING.expired(NOW + 5000), 10) == []
-    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
+    assert state.find_ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
+    assert state.find_ended(TIMING.expired(NOW + 5000), 10) == []
+    assert state.find_ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
 
 
 HOUR = 3_600_000
@@ -332,12 +332,12 @@ def test_a_claim_from_the_future_is_over(ahead: int, *, read_again: bool) -> Non
     if read_again:
         state = State.decode(state.encode())
     expired = TIMING.expired(NOW)
-    assert sorted(state.ended(expired, 10)) == [at(1), at(2)]
+    assert sorted(state.find_ended(expired, 10)) == [at(1), at(2)]
     assert [state.is_live(at(n), expired) for n in (1, 2, 3)] == [False, False, True]
-    assert state.live(expired) == 1
+    assert state.count_live(expired) == 1
     claim(state, 1)
-    assert state.ended(expired, 10) == [at(2)]
-    assert sorted(state.ended(TIMING.expired(NOW + 40_000), 10)) == [at(1), at(2), at(3)]
+    assert state.find_ended(expired, 10) == [at(2)]
+    assert sorted(state.find_ended(TIMING.expired(NOW + 40_000), 10)) == [at(1), at(2), at(3)]
 
 
 def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
@@ -347,8 +347,8 @@ def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
     assert settle(state, "renew", receipt(1, number)) == [ReceiptStatus.DONE]
     assert state.outstanding[at(1)].expires == NOW + 30_000
     assert state.is_live(at(1), TIMING.expired(NOW))
-    assert state.ended(TIMING.expired(NOW), 10) == []
-    assert state.ended(TIMING.expired(NOW + 32_000), 10) == [at(1)]
+    assert state.find_ended(TIMING.expired(NOW), 10) == []
+    assert state.find_ended(TIMING.expired(NOW + 32_000), 10) == [at(1)]
 
 
 def test_a_delay_from_the_future_is_over() -> None:
@@ -358,7 +358,7 @@ def test_a_delay_from_the_future_is_over() -> None:
     draft = EntryDraft(state, NOW + YEAR, TIMING)
     draft.release([receipt(1, number)], delay=60)
     apply(state, draft)
-    assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
+    assert state.find_ended(TIMING.expired(NOW), 10) == [at(1)]
     assert state.count_retrying(TIMING.expired(NOW)) == 0
 
 
@@ -366,11 +366,11 @@ def test_a_clock_that_goes_back_and_forth() -> None:
     """A claim that was over because it ended too late is valid again when the clock says so, and then ends in time."""
     state = State()
     claim(state, 1, now=NOW + YEAR)
-    assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
-    assert state.ended(TIMING.expired(NOW + YEAR), 10) == []
+    assert state.find_ended(TIMING.expired(NOW), 10) == [at(1)]
+    assert state.find_ended(TIMING.expired(NOW + YEAR), 10) == []
     assert state.is_live(at(1), TIMING.expired(NOW + YEAR))
-    assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
-    assert state.ended(TIMING.expired(NOW + YEAR + 32_000), 10) == [at(1)]
+    assert state.find_ended(TIMING.expired(NOW), 10) == [at(1)]
+    assert state.find_ended(TIMING.expired(NOW + YEAR + 32_000), 10) == [at(1)]
 
 
 def test_only_cancelled_messages_change_the_form() -> None:
@@ -378,10 +378,10 @@ def test_only_cancelled_messages_change_the_form() -> None:
     state = State()
     claim(state, 1, 2)
     draft = EntryDraft(state, NOW, TIMING)
-    plain = msgspec.msgpack.decode(encode_entry(draft.entry(7)))
+    plain = msgspec.msgpack.decode(encode_entry(draft.make_entry(7)))
     assert (len(plain), len(msgspec.msgpack.decode(state.encode()))) == (20, 15)
     assert [cancel(draft, receipt(1)), cancel(draft, receipt(3))] == ["claimed", "removed"]
-    assert [*plain, [[1, 0]]][0::20] == msgspec.msgpack.decode(encode_entry(draft.entry(7)))[0::20]
+    assert [*plain, [[1, 0]]][0::20] == msgspec.msgpack.decode(encode_entry(draft.make_entry(7)))[0::20]
     apply(state, draft)
     for copy in (state, State.decode(state.encode())):
         assert copy.cancelled == {at(1)}

@@ -173,4 +173,4 @@ def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:
     held, _ = holding()
     late, last = held.add("q", "r1", 30, 69), held.add("q", "r2", 30, 84)
     assert due(held).claims == (last,)
-    assert held.expired(late, [late, last]) == [late]
+    assert held.list_expired(late, [late, last]) == [late]

@@ -74,7 +74,7 @@ class LivingGroup:
         """Changes the state, which is stored and read again."""
         draft = self.draft()
         made = act(draft)
-        change = draft.change()
+        change = draft.make_change()
         if change is not None:
             rows = {(row.kind, row.key): row for row in find_changed_rows(GroupState(), self.state)}
             rows |= {(row.kind, row.key): row for row in change.rows}

@@ -262,11 +262,11 @@ def test_nothing_that_changes_is_nothing_to_write() -> None:
     draft.drain(7)
     draft.make_present(7)
     assert draft.end_sessions() == []
-    assert draft.change() is None
+    assert draft.make_change() is None
     group.enter()
     draft = group.draft()
     draft.make_present(1)
-    assert draft.change() is None
+    assert draft.make_change() is None
 
 
 def test_a_repeated_leave_keeps_the_grace() -> None:

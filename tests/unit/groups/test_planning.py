@@ -171,7 +171,7 @@ def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
         draft.make_present(draft.join(JoinRequest((), ("*",), OWNER, "i" * 100), bytes(32)).number)
     draft.plan(large(queues, partitions), lambda credential: credential)
     assert draft.unassigned == 0
-    change = draft.change()
+    change = draft.make_change()
     assert change is not None
     sizes = [len(row.body) for row in change.rows]
     assert max(sizes) < 20 << 10

@@ -43,7 +43,7 @@ def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
         cell = expected.setdefault(int(clock.now) // STEP, [0, 0])
         cell[0] += sent
         cell[1] += taken
-    ring = kept.of(queue(1))
+    ring = kept.read(queue(1))
     last = int(clock.now) // STEP
     numbers = range(last - CELLS + 1, last + 1)
     assert ring.last == last
@@ -58,8 +58,8 @@ def test_depths() -> None:
     kept.record_depth(queue(1), 7)
     clock.now += 2 * STEP
     kept.record_depth(queue(1), 9)
-    assert list(kept.of(queue(1)).depth)[-4:] == [UNKNOWN, 7, UNKNOWN, 9]
-    assert list(kept.of(queue(2)).depth) == [UNKNOWN] * CELLS
+    assert list(kept.read(queue(1)).depth)[-4:] == [UNKNOWN, 7, UNKNOWN, 9]
+    assert list(kept.read(queue(2)).depth) == [UNKNOWN] * CELLS
 
 
 def test_a_clock_that_is_set_back() -> None:
@@ -69,7 +69,7 @@ def test_a_clock_that_is_set_back() -> None:
     kept.record(queue(1), 1, 0)
     clock.now -= 100 * STEP
     kept.record(queue(1), 1, 0)
-    assert sum(kept.of(queue(1)).sent) == 2
+    assert sum(kept.read(queue(1)).sent) == 2
 
 
 def cells(last: int, sent: int, depth: int = UNKNOWN) -> Cells:
@@ -97,8 +97,8 @@ def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
             kept.record(queue(uid), 1, 0)
     assert len(kept.recently_used()) <= 8
     assert kept.recently_used()[0] == ("a", "q19")
-    assert sum(kept.of(queue(19)).sent) == 1
-    assert sum(kept.of(queue(0)).sent) == 0
+    assert sum(kept.read(queue(19)).sent) == 1
+    assert sum(kept.read(queue(0)).sent) == 0
 
 
 def test_one_application_pushes_out_no_other() -> None:
@@ -144,7 +144,7 @@ def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
         kept.record(queue(0), 0, 0)
         assert [name for _, name in kept.recently_used()] == ["q3", "q2", "q1", "q0"]
         kept.record_depth(queue(4), 7)
-        assert set(kept.of(queue(4)).depth) == {UNKNOWN}
+        assert set(kept.read(queue(4)).depth) == {UNKNOWN}
         kept.record(queue(5), 1, 0)
         assert [name for _, name in kept.recently_used()] == ["q5", "q3", "q2", "q1"]
 
@@ -159,13 +159,13 @@ def test_processes_are_merged() -> None:
             worker.join(service._replace(number=number))
             leaving.callback(worker.leave, 1)
             kept[number].record(queue(1), number, 10 * number)
-        assert eventually(lambda: [sum(each.of(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
-        assert [sum(each.of(queue(1)).taken) for each in kept.values()] == [30, 30]
+        assert eventually(lambda: [sum(each.read(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
+        assert [sum(each.read(queue(1)).taken) for each in kept.values()] == [30, 30]
         for process in kept.values():
             [activity] = process.read_activity(ActivityQuery("a"))
             assert (activity.name, sum(activity.cells.sent), sum(activity.cells.taken)) == ("q1", 3, 30)
         workers[2].leave(1)
-        assert sum(kept[1].of(queue(1)).sent) == 1
+        assert sum(kept[1].read(queue(1)).sent) == 1
 
 
 def test_activity_of_an_application() -> None:

@@ -48,7 +48,7 @@ def test_rounds_look_for_few_jobs() -> None:
     loop, log, jobs = Loop(), Log(), 100
     watch = JobWatch(cast("LogCache", None), cast("Core", loop))
     queue = cast("Queue", SimpleNamespace(qid=1))
-    source = watch.source([(1, (number, 0)) for number in range(jobs)])
+    source = watch.make_source([(1, (number, 0)) for number in range(jobs)])
     stop = source.watch(queue, 1, lambda: None)
     for _ in range(3):
         watch.wake_for(cast("PartitionLog", log))

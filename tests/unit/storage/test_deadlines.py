@@ -35,12 +35,12 @@ def deadline(clock: Hand) -> Deadline:
 def test_a_call_has_what_is_left(clock: Hand, deadline: Deadline) -> None:
     """Each wait gets the rest of the call's time, or less if it needs less."""
     with deadline.running():
-        assert deadline.left() == 15
+        assert deadline.time_left() == 15
         clock.seconds += 10
-        assert (deadline.left(), deadline.left(4)) == (5, 4)
+        assert (deadline.time_left(), deadline.time_left(4)) == (5, 4)
         clock.seconds += 5
         with pytest.raises(StoreUnavailable, match="deadline of 15 s") as raised:
-            deadline.left(4)
+            deadline.time_left(4)
         assert raised.value.outcome == "none"
 
 
@@ -49,12 +49,12 @@ def test_a_call_that_has_sent_a_change_ends_in_doubt(clock: Hand, deadline: Dead
     for sent in (True, False):
         with deadline.running():
             if sent:
-                deadline.sent()
+                deadline.mark_sent()
             clock.seconds += 16
             with pytest.raises(StoreUnavailable) as raised:
-                deadline.left()
+                deadline.time_left()
         assert raised.value.outcome == ("unknown" if sent else "none")
-        deadline.sent()
+        deadline.mark_sent()
 
 
 def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadline) -> None:
@@ -62,18 +62,18 @@ def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadli
 
     def prepare_late() -> None:
         with deadline.preparing():
-            deadline.sent()
-            deadline.left()
+            deadline.mark_sent()
+            deadline.time_left()
 
     for sent in (False, True):
         with deadline.running():
             if sent:
-                deadline.sent()
+                deadline.mark_sent()
             with deadline.preparing():
-                deadline.sent()
+                deadline.mark_sent()
             clock.seconds += 16
             with pytest.raises(StoreUnavailable) as after:
-                deadline.left()
+                deadline.time_left()
             with pytest.raises(StoreUnavailable) as within:
                 prepare_late()
             assert {after.value.outcome, within.value.outcome} == {"unknown" if sent else "none"}
@@ -84,18 +84,18 @@ def test_a_call_within_another_has_no_more_time(clock: Hand, deadline: Deadline)
     with deadline.running():
         clock.seconds += 10
         with deadline.running():
-            assert deadline.left() == 5
+            assert deadline.time_left() == 5
         with deadline.running(call_until(clock.seconds + 1)):
-            assert deadline.left() == 1
-        assert deadline.left() == 5
+            assert deadline.time_left() == 1
+        assert deadline.time_left() == 5
 
 
 def test_outside_of_calls_nothing_ends(deadline: Deadline) -> None:
     """Work outside of calls, and of other threads, has no deadline."""
-    assert deadline.left(7) == 7
+    assert deadline.time_left(7) == 7
     remaining: list[float] = []
     with deadline.running():
-        thread = threading.Thread(target=lambda: remaining.append(deadline.left(99)))
+        thread = threading.Thread(target=lambda: remaining.append(deadline.time_left(99)))
         thread.start()
         thread.join(60)
     assert remaining == [99]

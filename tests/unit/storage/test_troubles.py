@@ -41,7 +41,7 @@ def test_told_once_and_once_more(steps: list[tuple[str, float]]) -> None:
             expected = [f"ERROR It: {reason}"] if reason != present else []
             present, last = reason, now[0]
         else:
-            trouble.passed()
+            trouble.record_success()
             over = bool(present) and now[0] - last >= QUIET
             expected = ["WARNING It: works again"] if over else []
             present = "" if over else present

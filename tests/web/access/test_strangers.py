@@ -230,13 +230,13 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
         await scene.signed(scene.forger).to(gateway)
         assert gateway._contention.has_several
         entered: list[str] = []
-        enter = gateway._scheduler.enter
+        enter = gateway._scheduler.wait_for_turn
 
         async def note(tenant: str, size: int) -> Turn:
             entered.append(tenant)
             return await enter(tenant, size)
 
-        gateway._scheduler.enter = note  # type: ignore[method-assign]
+        gateway._scheduler.wait_for_turn = note  # type: ignore[method-assign]
         await scene.signed(scene.forger).to(gateway)
         await scene.signed(scene.sqs).to(gateway)
         assert entered == [stranger_tenant(ADDRESS), stranger_tenant(ADDRESS), "app:queuey"]

@@ -60,11 +60,11 @@ def test_why_it_did_not_fit() -> None:
     room = SharedQuota(90, 8)
     assert room.take("a", 80)
     assert not room.take("a", 5)
-    assert isinstance(room.refusal("a", 5), TooManyRequests)
+    assert isinstance(room.make_refusal("a", 5), TooManyRequests)
     assert room.take("b", 10)
     assert not room.take("c", 5)
-    assert isinstance(room.refusal("c", 5), StoreUnavailable)
-    assert isinstance(room.refusal("a", 50), TooManyRequests)
+    assert isinstance(room.make_refusal("c", 5), StoreUnavailable)
+    assert isinstance(room.make_refusal("a", 50), TooManyRequests)
 
 
 @given(st.integers(1, 500), st.integers(1, 5), st.floats(0.001, 10.0))
@@ -117,7 +117,7 @@ def test_idling_saves_nothing_up() -> None:
         turns.charge(who, 1.0)
         taken.append(who)
     assert Counter(taken)["busy"] >= 4
-    turns.forget()
+    turns.forget_idle_tenants()
     assert len(turns) == 10
 
 

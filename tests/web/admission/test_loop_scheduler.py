@@ -89,7 +89,7 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
         order: list[str] = []
 
         async def request(tenant: str) -> None:
-            turn = await time.enter(tenant, 100)
+            turn = await time.wait_for_turn(tenant, 100)
             order.append(tenant)
             time.leave(turn, 0.001)
 
@@ -114,7 +114,7 @@ def test_a_turn_is_short(seconds: float, most: int) -> None:
 
         async def request() -> None:
             nonlocal begun
-            turn = await time.enter("a", 0)
+            turn = await time.wait_for_turn("a", 0)
             begun += 1
             time.leave(turn, seconds)
 
@@ -136,7 +136,7 @@ def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> Non
     """A tenant among several has as many running as its part allows, and fewer long ones; each end begins another."""
 
     async def scenario(time: LoopScheduler) -> None:
-        entering = [asyncio.create_task(time.enter("a", size)) for _ in range(100)]
+        entering = [asyncio.create_task(time.wait_for_turn("a", size)) for _ in range(100)]
         await turns(100)
         assert sum(task.done() for task in entering) == most
         for begun in range(most, 100):
@@ -153,8 +153,8 @@ def test_requests_whose_turn_does_not_come_are_refused() -> None:
     """What waits for too long is refused, and leaves the tenant's part as it was."""
 
     async def scenario(time: LoopScheduler) -> None:
-        first = await time.enter("a", 1 << 20)
-        waiting = asyncio.create_task(time.enter("a", 0))
+        first = await time.wait_for_turn("a", 1 << 20)
+        waiting = asyncio.create_task(time.wait_for_turn("a", 0))
         await turns()
         time.give_up_late(60)
         await turns()
@@ -163,7 +163,7 @@ def test_requests_whose_turn_does_not_come_are_refused() -> None:
         with pytest.raises(TooManyRequests):
             await waiting
         time.leave(first)
-        await time.enter("a", 1 << 20)
+        await time.wait_for_turn("a", 1 << 20)
 
     play(scenario)
 
@@ -173,12 +173,12 @@ def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa:
     """A request that is called off while it waits, or in the very turn that begins it, is not under way."""
 
     async def scenario(time: LoopScheduler) -> None:
-        waiting = asyncio.create_task(time.enter("a", 1 << 20))
+        waiting = asyncio.create_task(time.wait_for_turn("a", 1 << 20))
         await turns(2 if begun else 1)
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
-        await asyncio.wait_for(time.enter("a", 1 << 20), 60)
+        await asyncio.wait_for(time.wait_for_turn("a", 1 << 20), 60)
 
     play(scenario)
 
@@ -187,9 +187,9 @@ def test_pieces_of_answers_wait_behind_pieces_only() -> None:
     """Pieces of answers go on however many requests of their tenant wait and may not begin; none is refused."""
 
     async def scenario(time: LoopScheduler) -> None:
-        await time.enter("a", 1 << 20)
-        waiting = [asyncio.create_task(time.enter("a", 0)) for _ in range(500)]
-        pieces = [asyncio.create_task(time.pause(tenant)) for tenant in "aab"]
+        await time.wait_for_turn("a", 1 << 20)
+        waiting = [asyncio.create_task(time.wait_for_turn("a", 0)) for _ in range(500)]
+        pieces = [asyncio.create_task(time.wait_to_send_piece(tenant)) for tenant in "aab"]
         await turns(1)
         time.give_up_late(-1)
         await asyncio.wait_for(asyncio.gather(*pieces), 60)

@@ -44,10 +44,10 @@ class ReservedBytesCheck:
         self._real = Gateway._keep_memory
 
     def keep(self, gateway: Gateway, request: Asked, size: int) -> None:
-        if request.reserved:
+        if request.reserved_bytes:
             self.reads += 1
             self.most = max(self.most, size)
-            assert size <= request.reserved + LONGEST, (request.path, request.query, size, request.reserved)
+            assert size <= request.reserved_bytes + LONGEST, (request.path, request.query, size, request.reserved_bytes)
         self._real(gateway, request, size)
 
 

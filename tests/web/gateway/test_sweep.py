@@ -25,9 +25,9 @@ def test_each_call_has_its_interval() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
         every = Sweep(loop)
-        every.every(0.001, fail)
-        every.every(0.001, lambda: called.update(["often"]))
-        every.every(0.004, lambda: called.update(["seldom"]))
+        every.call_every(0.001, fail)
+        every.call_every(0.001, lambda: called.update(["often"]))
+        every.call_every(0.004, lambda: called.update(["seldom"]))
         assert called == {"failing": 1, "often": 1, "seldom": 1}
         await until_async(lambda: called["often"] > 40)
         every.stop()

@@ -374,10 +374,10 @@ class ThreadedApplication(Stub):
     async def read_more(self, request: Asked) -> None:
         """Works in threads, waits for the test, and works again. The request must not be blocked."""
         await self.work("task")
-        assert not request.blocked
+        assert not request.has_thread
         await asyncio.wait_for(self.go.wait(), TEST_TIMEOUT)
         await self.work("task")
-        assert not request.blocked
+        assert not request.has_thread
 
     async def work(self, name: str) -> None:
         def work() -> None:

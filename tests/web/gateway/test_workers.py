@@ -35,7 +35,7 @@ def counting(received: int) -> Callable[[], Snapshot]:
 
 def received(counts: WorkerCounts) -> dict[str, int | None]:
     """Returns the accepted messages as each worker reports them."""
-    return {name: None if found is None else found.received for name, found in counts.all().items()}
+    return {name: None if found is None else found.received for name, found in counts.collect_all().items()}
 
 
 def test_one_alone(leaving: ExitStack) -> None:
@@ -79,8 +79,8 @@ def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitSt
         return counting(1)()
 
     worker = joined(service._replace(number=1), leaving, own)
-    begin, calls = worker._collection.ask, list[int]()
-    worker._collection.ask = lambda: (calls.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
+    begin, calls = worker._collection.begin_or_reuse, list[int]()
+    worker._collection.begin_or_reuse = lambda: (calls.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
     asking = Workers()
     asking.join(service._replace(number=2))
     leaving.callback(asking.leave, 1)
@@ -105,6 +105,6 @@ def test_counts_that_cannot_be_collected() -> None:
 
     collection = Collection(collect, 1.0, lambda: float(len(tries)))
     with pytest.raises(RuntimeError, match="defect"):
-        collection.ask().result(60)
+        collection.begin_or_reuse().result(60)
     tries.append(1)
-    assert collection.ask().result(60) == 7
+    assert collection.begin_or_reuse().result(60) == 7

@@ -83,14 +83,14 @@ async def echo(head: Head, exchange: Connection) -> None:
     while head.length != 0:
         message = await exchange.receive()
         if message["type"] == "http.disconnect":
-            exchange.respond(text_response("broken", 400), head=False)
+            exchange.send_response(text_response("broken", 400), head=False)
             return
         body += message["body"]
         if not message["more_body"]:
             break
     target = head.path.decode("latin-1") + (f"?{head.query.decode('latin-1')}" if head.query else "")
     text = f"{head.method} {target} {body.decode('latin-1')}".rstrip()
-    exchange.respond(Response(200, text.encode("latin-1"), ("Content-Type", "text/plain")), head=head.method == "HEAD")
+    exchange.send_response(Response(200, text.encode("latin-1"), ("Content-Type", "text/plain")), head=head.method == "HEAD")
 
 
 def refusal(status: int, why: str) -> Response:
@@ -107,7 +107,7 @@ def make_connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> 
 
 def start(every: Connections) -> None:
     """Starts connections with their timers, as a worker does."""
-    Sweep(every.loop).every(1.0, every.sweep)
+    Sweep(every.loop).call_every(1.0, every.sweep)
     every.start()
 
 

@@ -111,7 +111,7 @@ def test_what_is_not_read_ends_the_connection() -> None:
     """An unread body that has not arrived is not awaited; one that has arrived is dropped."""
 
     async def refuse(head: Head, exchange: Connection) -> None:
-        exchange.respond(text_response("no", 401), head=False)
+        exchange.send_response(text_response("no", 401), head=False)
 
     async def work() -> None:
         every = make_connections(asyncio.get_running_loop(), refuse)
@@ -196,10 +196,10 @@ def test_answers_without_an_end() -> None:
     """What goes on without a length comes in chunks, or to the end of the connection; what breaks off is seen to."""
 
     async def stream(head: Head, exchange: Connection) -> None:
-        await exchange.begin(Response(200, b""), None)
-        await exchange.send(b"abc", more=True)
+        await exchange.send_head(Response(200, b""), None)
+        await exchange.send_piece(b"abc", more=True)
         if head.path == b"/a":
-            await exchange.send(b"", more=False)
+            await exchange.send_piece(b"", more=False)
 
     async def work() -> None:
         every = make_connections(asyncio.get_running_loop(), stream)
@@ -220,7 +220,7 @@ def test_headers_cannot_end_their_line() -> None:
     """An answer whose header would be two is not sent."""
 
     async def inject(head: Head, exchange: Connection) -> None:
-        exchange.respond(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
+        exchange.send_response(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
 
     async def work() -> None:
         connection = FakeConnection(make_connections(asyncio.get_running_loop(), inject))
@@ -240,7 +240,7 @@ def test_leaving_is_told() -> None:
 
         async def listen(head: Head, exchange: Connection) -> None:
             events.append(await exchange.receive())
-            events.append(await exchange.receive() if exchange.ended else None)
+            events.append(await exchange.receive() if exchange.has_ended else None)
             disconnected.set()
 
         connection = FakeConnection(make_connections(asyncio.get_running_loop(), listen))

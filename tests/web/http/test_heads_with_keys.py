@@ -58,4 +58,4 @@ def test_remembered_once() -> None:
     parsed = [read_head(head(*LINES, f'idempotency-key: "{number}"')) for number in range(50)]
     assert [each.key for each in parsed] == [b'"%d"' % number for number in range(50)]
     assert len(heads._cached_heads) == 1
-    assert all(each.known is parsed[0].known for each in parsed)
+    assert all(each.application_cache is parsed[0].application_cache for each in parsed)

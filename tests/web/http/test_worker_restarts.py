@@ -36,23 +36,23 @@ def test_the_rule(ends: list[tuple[int, float]], seconds: float, *, was_up: bool
     """A worker that ended starts again after this time."""
     restarts = Restarts()
     if was_up:
-        restarts.up(0.0)
+        restarts.record_up(0.0)
     at_once = False
     for code, lifetime in ends:
         restarts.pop_due(math.nextafter(math.inf, 0.0))
-        at_once = restarts.end(1, code, lifetime, 7.0)
-    assert restarts.seconds(7.0) == seconds
+        at_once = restarts.record_end(1, code, lifetime, 7.0)
+    assert restarts.seconds_to_next(7.0) == seconds
     assert at_once is (seconds == AT_ONCE)
 
 
 def test_one_that_failed_first_starts_when_another_is_up() -> None:
     """If another worker started, the settings work, so the failure had another cause."""
     restarts = Restarts()
-    restarts.end(1, FAILED, 0.1, 5.0)
+    restarts.record_end(1, FAILED, 0.1, 5.0)
     assert restarts.pop_due(6.0) == []
-    restarts.up(7.0)
+    restarts.record_up(7.0)
     assert restarts.pop_due(7.0) == [1]
-    assert restarts.seconds(7.0) == NEVER
+    assert restarts.seconds_to_next(7.0) == NEVER
 
 
 ENDS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([KILLED, FAILED, LEFT]), st.floats(0, 2 * STEADY_AFTER)))
@@ -63,9 +63,9 @@ def test_whatever_ends_starts_again_soon(ends: list[tuple[int, int, float]], *, 
     """With a worker that was once up, each that ends is started again, once, within the longest pause."""
     restarts = Restarts()
     if was_up:
-        restarts.up(0.0)
+        restarts.record_up(0.0)
     for number, code, lifetime in ends:
-        restarts.end(number, code, lifetime, 0.0)
+        restarts.record_end(number, code, lifetime, 0.0)
     due = restarts.pop_due(MAX_PAUSE)
     last = {number: code for number, code, _ in ends}
     assert sorted(due) == sorted(number for number, code in last.items() if was_up or code < 0)

@@ -237,19 +237,19 @@ def test_a_role_is_like_a_limited_key(staff: Any, store: Store, issuer: Issuer, 
 
     def rights(credential: str) -> list[object]:
         request = blank_request(authorization=credential)
-        caller = authorization.caller(request)
+        caller = authorization.authenticate(request)
         own = [inbox(issuer, "bob"), inbox(issuer)]
         names = ["plain", "public", "owned", "closed", "nothing", own[0]]
         return [
-            *(authorization.rights(request, "queuey", name) for name in names),
-            *(authorization.rights(request, "guest", name) for name in ("foreign", "nothing")),
-            *(caller.patterns("queuey", action) for action in get_args(Action)),
-            *(caller.patterns("guest", action) for action in get_args(Action)),
+            *(authorization.list_rights(request, "queuey", name) for name in names),
+            *(authorization.list_rights(request, "guest", name) for name in ("foreign", "nothing")),
+            *(caller.find_patterns("queuey", action) for action in get_args(Action)),
+            *(caller.find_patterns("guest", action) for action in get_args(Action)),
         ]
 
     token = f"Bearer {issuer.token('ann', groups=['unknown', *held])}"
     assert rights(token) == rights(f"Application {'5' * 64}")
-    assert {"read", "delete"} <= set(authorization.rights(blank_request(authorization=token), "queuey", inbox(issuer)))
+    assert {"read", "delete"} <= set(authorization.list_rights(blank_request(authorization=token), "queuey", inbox(issuer)))
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a lit
     with serving(issuer.published()) as keys:
         trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url)
         authorization: Authorization = make_app(store, readers=patient_readers({"queuey": (trusted,)})).authorization
-        caller = authorization.caller(blank_request(authorization=f"Bearer {issuer.token('ann')}"))
+        caller = authorization.authenticate(blank_request(authorization=f"Bearer {issuer.token('ann')}"))
     assert caller.names == {f"queuey {user_name(issuer.name, 'ann')}"}
 
 

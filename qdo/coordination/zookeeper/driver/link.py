@@ -53,7 +53,7 @@ class ZooKeeperLink(ClientLink):
     def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
         super().__init__(outlast)
         self._access = access
-        self._vitals = Vitals.begin(outlast) if outlast else None
+        self._vitals = Vitals.create(outlast) if outlast else None
         self._lease = SessionLease(access.session_timeout, vitals=self._vitals)
         self._handler = Handler(self._lease, context, keep=self._start_relay if outlast else None, hangs=self._hangs)
         self._client = self._make_client()

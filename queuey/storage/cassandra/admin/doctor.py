@@ -119,7 +119,7 @@ def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str
         problem = migrations.schema_problem(driver)
         if problem is not None:
             return Finding("schema", "fail", problem, f"{make}, with the version of Queuey that will use it.")
-        if not driver.apply_light_answer():
+        if not driver.await_schema_agreement():
             advice = "See nodetool describecluster; restart the nodes that differ."
             return Finding("schema", "fail", "the nodes disagree on the schema", advice)
     return Finding("schema", "ok", f"keyspace {target.keyspace} is up to date, and the nodes agree on it")

@@ -305,7 +305,7 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
     driver.await_pools(STATEMENT_TIMEOUT)
     driver.run(Statement.unprepared(statement), timeout=STATEMENT_TIMEOUT, host=near[0])
     until = time.monotonic() + AGREEMENT_TIMEOUT
-    while not driver.apply_light_answer():
+    while not driver.await_schema_agreement():
         if time.monotonic() > until:
             raise StoreUnavailable("the Cassandra nodes do not agree on the schema; see `nodetool describecluster`")
 

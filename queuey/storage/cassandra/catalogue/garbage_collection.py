@@ -141,7 +141,7 @@ class GarbageCollector:
         for shard in range(SHARDS):
             after: Position | None = FIRST
             while after is not None:
-                page, after = await self._pending_deletes.find_present_versions(ticks, shard, after)
+                page, after = await self._pending_deletes.read_older(ticks, shard, after)
                 for pending in page:
                     if self._closing.is_set():
                         return self.reaped - before

@@ -109,7 +109,7 @@ class Scan:
     async def _refill(self, share: int) -> None:
         """Reads up to ``share`` further entries of each shard that has none in the heap."""
         empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
-        slices = await self._index.slices(self._application, empty, share)
+        slices = await self._index.read_slices(self._application, empty, share)
         for (shard, _), entries in zip(empty, slices, strict=True):
             if len(entries) < share:
                 del self._ends[shard]

@@ -127,7 +127,7 @@ class LightChecks:
         is_good = False
         try:
             if rows is None or error is not None:
-                self._judge.slow(node)
+                self._judge.exclude_slow(node)
                 self._ask(check)
                 return
             theirs = (rows[0][0] - EPOCH_TICKS) * 100
@@ -214,7 +214,7 @@ class ClockWatch:
 
         ``now``: the boot time, for a caller that has just read it.
         """
-        return self._clock_check.sound() and self._timing.fresh(self._clock.boottime() if now is None else now)
+        return self._clock_check.sound() and self._timing.is_fresh(self._clock.boottime() if now is None else now)
 
     def refusing(self) -> bool:
         return self._clock_check.refusing
@@ -237,7 +237,7 @@ class ClockWatch:
         """Makes sure that the clock is sound and the stored times are fresh: asks if necessary, and raises if not."""
         if not self._clock_check.sound() and not await self.check():
             raise self.refusal()
-        if not self._timing.fresh(self._clock.boottime()) and await self._timing.renew(self._driver) is not None:
+        if not self._timing.is_fresh(self._clock.boottime()) and await self._timing.renew(self._driver) is not None:
             raise self._timing.refusal()
 
     async def confirm(self, arrived: float) -> None:

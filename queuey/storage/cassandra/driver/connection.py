@@ -339,7 +339,7 @@ class Driver:
 
     async def ask(self, request: Request | Encoded) -> Rows:
         """Sends a request, unless the call has ended; returns the rows of all pages."""
-        self._deadline.left()
+        self._deadline.time_left()
         rows: Rows | None = await called(partial(self.send, request))
         return rows or []
 
@@ -355,7 +355,7 @@ class Driver:
             return [await self.ask(requests[0])]
         answers: list[Rows] = []
         for first in range(0, len(requests), most):
-            self._deadline.left()
+            self._deadline.time_left()
             ends: list[Any] = await called(partial(self._send_all, requests[first : first + most]))
             if errors := [error for _, error in ends if error is not None]:
                 writes = not all(request.statement.reads for request in requests)
@@ -494,9 +494,9 @@ class Driver:
 
         Raises if no time remains.
         """
-        seconds = self._deadline.left(self._options.timeout if timeout is None else timeout)
+        seconds = self._deadline.time_left(self._options.timeout if timeout is None else timeout)
         if not reads:
-            self._deadline.sent()
+            self._deadline.mark_sent()
         return seconds
 
     def _open_session(self) -> Session:

@@ -140,7 +140,7 @@ class HostLogger(HostStateListener):  # type: ignore[misc] # the driver has no t
     def on_up(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         node = self._nodes.get(str(host.address))
         if node is not None:
-            node.passed()
+            node.record_success()
 
     def on_add(self, host: Any) -> None:  # noqa: ANN401 - the driver's
         pass

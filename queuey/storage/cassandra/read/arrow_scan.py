@@ -362,7 +362,7 @@ class Stream:
 
     def cut(self, position: Position) -> Columns:
         """Removes and returns the rows below a position, up to which the stream must be filled."""
-        count = self._columns.below(position)
+        count = self._columns.count_below(position)
         removed, self._columns = self._columns.slice(0, count), self._columns.slice(count, len(self._columns))
         return removed
 
@@ -374,7 +374,7 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
         Columns with at least one row, including expired messages, and the position up to which they are complete.
     """
     streams = [Stream(reading, source, extent.lower, extent.upper, pace) for source in extent.sources]
-    waiting = deque(sorted((stream for stream in streams if not stream.finished), key=lambda stream: stream.begin))
+    waiting = deque(sorted((stream for stream in streams if not stream.is_finished), key=lambda stream: stream.begin))
     opened: list[Stream] = []
     while opened or waiting:
         if not opened:
@@ -385,8 +385,8 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
             needed = _wait_until_filled(opened)
         for stream in islice(waiting, AHEAD if pace.rows >= LARGE else 1):
             stream.ask()
-        cut = [(stream.minted, stream.cut(needed)) for stream in opened]
-        opened = [stream for stream in opened if not stream.finished]
+        cut = [(stream.has_new_ids_only, stream.cut(needed)) for stream in opened]
+        opened = [stream for stream in opened if not stream.is_finished]
         complete = merge([columns for _, columns in sorted(cut, key=lambda pair: pair[0]) if len(columns)])
         if complete is not None:
             yield complete, needed

@@ -81,7 +81,7 @@ class CassandraBulk(Bulk):
     async def horizon(self, queue: Queue) -> int:
         # Sends no request while the cached row of the queue is recent enough.
         start = await self._reader.start_read(queue, [Slice(1)])
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         return start.horizons[0]
 
     def _scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
@@ -89,7 +89,7 @@ class CassandraBulk(Bulk):
         # The horizon is chosen once, when the scan begins.
         for columns, _ in self._read_columns(queue, part, bodies=bodies):
             for start in range(0, len(columns), max(1, part.limit)):
-                self._run(self._rows.current(queue))
+                self._run(self._rows.find_current(queue))
                 yield columns.batch.slice(start, part.limit)
 
     def _find_extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
@@ -115,7 +115,7 @@ class CassandraBulk(Bulk):
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         start = self._run(self._reader.start_read(queue, [part]))
-        row = self._run(self._rows.current(queue, since=start.since))
+        row = self._run(self._rows.find_current(queue, since=start.since))
         upper = max(part.lower, min(part.upper, (start.horizons[0], LOW_MIN)))
         if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             yield arrow_scan.NOTHING[bodies], upper
@@ -132,9 +132,9 @@ class CassandraBulk(Bulk):
             [lookup] = self._run(
                 self._reader.find_lookups(row, [RequestedSlice(0, remaining_slice, upper)], start.since)
             )
-            extent = self._reader.extent(row, lookup, remaining_slice, upper, self._clock.now())
+            extent = self._reader.find_extent(row, lookup, remaining_slice, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
-                self._run(self._rows.current(queue))
+                self._run(self._rows.find_current(queue))
                 yield self._show_values(row.queue, part, arrow_scan.select_alive(columns, self._clock.now())), end
             position = extent.upper
             yield arrow_scan.NOTHING[bodies], position
@@ -163,10 +163,10 @@ class CassandraBulk(Bulk):
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         self._run(self._watch.require())
-        loader = self._make_loader(self._run(self._rows.current(queue)))
+        loader = self._make_loader(self._run(self._rows.find_current(queue)))
         written = 0
         for piece in columns.chunk(messages, LOADED_AT_ONCE):
-            self._cover_loaded(self._run(self._rows.current(queue)), piece, given=True)
+            self._cover_loaded(self._run(self._rows.find_current(queue)), piece, given=True)
             written += loader.write(piece)
         return written
 
@@ -177,7 +177,7 @@ class CassandraBulk(Bulk):
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
 
         self._run(self._watch.require())
-        row = self._run(self._rows.current(queue))
+        row = self._run(self._rows.find_current(queue))
         loaded = columns.columns_of(messages)
         self._cover_loaded(row, loaded)
         if not loaded:
@@ -189,8 +189,8 @@ class CassandraBulk(Bulk):
             raise TooLate(written=False)
         loader = self._make_loader(row)
         placed = loader.place(loaded, now)
-        loader.record(placed)
-        self._run(self._rows.current(queue))
+        loader.record_buckets(placed)
+        self._run(self._rows.find_current(queue))
         if self._clock.now() >= within.begin:
             raise TooLate(written=False)
 

@@ -64,9 +64,9 @@ class CassandraClaimLogs(ClaimLogs):
     ) -> bool:
         items_of.check_partition(queue, partition)
         items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
-        if not self._watch.sound() or self._rows.held(queue) is None:
+        if not self._watch.sound() or self._rows.find_held(queue) is None:
             await self._watch.require()
-            await self._rows.current(queue)
+            await self._rows.find_current(queue)
         key = (queue.qid, partition)
         (advance, values), *further = _batch(key, entry, snapshot, truncate_below)
         levels = self._options.catalogue_write, self._options.catalogue_serial
@@ -83,7 +83,7 @@ class CassandraClaimLogs(ClaimLogs):
     @store_call(_TIMEOUT_MESSAGE)
     async def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         items_of.check_partition(queue, partition)
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
         return await _read(self._driver, (queue.qid, partition), first, consistency)
 
@@ -91,7 +91,7 @@ class CassandraClaimLogs(ClaimLogs):
     async def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
         items_of.check_partition(queue, partition)
         items_of.check_length("snapshot", body, MAX_SNAPSHOT_BYTES)
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         values = queue.qid, partition, number, body
         await self._driver.ask(Request(_WRITE, values, self._options.catalogue_write))
 

@@ -94,7 +94,7 @@ class Counting:
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         # Counts small partitions; estimates large ones from the density at both ends.
         start = await self._reader.start_read(queue, [Slice(1)])
-        row = await self._rows.current(queue, since=start.boot)
+        row = await self._rows.find_current(queue, since=start.boot)
         numbers = range(1, row.queue.partitions + 1)
         tallies = await self._count(row, [(number, ids.FIRST, END) for number in numbers], start.now, rough=rough)
         infos = [
@@ -106,7 +106,7 @@ class Counting:
     async def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
         start = await self._reader.start_read(queue, [Slice(1)])
         now, horizon = start.now, start.horizons[0]
-        row = await self._rows.current(queue, since=start.boot)
+        row = await self._rows.find_current(queue, since=start.boot)
         existing = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))
@@ -131,14 +131,14 @@ class Counting:
     async def _count_slice(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
         key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
         lookup = partial(
-            self._bucket_index.lookup, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
+            self._bucket_index.read_lookups, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
         )
         [up] = await lookup([(*key, part.lower[0])])
         [down] = await lookup([(*key, part.upper[0])], descending=True)
         downwards = msgspec.structs.replace(part, descending=True)
         extents = (
-            self._reader.extent(row, up, part, part.upper, now),
-            self._reader.extent(row, down, downwards, part.upper, now),
+            self._reader.find_extent(row, up, part, part.upper, now),
+            self._reader.find_extent(row, down, downwards, part.upper, now),
         )
         return await Estimate(self._driver, key, level.reads, now, self._ended_below(row, now)).count(
             *extents, rough=rough
@@ -153,7 +153,7 @@ class Counting:
 
     async def _measure_queue(self, queue: Queue) -> list[Measure]:
         """Measures each partition that has messages. Returns nothing if the queue was changed or deleted."""
-        row = self._rows.held(queue)
+        row = self._rows.find_held(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
             [rows] = await self._driver.ask_all([Request(queue_cache.FIND, name, self._options.catalogue_read)])
@@ -178,7 +178,7 @@ class Counting:
     async def _measure_partition(self, row: Row, lookup: BucketLookup | None, number: int, now: int) -> Measure | None:
         """Measures a partition at once if it has few buckets; otherwise, or with too many dead rows, in steps."""
         if lookup is not None:
-            extent = self._reader.extent(row, lookup, Slice(number, ids.FIRST, END), END, now)
+            extent = self._reader.find_extent(row, lookup, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:
                 reads = self._levels.of(row.queue).reads
                 try:
@@ -210,7 +210,7 @@ class Counting:
             for descending in (False, True)
         ]
         try:
-            pages = await self._reader.pages(row.queue, ends, await self._reader.start_read(row.queue, ends))
+            pages = await self._reader.read_pages(row.queue, ends, await self._reader.start_read(row.queue, ends))
         except QueueChanged:
             return None
         sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]

@@ -58,7 +58,7 @@ class CassandraCovers(Covers):
     @store_call()
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         items_of.check_partition(queue, partition)
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         level = self._levels.of(queue)
         writes = []
         for shard, chunk in _divide_by_shard(covers, lambda cover: cover[0]):
@@ -71,7 +71,7 @@ class CassandraCovers(Covers):
     @store_call()
     async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         items_of.check_partition(queue, partition)
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         reads, level = [], self._levels.of(queue).reads
         for shard, chunk in _divide_by_shard(digests, lambda digest: digest):
             digest_list = struct.pack(">i", len(chunk)) + b"".join(map(_sized, chunk))
@@ -83,7 +83,7 @@ class CassandraCovers(Covers):
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         # Covers of the last microsecond stay, because some of them may be higher.
         items_of.check_partition(queue, partition)
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         values = _stamp(until) - 1, queue.qid, partition
         await self._driver.ask(Request(_FORGET, values, self._levels.of(queue).writes))
 

@@ -123,7 +123,7 @@ class SliceReader:
         return ReadStart(now, boot, boot - age, horizons, uppers)
 
     async def read_pages(self, queue: Queue, slices: Sequence[Slice], start: ReadStart) -> list[Page]:
-        row = await self._rows.current(queue, since=start.since)
+        row = await self._rows.find_current(queue, since=start.since)
         requested = self._select_requested(row, slices, start)
         return await self._read(row, slices, start, requested, await self.find_lookups(row, requested, start.since))
 
@@ -245,7 +245,7 @@ class SliceReader:
         """Returns the cached lookup of each slice, or None if it is missing or older than ``since``."""
         qid = row.queue.qid
         return [
-            self._bucket_index.cached(
+            self._bucket_index.find_cached(
                 qid,
                 part.partition,
                 part.lower[0],
@@ -269,7 +269,7 @@ class SliceReader:
                     (row.queue.qid, part.partition, (upper if descending else part.lower)[0])
                     for _, part, upper in (requested[n] for n in missing)
                 ]
-                fetched = await self._bucket_index.lookup(
+                fetched = await self._bucket_index.read_lookups(
                     keys, consistency=reads, low_watermarks=low_watermarks, descending=descending, kept=kept
                 )
                 for number, lookup in zip(missing, fetched, strict=True):
@@ -396,7 +396,7 @@ class CassandraMessages(Messages):
         body, meta = message_codec.encode(item.body, item.meta)
         with self._driver.calls.deadline.preparing():
             size = message_codec.size_of(body, meta)
-            row = await self._rows.cover(await self._rows.current(queue), {item.ttl}, size, given=True)
+            row = await self._rows.cover(await self._rows.find_current(queue), {item.ttl}, size, given=True)
         level = self._levels.of(row.queue)
         now = self._clock.now()
         targets = [
@@ -442,7 +442,7 @@ class CassandraMessages(Messages):
         # Cassandra does not report which rows existed, so this returns the number of ids.
         valid_locations = [location for location in locations if 0 < location[0] <= queue.partitions]
         await self._watch.require()
-        row = await self._rows.current(queue)
+        row = await self._rows.find_current(queue)
         if not valid_locations:
             return 0
         level = self._levels.of(row.queue)
@@ -473,7 +473,7 @@ class CassandraMessages(Messages):
     @store_call()
     async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
         await self._watch.require()
-        row = await self._rows.current(queue)
+        row = await self._rows.find_current(queue)
         valid_locations = [location for location in locations if 0 < location[0] <= row.queue.partitions]
         if not valid_locations:
             return []
@@ -500,7 +500,7 @@ class CassandraMessages(Messages):
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         # Guarantee G1 holds if the queue keeps the read delay of its consistency level. A read has at most about five
         # times the sum of the slices' ``max_bytes`` in memory (see :mod:`..read.reading`).
-        return await self._reader.pages(queue, slices, await self._reader.start_read(queue, slices))
+        return await self._reader.read_pages(queue, slices, await self._reader.start_read(queue, slices))
 
     @store_call()
     async def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
@@ -547,7 +547,7 @@ class CassandraMessages(Messages):
             pending.setdefault(partition, []).append(tick)
         while pending:
             keys = [(row.queue.qid, partition, times[0]) for partition, times in pending.items()]
-            fetched = await self._bucket_index.lookup(
+            fetched = await self._bucket_index.read_lookups(
                 keys, consistency=level.reads, low_watermarks=low_watermarks, kept=kept
             )
             lookups = dict(zip(pending, fetched, strict=True))

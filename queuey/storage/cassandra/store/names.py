@@ -82,7 +82,7 @@ class CassandraNames(Names):
 
     @store_call(_TIMEOUT_MESSAGE)
     async def find_named(self, queue: Queue, name: str) -> Named | None:
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         present = await self._new_change(queue, name).run(lambda steps: names.find(steps, name, new_number))
         return None if present.row is None else named_of(present)
 
@@ -92,7 +92,7 @@ class CassandraNames(Names):
     ) -> Named:
         row = None if seen is None else row_of(seen)
         if item is None:
-            await self._rows.current(queue)
+            await self._rows.find_current(queue)
             seen_row = row or NameRow("done", b"", names.NOTHING, 0)
             done = await self._new_change(queue, name).run(lambda steps: names.clear(steps, name, seen_row, new_number))
             return named_of(Found(done))
@@ -108,7 +108,7 @@ class CassandraNames(Names):
 
     @store_call(_TIMEOUT_MESSAGE)
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         await self._new_change(queue, name).run(lambda steps: names.settle(steps, row_of(seen), new_number))
 
     def _new_change(self, queue: Queue, name: str, items: Sequence[NewMessage] = ()) -> RowChange:

@@ -81,7 +81,7 @@ class CassandraOffsets(Offsets):
         disown: int | None = None,
     ) -> list[Offset]:
         offset_changes.check_changes(queue, changes, commit)
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         uid = queue.uid
         until = self._clock.boottime() + self._options.catalogue_deadline
         compares = any(change.compare for change in changes)
@@ -105,7 +105,7 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         rows = (await self._read_recorded(queue.uid, group)).rows
         if not rows:
             raise GroupNotFound(group)
@@ -119,12 +119,12 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def groups(self, queue: Queue) -> list[str]:
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         return await self._groups_with_offsets(queue.uid)
 
     @store_call()
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         if not await self._forget_group(queue.uid, group, lambda recorded: find_disowned(recorded, disown)):
             raise GroupNotFound(group)
 
@@ -135,7 +135,7 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
-        await self._rows.current(queue)
+        await self._rows.find_current(queue)
         key = queue.uid, group
         async with self._transactions.turn(("offsets", *key)):
             if key not in self._listed_groups:
@@ -248,7 +248,7 @@ def _decode(rows: Rows) -> OwnedOffsets:
 def _make_calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
     """Returns the statements for the changed rows. Rows that no member ever owned are written as in version 0.1.0."""
     calls: list[Call] = []
-    for row in decision.changed():
+    for row in decision.changed_rows():
         former = before.get(row.partition) or OwnedOffset(row.partition)
         if row.partition in decision.applied:
             calls.append(_set_offset(key, row))

@@ -186,7 +186,7 @@ class CassandraCatalogue(Catalogue):
 
     async def _add_pending_delete(self, queue: Queue, *, deleted: bool) -> None:
         """Records that messages of the queue must be deleted. Raises QueueChanged if its row has changed."""
-        row = await self._rows.current(queue, since=self._clock.boottime())
+        row = await self._rows.find_current(queue, since=self._clock.boottime())
         await self._pending_deletes.add(row, self._clock.now(), deleted=deleted)
 
     async def _change_row(
@@ -205,12 +205,12 @@ class CassandraCatalogue(Catalogue):
         """Waits C, so that no process uses the former row. Raises (outcome unknown) if the store closes."""
         began = self._clock.boottime()
         while True:
-            if not self._timing.fresh(self._clock.boottime()):
+            if not self._timing.is_fresh(self._clock.boottime()):
                 await self._renew_times()
             remaining_seconds = began + self._timing.assumed.row_age - self._clock.boottime()
             if remaining_seconds <= 0:
                 return
-            await self._driver.loop.sleep(self._deadline.left(min(remaining_seconds, _CLOSING_POLL_INTERVAL)))
+            await self._driver.loop.sleep(self._deadline.time_left(min(remaining_seconds, _CLOSING_POLL_INTERVAL)))
             if self._closing.is_set():
                 raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
 

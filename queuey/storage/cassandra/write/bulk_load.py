@@ -147,7 +147,7 @@ class Loader:
         keys = np.stack([alive.partitions, kinds, buckets])
         order = np.lexsort(keys[::-1])
         if (np.diff(order) != 1).any():
-            alive, keys = alive.taken(order), keys[:, order]
+            alive, keys = alive.take(order), keys[:, order]
         new = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
         firsts = [0, *new.tolist()] if len(alive) else []
         runs = [(int(keys[0, first]), Bucket(int(keys[1, first]), int(keys[2, first])), first) for first in firsts]

@@ -181,7 +181,7 @@ class RowChange:
 
     async def write(self, made: MadeIds) -> None:
         assert isinstance(made, _Made)  # noqa: S101 - make_ids returned it
-        self._deadline.sent()
+        self._deadline.mark_sent()
         self._made = None
         await called(partial(self._parts.writer.write, made.reservation))
 

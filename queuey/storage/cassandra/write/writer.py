@@ -180,7 +180,7 @@ class MessageWriter:
     async def _await_entry(self, queue: Queue, ttls: set[int], longest: int) -> None:
         """Waits until clock and timing are right, and the queue's row is recent and covers the TTLs and row size."""
         await self._watch.require()
-        row = await self._rows.current(queue)
+        row = await self._rows.find_current(queue)
         with self._driver.calls.deadline.preparing():
             await self._rows.cover(row, ttls, longest)
 
@@ -251,7 +251,7 @@ class MessageWriter:
         now, more = self._clock.boottime(), self._watch.hidden
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
             raise NeedsPreparation(lambda: self._rows.read_young(row.queue.application, row.queue.name))
-        if not self._timing.fresh(now):
+        if not self._timing.is_fresh(now):
             raise NeedsPreparation(self._watch.require)
 
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
@@ -310,7 +310,7 @@ class MessageWriter:
         items, low = part.items, self._generator.low
         if part.alike:
             ticks = self._generator.generate(len(items), part.operation.after)
-            time_bucket = bucketing.bucket_of(ticks, items[0].kind(row.home_class), level)
+            time_bucket = bucketing.bucket_of(ticks, items[0].choose_class(row.home_class), level)
             if ticks + len(items) <= time_bucket.end:
                 return [BatchRun(part, items, time_bucket, ticks, low)]
         else:
@@ -321,7 +321,7 @@ class MessageWriter:
         for item in items:
             position = late.generate(item.delay) if item.delay else (ticks, low)
             ticks += not item.delay
-            time_bucket = bucketing.bucket_of(position[0], item.kind(row.home_class), level)
+            time_bucket = bucketing.bucket_of(position[0], item.choose_class(row.home_class), level)
             runs.append(BatchRun(part, [item], time_bucket, *position))
         return runs
 

@@ -116,7 +116,7 @@ class Sweep:
                 self.checkpoint()
                 if time.monotonic() >= due:
                     self.run(rest=True)
-                self._trouble.passed()
+                self._trouble.record_success()
             except StoreClosed:
                 return
             except QueueyError as error:
@@ -131,7 +131,7 @@ class Sweep:
         writer, (commits, written) = self._db.writer, self._checkpointed
         if writer.commits - commits > _COMMITS or writer.written - written >= MIN_CHECKPOINT_BYTES:
             self._checkpointed = writer.commits, writer.written
-            with self._db.readers.reading() as connection:
+            with self._db.readers.lend() as connection:
                 self.log_pages = driver.checkpoint(connection)
 
     def run(self, *, rest: bool = False) -> int:
@@ -215,7 +215,7 @@ class Sweep:
         return self._perform(work)
 
     def _read_rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
-        with self._db.readers.reading() as connection:
+        with self._db.readers.lend() as connection:
             return connection.execute(sql, parameters).fetchall()
 
 

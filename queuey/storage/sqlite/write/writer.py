@@ -166,7 +166,7 @@ class SqliteWriter:
 
     def _submit_and_wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - what the operation gives
         """Submits work and blocks until its end. At the call's deadline it gives the work up and raises."""
-        timeout = self._deadline.left(self._options.deadline)
+        timeout = self._deadline.time_left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
         operation = _Operation(work, lambda _result, _error: answered.release(), weight)
@@ -267,7 +267,7 @@ class SqliteWriter:
                     operation.error = error
         else:
             if self.trouble.reason is not None:
-                self.trouble.passed()
+                self.trouble.record_success()
         self.longest = max(self.longest, time.monotonic() - began)
         for operation in group:
             try:
@@ -300,7 +300,7 @@ class SqliteWriter:
                 self._clock = None
                 transaction = Transaction(connection, self._options.clock(), self._low, cached_clock)
                 results = [_run_operation(operation, transaction) for operation in group]
-                clock = transaction.finish()
+                clock = transaction.write_collected()
                 outcome = "unknown"
                 connection.execute("COMMIT")
                 self._clock, self._version = clock, connection.data_version()

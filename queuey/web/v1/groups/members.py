@@ -38,7 +38,7 @@ class GroupViews(Views):
 
     async def join(self, request: Request, match: Match) -> Response:
         """Adds a member to a group. Checks that it may consume all queues that it names."""
-        credential = await self._authorization.member(request)
+        credential = await self._authorization.find_member_credential(request)
         terms = await request.read(partial(self._read_join, request, credential))
         check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
         await request.in_pool(check)
@@ -52,17 +52,17 @@ class GroupViews(Views):
         names = match["app"], match["group"], match["member"]
         credential = self._authorization.find_former_credential(request)
         try:
-            credential = await self._authorization.member(request)
+            credential = await self._authorization.find_member_credential(request)
             beat = await request.read(partial(self._read_heartbeat, request))
             ends = (await self._authorization.identify(request)).expires
             # The wait ends before the token expires, because that would end the membership.
             remaining = beat.wait if ends is None else max(ends - time.time(), 0.0)
-            poll = request.waiting(wait := min(beat.wait, self._limits.max_wait, remaining))
+            poll = request.make_long_poll(wait := min(beat.wait, self._limits.max_wait, remaining))
             poll.is_heartbeat = True
             async with poll:
                 answer, last = None, not wait
                 while answer is None:
-                    credential = await self._authorization.member(request)
+                    credential = await self._authorization.find_member_credential(request)
                     answer = await self._service.groups.heartbeat(*names, credential, beat, poll, last=last)
                     last = answer is None and not await _wait_for_attempt(poll)
         except NotAuthenticated:
@@ -75,7 +75,7 @@ class GroupViews(Views):
 
     async def leave(self, request: Request, match: Match) -> Response:
         """Removes a member. With ``returns``, it may come back within its grace period."""
-        credential = await self._authorization.member(request)
+        credential = await self._authorization.find_member_credential(request)
         returns = self.fields(api.LeaveQuery).query(request).returns
         await self._service.groups.leave(match["app"], match["group"], match["member"], credential, returns=returns)
         return json_response(Done())
@@ -120,12 +120,12 @@ class GroupViews(Views):
     async def list_names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
         """Returns a page of the list of groups, if the caller may see it."""
         await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
-        return await self._service.groups.names(match["app"], start=query.start, limit=query.limit)
+        return await self._service.groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
         """Forgets a group. Refuses if it has queues that the caller does not administer."""
         application, group = match["app"], match["group"]
-        administers = await request.in_pool(partial(self._authorization.matching, request, application, "admin"))
+        administers = await request.in_pool(partial(self._authorization.make_name_test, request, application, "admin"))
         info = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
         if info.hidden_queues:
             raise NotAllowed("The group has queues that the credential does not administer.")
@@ -165,7 +165,7 @@ async def _wait_for_attempt(poll: LongPoll) -> bool:
         if await poll.next():
             return True
         await poll.resume()
-        poll.client.check()
+        poll.client.require_present()
     return False
 
 

@@ -122,10 +122,10 @@ class OffsetViews(Views):
     """Views of ``/v1/{app}/{queue}/offsets`` and of the groups under it."""
 
     def groups(self, access: QueueAccess) -> api.GroupList:
-        return api.GroupList(groups=tuple(self._service.offsets.groups(access)))
+        return api.GroupList(groups=tuple(self._service.offsets.list_groups(access)))
 
     def show(self, access: QueueAccess, group: str) -> api.Offsets:
-        return self._service.offsets.progress(access, group)
+        return self._service.offsets.read_progress(access, group)
 
     async def record(self, request: Request, match: Match) -> Response:
         """Records offsets in ``partitions``, or the commits of a member of the group, which have epochs."""
@@ -144,7 +144,7 @@ class OffsetViews(Views):
         commits = _read_commits(body, terms.epoch, errors)
         _check_once(commits.changes, "commits", errors)
         errors.check()
-        credential = await self._authorization.member(request)
+        credential = await self._authorization.find_member_credential(request)
         recorded = await self._service.groups.commit(access, match["group"], terms.member, credential, *commits)
         return json_response(recorded)
 
@@ -159,7 +159,7 @@ class OffsetViews(Views):
                     errors["partitions"] = "Names a partition twice"
                 cursors[int(number)] = None if item is None else errors.take(field, _read_position, item)
         errors.check()
-        return self._service.offsets.lag(access, cursors)
+        return self._service.offsets.read_lag(access, cursors)
 
     def forget(self, access: QueueAccess, group: str) -> None:
         self._service.core.run(self._service.offsets.forget(access, group))

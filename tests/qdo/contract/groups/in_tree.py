@@ -204,7 +204,7 @@ class TreeMember(Member, PartitionListener):
 
     async def _join(self) -> None:
         group = self._group
-        coordinator = await group.opened()
+        coordinator = await group.open_coordinator()
         queues = {queue_of(name): count for name, count in group.queues.items()}
         sight, name = Visibility(("*",)), self._instance or f"member-{self.number}"
         member = GroupMember(name, self._wants, bool(self._instance), group.now, sight=sight)

@@ -14,7 +14,7 @@ from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message, message_id, 
 def opened(partition: Partition) -> OwnedPartition:
     """Returns a partition that may be handed out."""
     row = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
-    row.place(None)
+    row.set_position(None)
     row.opened = True
     return row
 

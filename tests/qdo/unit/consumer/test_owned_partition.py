@@ -14,7 +14,7 @@ def track(committed: int | None = None, position: int | None = None) -> OwnedPar
     """Returns a partition that was handed out up to a position."""
     offset = CommittedOffset(None if committed is None else message_id(committed))
     made = OwnedPartition(ONE, OwnedOffset(ONE, offset, 1))
-    made.place(made.recorded)
+    made.set_position(made.recorded)
     if position is not None:
         made.position = message_id(position)
     return made

@@ -19,7 +19,7 @@ def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = Non
     """Returns a backlog that has just listed these nodes."""
     backlog = Backlog(recipe, refresh)
     backlog.begin_listing()
-    backlog.listed(children, 0.0, 0.0)
+    backlog.replace_list(children, 0.0, 0.0)
     return backlog
 
 
@@ -41,7 +41,7 @@ def test_nodes_are_taken_in_order_and_once() -> None:
     """A node in hand is not taken again, even if a list still has it."""
     backlog = listed(names(3)[::-1])
     first = take(backlog)
-    backlog.listed(names(3), 0.0, 0.0)
+    backlog.replace_list(names(3), 0.0, 0.0)
     assert [first.name, *take_all(backlog)] == names(3)
     backlog.drop(first)
     assert backlog.take(NOW) is None
@@ -53,10 +53,10 @@ def test_what_was_not_handled_is_taken_again() -> None:
     first, second = take(backlog), take(backlog)
     backlog.set_aside(second)
     backlog.put_back(first)
-    backlog.listed(names(3), 0.0, 0.0)
+    backlog.replace_list(names(3), 0.0, 0.0)
     assert take_all(backlog) == [names(3)[0], names(3)[2]]
-    backlog.listed([], 0.0, 0.0)
-    backlog.listed(names(2, 1), 0.0, 0.0)
+    backlog.replace_list([], 0.0, 0.0)
+    backlog.replace_list(names(2, 1), 0.0, 0.0)
     assert take_all(backlog) == [second.name]
 
 
@@ -66,7 +66,7 @@ def test_a_blocked_node_waits_for_its_lock() -> None:
     first, second = take(backlog), take(backlog)
     assert backlog.block(first, 0.0)
     assert backlog.block(second, 0.0)
-    backlog.listed([first.name], 0.0, 0.0)
+    backlog.replace_list([first.name], 0.0, 0.0)
     assert take_all(backlog) == []
     for name in (first.name, first.name, second.name):
         backlog.unblock(name)
@@ -111,9 +111,9 @@ def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
     backlog = Backlog(QUEUE, None)
     assert backlog.listing_due(0.0, NOW) == 0
     backlog.begin_listing()
-    backlog.listed(names(1000), 0.0, 0.0)
+    backlog.replace_list(names(1000), 0.0, 0.0)
     assert backlog.listing_due(0.0, NOW) is None
-    backlog.changed()
+    backlog.mark_stale()
     for _ in range(1000):
         assert backlog.listing_due(0.0, NOW) is None
         backlog.drop(take(backlog))
@@ -127,14 +127,14 @@ def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, be
     """Changes are read after a number of nodes: the configured one, or a hundredth of the list."""
     made = [f"queue-100000005{number:010d}" for number in range(500)]
     backlog = listed(made, PRIORITY, refresh)
-    backlog.changed()
+    backlog.mark_stale()
     count = 0
     while backlog.listing_due(0.0, NOW) is None:
         take(backlog)
         count += 1
     assert count == begun
     backlog.begin_listing()
-    backlog.listed([*made, "queue-100000001" + "0000000500"], 0.0, 0.0)
+    backlog.replace_list([*made, "queue-100000001" + "0000000500"], 0.0, 0.0)
     assert take(backlog).priority == 1
 
 
@@ -142,8 +142,8 @@ def test_lists_take_a_fifth_of_the_time() -> None:
     """The pause after a list grows with the time that the list took."""
     backlog = Backlog(QUEUE, None)
     backlog.begin_listing()
-    backlog.listed([], 10.0, 12.0)
-    backlog.changed()
+    backlog.replace_list([], 10.0, 12.0)
+    backlog.mark_stale()
     assert backlog.listing_due(12.0, NOW) == 2.0 * SHARE
     assert backlog.listing_due(12.0 + 2.0 * SHARE, NOW) == 0
 
@@ -154,7 +154,7 @@ def test_what_is_not_due_is_waited_for() -> None:
     assert take(backlog).epoch == NOW - 1
     assert backlog.take(NOW) is None
     assert backlog.due(NOW) == 1.5
-    backlog.changed()
+    backlog.mark_stale()
     assert backlog.listing_due(0.0, NOW) == 0
     assert backlog.due(NOW + 1500) == 0
     assert backlog.take(NOW + 1500) is not None
@@ -164,6 +164,6 @@ def test_what_is_not_due_is_waited_for() -> None:
 def test_names_of_others_are_told_once() -> None:
     """A foreign name is reported with the first list that has it."""
     backlog = Backlog(QUEUE, None)
-    assert backlog.listed(["config", *names(1)], 0.0, 0.0) == {"config"}
-    assert backlog.listed(["config", "other"], 0.0, 0.0) == {"other"}
-    assert backlog.listed([], 0.0, 0.0) == set()
+    assert backlog.replace_list(["config", *names(1)], 0.0, 0.0) == {"config"}
+    assert backlog.replace_list(["config", "other"], 0.0, 0.0) == {"other"}
+    assert backlog.replace_list([], 0.0, 0.0) == set()

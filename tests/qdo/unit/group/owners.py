@@ -63,7 +63,7 @@ class Catalogue:
         self.unseen: AbstractSet[Queue] = frozenset()
 
     @property
-    def found(self) -> Mapping[Queue, int] | None:
+    def partition_counts(self) -> Mapping[Queue, int] | None:
         return None if self.away else self.queues
 
     def look_up(self, wanted: Collection[Subscription], _held: AbstractSet[Queue]) -> None:

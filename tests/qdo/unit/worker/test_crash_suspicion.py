@@ -35,20 +35,20 @@ def suspicion_of(note: HandlingNote | None, attempts: int = 5, *, held: bool = T
 
 def test_nothing_is_noted_after_a_clean_hand_over() -> None:
     """After a clean hand-over nothing is suspected, so that the normal case costs nothing."""
-    assert CrashSuspicion(CommittedOffset(), FIRST, 10, 5).over
-    assert suspicion_of(None, held=False).over
+    assert CrashSuspicion(CommittedOffset(), FIRST, 10, 5).is_over
+    assert suspicion_of(None, held=False).is_over
 
 
 def test_runs_are_noted_for_a_while_after_a_loss() -> None:
     """After an owner that did not release, as many messages as may have been in hand are watched."""
     suspicion = suspicion_of(None)
     assert not suspicion.is_suspected(FIRST)
-    assert suspicion.begin([FIRST, SECOND]) == HandlingNote(SECOND.id, 2)
-    suspicion.handled(1)
-    assert suspicion.ended() == HandlingNote(SECOND.id, 0)
-    suspicion.handled(1)
-    assert suspicion.over
-    assert suspicion.ended() is None
+    assert suspicion.begin_run([FIRST, SECOND]) == HandlingNote(SECOND.id, 2)
+    suspicion.record_handled(1)
+    assert suspicion.make_final_note() == HandlingNote(SECOND.id, 0)
+    suspicion.record_handled(1)
+    assert suspicion.is_over
+    assert suspicion.make_final_note() is None
 
 
 def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
@@ -56,15 +56,15 @@ def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
     suspicion = suspicion_of(HandlingNote(SECOND.id, 2))
     assert [suspicion.is_suspected(each) for each in (FIRST, SECOND, THIRD)] == [True, True, False]
     assert [suspicion.attempt_number(each) for each in (FIRST, SECOND, THIRD)] == [1, 1, 1]
-    assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 3)
-    assert suspicion.begin([THIRD, FOURTH]) == HandlingNote(FOURTH.id, 2)
+    assert suspicion.begin_run([FIRST]) == HandlingNote(FIRST.id, 3)
+    assert suspicion.begin_run([THIRD, FOURTH]) == HandlingNote(FOURTH.id, 2)
 
 
 def test_a_message_that_was_in_hand_by_itself_is_charged() -> None:
     """Each loss is an attempt at a message that was noted alone, also if the partition was handed over in between."""
     suspicion = suspicion_of(HandlingNote(FIRST.id, 3), held=False)
     assert [suspicion.attempt_number(each) for each in (FIRST, SECOND)] == [4, 1]
-    assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 4)
+    assert suspicion.begin_run([FIRST]) == HandlingNote(FIRST.id, 4)
     assert not suspicion.must_run_alone(FIRST)
 
 
@@ -75,15 +75,15 @@ NOTES = [None, HandlingNote(FIRST.id, 2), HandlingNote(SECOND.id, 2), HandlingNo
 def test_being_handed_over_costs_no_attempt(found: HandlingNote | None) -> None:
     """Hand-overs cost no attempt, however many; the partition stays watched, and unstarted messages keep their note."""
     suspicion = suspicion_of(found)
-    assert suspicion.ended() == found
-    suspicion.begin([FIRST])
-    again = suspicion_of(suspicion.ended(), held=False)
-    assert not again.over
+    assert suspicion.make_final_note() == found
+    suspicion.begin_run([FIRST])
+    again = suspicion_of(suspicion.make_final_note(), held=False)
+    assert not again.is_over
     assert (again.attempt_number(FIRST), again.must_run_alone(FIRST)) == (
         suspicion.attempt_number(FIRST),
         suspicion.must_run_alone(FIRST),
     )
-    assert again.begin([FIRST]) == suspicion.begin([FIRST])
+    assert again.begin_run([FIRST]) == suspicion.begin_run([FIRST])
 
 
 class CrashingRunner:

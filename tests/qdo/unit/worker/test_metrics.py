@@ -16,7 +16,7 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
     metrics.record_run("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3), (3, 7)))
     metrics.count("failed", "orders")
     metrics.increment("commits")
-    metrics.moved("assigned", 3)
+    metrics.record_move("assigned", 3)
     metrics.lag = {FIRST: 7}
     lines = generate_latest(registry).decode().splitlines()
     for line in (

@@ -171,15 +171,15 @@ def test_no_more_is_wanted_than_the_window() -> None:
     """Behind an unfinished message the queue holds only a window of messages, even if they are done."""
     partition_queue = KeyedQueue(key_by("header:key"), 2, 10)
     fed(partition_queue, "abbbbbbbbb")
-    assert partition_queue.full
+    assert partition_queue.is_full
     run = partition_queue.take(1)
     other = partition_queue.take(100)
     assert run is not None
     assert other is not None
     partition_queue.settle(other, len(other.messages))
-    assert partition_queue.full
+    assert partition_queue.is_full
     partition_queue.settle(run, 1)
-    assert not partition_queue.full
+    assert not partition_queue.is_full
 
 
 @given(some.lists(some.sampled_from("abcd"), min_size=1, max_size=30), some.randoms(use_true_random=False))
@@ -204,7 +204,7 @@ def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[st
         _settle(partition_queue, run, None, order, done)
     assert max(done, default=-1) == last
     assert partition_queue.end == (messages[last].id if last >= 0 else None)
-    assert not partition_queue.waiting
+    assert not partition_queue.has_waiting
 
 
 def _settle(
@@ -235,7 +235,7 @@ def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
     partition_queue.leave(held)
     assert partition_queue.keep_gap_fillers() == set()
     assert partition_queue.take(3) is None
-    assert not partition_queue.waiting
+    assert not partition_queue.has_waiting
     assert partition_queue.done_behind
 
 

@@ -237,7 +237,7 @@ def test_an_answer_counts_from_its_request() -> None:
 
 def test_what_was_found_lapsed_stays_so() -> None:
     """A lapse that was seen is final, even if another process hears the servers in the same instant."""
-    hand, vitals = Hand(), Vitals.begin(60.0)
+    hand, vitals = Hand(), Vitals.create(60.0)
     lease = SessionLease(10.0, hand, vitals)
     vitals.record_answer(hand.now)
     hand.now += 11
@@ -249,7 +249,7 @@ def test_what_was_found_lapsed_stays_so() -> None:
 
 def test_a_process_that_heard_too_late_once_does_not_take_it_back() -> None:
     """A lapse that one process recorded is kept when another connection records an answer."""
-    vitals = Vitals.begin(60.0)
+    vitals = Vitals.create(60.0)
     vitals.record_answer(1.0, lapsed=True)
     vitals.record_answer(2.0)
     assert vitals.lapsed

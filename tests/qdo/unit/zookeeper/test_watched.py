@@ -25,22 +25,22 @@ async def link() -> AsyncIterator[TreeLink]:
 async def test_what_changes_while_it_is_read_is_not_kept(link: TreeLink) -> None:
     """Data that changes while it is read is not cached, and neither are names."""
     watching = WatchedNodes(link)
-    reading = asyncio.gather(watching.node("/members/a"), watching.children("/members"))
+    reading = asyncio.gather(watching.read_node("/members/a"), watching.read_children("/members"))
     await asyncio.sleep(0)
     watching.invalidate(["/members/a", "/members"])
     await reading
     link.tree.apply(0, (SetData("/members/a", b"new", ANY), Create("/members/b")))
-    node = await watching.node("/members/a")
+    node = await watching.read_node("/members/a")
     assert node is not None
     assert node.data == b"new"
-    assert await watching.children("/members") == ["a", "b"]
+    assert await watching.read_children("/members") == ["a", "b"]
 
 
 async def test_what_did_not_change_is_read_once(link: TreeLink) -> None:
     """Nodes and names are cached until a change is reported; names in a missing node are not cached."""
     watching = WatchedNodes(link)
-    before = await watching.node("/members/a"), await watching.children("/members"), await watching.children("/none")
+    before = await watching.read_node("/members/a"), await watching.read_children("/members"), await watching.read_children("/none")
     link.tree.apply(0, (SetData("/members/a", b"new", ANY), Create("/members/b"), Create("/none"), Create("/none/c")))
-    kept = await watching.node("/members/a"), await watching.children("/members")
+    kept = await watching.read_node("/members/a"), await watching.read_children("/members")
     assert kept == before[:2]
-    assert await watching.children("/none") == ["c"]
+    assert await watching.read_children("/none") == ["c"]

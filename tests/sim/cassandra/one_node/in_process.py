@@ -213,12 +213,12 @@ class InProcessDriver(Driver):
             return
         try:
             self._prepare_when_used(request)
-            self._deadline.left(self._options.timeout)
+            self._deadline.time_left(self._options.timeout)
         except StoreUnavailable as error:
             done(None, error)
             return
         if not request.statement.reads:
-            self._deadline.sent()
+            self._deadline.mark_sent()
         self.requests += 1
         if isinstance(request, Encoded) or request.further or request.statement.frequent:
             self._nodes.ask(request, lambda rows, error: self.loop.soon(done, rows, error))

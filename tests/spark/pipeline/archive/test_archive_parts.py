@@ -59,8 +59,8 @@ def test_files(spark: SparkSession, tmp_path: Path) -> None:
         assert files.read("a/b") == text
     assert [entry.name for entry in files.list("a") if not entry.name.startswith(".")] == ["b"]
     files.write("c/d e/f", "more")
-    assert files.tree("c") == {"d e/f": 4}
-    assert (files.length("c/d e/f"), files.length("c/g"), files.tree("g")) == (4, None, {})
+    assert files.list_tree("c") == {"d e/f": 4}
+    assert (files.find_length("c/d e/f"), files.find_length("c/g"), files.list_tree("g")) == (4, None, {})
     with replace(HadoopFiles.renames, lambda self: False):
         files.write("a/b", "as in an object store")
     assert files.read("a/b") == "as in an object store"
@@ -78,22 +78,22 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     to = tmp_path / "archive"
     archive(spark, options(embedded, to), quiet)
     existing = directory.open_existing(spark, str(to))
-    [name] = existing.queues()
+    [name] = existing.list_queues()
     keys = {(name, bucket) for bucket in existing.list_bucket_names(name)}
-    expected = existing.manifests(keys)
+    expected = existing.read_manifests(keys)
     existing = ArchiveDirectory(spark, existing.files, existing.about, few=1)
-    assert existing.manifests(keys) == expected
+    assert existing.read_manifests(keys) == expected
     assert expected[1].path.startswith("manifests/queue=orders, later %3D %7Bx}/")
     existing.files.write(expected[1].path, "{}")
     damaged: list[str] = []
-    assert existing.manifests(keys, damaged) == [expected[0], *expected[2:]]
+    assert existing.read_manifests(keys, damaged) == [expected[0], *expected[2:]]
     assert expected[1].bucket in damaged[0]
 
 
 def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """Written files are found although a listing lacks them at first; if it keeps lacking them, that is an error."""
     past(embedded, "orders", 20, hours=2)
-    files, tree, late = HadoopFiles(spark, str(tmp_path)), HadoopFiles.tree, [1]
+    files, tree, late = HadoopFiles(spark, str(tmp_path)), HadoopFiles.list_tree, [1]
 
     def listed(self: HadoopFiles, path: str) -> dict[str, int]:
         late[0] -= 1
@@ -129,11 +129,11 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
         assert same.read(spark, same.keys).count() == len(embedded.all(queue))
     parts.remove_complete("query", 5)
     assert StreamParts(files).keys == parts.keys
-    parts.complete([*parts.keys])
+    parts.mark_complete([*parts.keys])
     parts.remove_complete("query", 4)
-    assert [name for name in files.tree("_incoming/query") if name.endswith(".json")] == ["4.json"]
+    assert [name for name in files.list_tree("_incoming/query") if name.endswith(".json")] == ["4.json"]
     parts.remove_complete("query", 5)
-    assert files.tree("_incoming") == {}
+    assert files.list_tree("_incoming") == {}
 
 
 def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def sent(store: Store, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter =
     outcome = Redriven()
     for partitions in units:
         unit = DeadLetterUnit(at.dead.name, at.dead.qid, partitions)
-        outcome += work.count(at.dead, unit) if options.get("dry_run") else work.send(at.dead, unit)
+        outcome += work.count_unit(at.dead, unit) if options.get("dry_run") else work.send_unit(at.dead, unit)
     return outcome
 
 

@@ -353,7 +353,7 @@ class World:
                 nonlocal answered
                 if not answered:
                     answered = True
-                    self.check.slow(node)
+                    self.check.exclude_slow(node)
                     another()
 
             self.ask(int(node.removeprefix("node ")), done)
@@ -376,7 +376,7 @@ def play(history: History) -> Outcome:
     """Plays a history; returns its outcome."""
     world = World(history)
     world.here(0.0, world.rounds)
-    world.here(0.05, world.look)
+    world.here(0.05, world.choose_horizon)
     for write in history.writes:
         world.here(write.at, partial(world.write, write.by))
     world.run()

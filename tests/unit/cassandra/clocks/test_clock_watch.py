@@ -51,7 +51,7 @@ class Watched:
         return error
 
     def check(self) -> bool:
-        return self.driver.ended(self.watch.check())
+        return self.driver.run_to_end(self.watch.check())
 
     def check_again(self) -> None:
         """Compares the clock again, as a light check uses the answers before the last round."""
@@ -95,7 +95,7 @@ def test_half_of_the_nodes_must_answer(centres: str, silent: set[int], *, is_eno
     assert watched.check() == is_enough
     if not is_enough:
         with pytest.raises(StoreUnavailable):
-            watched.driver.ended(watched.watch.require())
+            watched.driver.run_to_end(watched.watch.require())
 
 
 @pytest.mark.parametrize("silent", [[], [1], [1, 2]])
@@ -170,9 +170,9 @@ def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> N
     """Callers that may wait share a round that began after their answers; without a round they are refused."""
     began = watched.clock.boottime()
     watched.check()
-    watched.driver.ended(watched.watch.confirm(began))
+    watched.driver.run_to_end(watched.watch.confirm(began))
     assert len(watched.driver.sent) == 3
-    watched.driver.ended(watched.watch.confirm(watched.clock.boottime()))
+    watched.driver.run_to_end(watched.watch.confirm(watched.clock.boottime()))
     assert len(watched.driver.sent) == 6
     watched.driver.advance(0.1)
     watched.driver.fail = lambda _request: DOWN

@@ -116,4 +116,4 @@ def test_a_frequent_statement() -> None:
     assert (sent.routing_key, sent.timeout) == (bound.routing_key, 2.0)
     rows = [(None, 1, 99, 2), (None, 2, 98, None)]
     assert sent.decode is not None
-    assert sent.decode(cql.command(FIRST.cql).body(rows)) == rows
+    assert sent.decode(cql.command(FIRST.cql).encode_result(rows)) == rows

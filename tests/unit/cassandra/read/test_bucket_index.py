@@ -45,20 +45,20 @@ class Record:
         clock = self.driver.clock()
         self.index = BucketIndex(self.driver, clock, size, TimingInForce(OPTIONS, clock))
         other = BucketIndex(self.driver, clock, 1, TimingInForce(OPTIONS, clock))
-        self.driver.ended(other.record(*KEY, time_buckets, consistency="QUORUM"))
+        self.driver.run_to_end(other.record(*KEY, time_buckets, consistency="QUORUM"))
         self.driver.sent.clear()
 
     def lookup(
         self, at: int = 0, *, part: int = 1, low_watermarks: bool = True, descending: bool = False, kept: bool = False
     ) -> BucketLookup:
-        lookup = self.index.lookup(
+        lookup = self.index.read_lookups(
             [(KEY[0], part, at)],
             consistency="QUORUM",
             low_watermarks=low_watermarks,
             descending=descending,
             kept=kept,
         )
-        lookups: list[BucketLookup] = self.driver.ended(lookup)
+        lookups: list[BucketLookup] = self.driver.run_to_end(lookup)
         return lookups[0]
 
     def cached(
@@ -71,12 +71,12 @@ class Record:
         descending: bool = False,
         kept: bool = False,
     ) -> BucketLookup | None:
-        return self.index.cached(KEY[0], part, low, high, since=since, descending=descending, kept=kept)
+        return self.index.find_cached(KEY[0], part, low, high, since=since, descending=descending, kept=kept)
 
     def record(self, *time_buckets: Bucket, part: int = 1) -> int:
         """Records buckets; returns how many are written."""
         before = len(self.driver.sent)
-        self.driver.ended(self.index.record(KEY[0], part, time_buckets, consistency="QUORUM"))
+        self.driver.run_to_end(self.index.record(KEY[0], part, time_buckets, consistency="QUORUM"))
         return sum(1 + len(request.further) for request in self.driver.sent[before:] if isinstance(request, Request))
 
     def set_low_watermark(self, ticks: int) -> None:

@@ -23,7 +23,7 @@ def test_many_narrow_buckets_are_estimated() -> None:
     extent = Extent([*map(partition.source, NARROW)], FIRST, counting.END, complete=True)
     driver = driver_holding(partition)
     work = counting.Estimate(driver, (7, 1), "QUORUM", NOW, {}).count(extent, extent)
-    counts = driver.ended(work)
+    counts = driver.run_to_end(work)
     assert (counts.size, counts.exact) == (4000, False)
 
 
@@ -35,8 +35,8 @@ def test_rows_of_ended_messages_are_not_counted() -> None:
     extent = Extent([partition.source(home)], FIRST, counting.END, complete=True)
     driver = driver_holding(partition)
     estimate = counting.Estimate(driver, (7, 1), "QUORUM", NOW, {1: (START + 900, LOW_MIN)})
-    assert driver.ended(estimate.count(extent, extent)).size == 2100
-    measure = driver.ended(estimate.measure(extent))
+    assert driver.run_to_end(estimate.count(extent, extent)).size == 2100
+    measure = driver.run_to_end(estimate.measure(extent))
     assert measure is not None
     assert (measure.count, measure.exact) == (2100, False)
 

@@ -216,6 +216,6 @@ def test_too_many_dead_rows_of_one_partition() -> None:
     extent = Extent([*map(partition.source, partition.time_buckets)], FIRST, END, complete=True)
     readers = [reader_of(Slice(number, upper=END, bodies=False), extent) for number in (1, 2)]
     work = reading.run_readers(driver, readers, [(7, 1), (7, 2)], "QUORUM")
-    pages = driver.ended(work)
+    pages = driver.run_to_end(work)
     assert [message.ticks for message in pages[0].messages] == [START + number * HOUR for number in range(10)]
     assert pages[1].messages == []

@@ -37,7 +37,7 @@ class Opened:
         clock = Clock(calm.clock().since_boot, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
         options = CassandraOptions(heartbeat=1e9)
         self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
-        calm.ended(self.store._watch.require())
+        calm.run_to_end(self.store._watch.require())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
         """Returns a call of a contract, as the store's loop runs it."""
@@ -47,7 +47,7 @@ class Opened:
         return coroutine
 
     def ended(self, call: Any, *arguments: object, **named: object) -> Any:  # noqa: ANN401
-        return self.calm.ended(self.begin(call, *arguments, **named))
+        return self.calm.run_to_end(self.begin(call, *arguments, **named))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
     store, calm = opened.store, opened.calm
     confirm = partial(opened.ended, CassandraGroups.confirm_clock)
     for _ in range(2):
-        assert calm.ended(store._watch.check())
+        assert calm.run_to_end(store._watch.check())
     before = store.groups.sample_clock()
     confirm(before)
     for node in calm.cluster.nodes:
@@ -72,7 +72,7 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
     calm.ahead = 3.0
     for _ in range(3):
         calm.advance(0.1)
-        calm.ended(store._watch.check())
+        calm.run_to_end(store._watch.check())
     after = store.groups.sample_clock()
     assert after.now >= before.now + 3000
     with pytest.raises(StoreUnavailable):
@@ -125,7 +125,7 @@ def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
     opened.calm.advance(1)
     assert ahead.ended(CassandraGroups.remove_group, *GROUP, head.version)
     names = Request(Statement("SELECT name FROM group_index WHERE application = ?"), ("acme",))
-    assert opened.calm.ended(opened.calm.ask(names)) == []
+    assert opened.calm.run_to_end(opened.calm.ask(names)) == []
     behind.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     assert opened.ended(CassandraGroups.group_names, "acme") == ["group"]
 
@@ -147,7 +147,7 @@ def test_centre(opened: Opened) -> None:
 
 @pytest.fixture
 def queue(opened: Opened) -> Queue:
-    opened.calm.ended(opened.store._parts.transactions.run(applications._CREATE, ("acme", 0.0, 1)))
+    opened.calm.run_to_end(opened.store._parts.transactions.run(applications._CREATE, ("acme", 0.0, 1)))
     made, _ = opened.ended(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
     assert isinstance(made, Queue)
     return made
@@ -175,7 +175,7 @@ def test_owned_rows_can_be_read_by_version_0_1_0(opened: Opened, queue: Queue) -
     owners = [OwnedOffset(1, A, 0.0, 1, 1), OwnedOffset(2, None, 0.0, 1, 1)]
     assert opened.ended(CassandraOffsets.hand_over, queue, "group", version, owners)
     released = "SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?"
-    rows = opened.calm.ended(opened.calm.ask(Request(Statement(released), (queue.uid, "group"))))
+    rows = opened.calm.run_to_end(opened.calm.ask(Request(Statement(released), (queue.uid, "group"))))
     assert [(part, ids.parse_position(at.hex), float(updated) > 0) for _, part, at, updated in rows] == [
         (1, A, True),
         (2, ids.FIRST, False),

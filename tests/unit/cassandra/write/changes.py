@@ -192,7 +192,7 @@ def create_queue(scene: Scene) -> Callable[[], Any]:
 
 def cover_long_message(scene: Scene) -> Callable[[], Any]:
     """Returns a call that makes a queue's row cover a long message."""
-    row, store = scene.run(scene.store._parts.rows.current(scene.queue)), scene.store
+    row, store = scene.run(scene.store._parts.rows.find_current(scene.queue)), scene.store
     return lambda: (store._driver.calls.run(store._parts.rows.cover(row, (), 10_000)),)
 
 

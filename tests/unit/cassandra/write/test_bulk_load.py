@@ -75,7 +75,7 @@ def test_a_request_without_an_answer_ends_with_the_call(answered: int) -> None:
         messages = columns_of([Message(NOW + number, 0, 1, NOW + 10**9, "x") for number in range(count)])
         placed = loader.place(messages, NOW)
         with deadline.running():
-            deadline.sent()
+            deadline.mark_sent()
             with pytest.raises(StoreUnavailable, match="took longer than") as ended:
                 loader.send(placed, NOW, lambda ticks: ticks)
         assert ended.value.outcome == "unknown"
