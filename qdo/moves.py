@@ -103,7 +103,7 @@ STATUS_QUEUE = "qdo_status"
 Fate = Literal["move", "same", "ahead", "untouched", "gone", "hidden"]
 """What happens to the offset of a status message.
 
-``move``: it is recorded. ``has_same_messages``: it is already recorded. ``ahead``: the group's offset is later and stays.
+``move``: it is recorded. ``same``: it is already recorded. ``ahead``: the group's offset is later and stays.
 ``untouched``: no message was processed. ``gone``: the queue or partition does not exist. ``hidden``: the credential may
 not see the queue."""
 
@@ -126,7 +126,7 @@ class Migration(NamedTuple):
     """The result of a migration or of a dry run.
 
     Attributes:
-        moves: The moves with the fate ``move`` or ``has_same_messages``.
+        moves: The moves with the fate ``move`` or ``same``.
         fates: The fate of each partition.
         unreadable: Messages that are not status messages, with the reason.
     """

@@ -77,8 +77,8 @@ def clock_warning(ahead: float) -> str | None:
     if ahead <= _MAX_AHEAD:
         return None
     return (
-        f"The clock was ahead, or is behind now: new ids are {format_duration(ahead)} ahead of it, so delayed messages come "
-        'that much later, and messages live longer. See "The clock" in the operations guide.'
+        f"The clock was ahead, or is behind now: new ids are {format_duration(ahead)} ahead of it, so delayed messages "
+        'come that much later, and messages live longer. See "The clock" in the operations guide.'
     )
 
 

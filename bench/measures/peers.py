@@ -161,7 +161,9 @@ def make_jobs(callers: int) -> Work:
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
         return peer.load("job", callers=callers, seconds=60, count=count)
 
-    return Work(lambda bench, ours: ours.work_jobs(callers, bench.count(JOBS, 500)), run_theirs, {POSTGRES: 3.0}, {KAFKA})
+    return Work(
+        lambda bench, ours: ours.work_jobs(callers, bench.count(JOBS, 500)), run_theirs, {POSTGRES: 3.0}, {KAFKA}
+    )
 
 
 def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verdict]:

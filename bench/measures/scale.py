@@ -142,7 +142,7 @@ def deep(bench: Bench) -> Report:
 
 
 def compare_places(bench: Bench, server: Process, message_ids: list[str], count: int) -> Report:
-    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``message_ids`` has some of its ids."""
+    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``message_ids`` has some ids."""
     part = max(10, len(message_ids) // 100)
     middle = len(message_ids) // 2
     parts = {

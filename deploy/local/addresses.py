@@ -111,7 +111,8 @@ def claim(ports: Sequence[tuple[int, int]], candidate_blocks: Iterable[tuple[int
 
     Args:
         ports: The ports that will be listened on: the address's index and the usual port.
-        candidate_blocks: Blocks to try, as number and shift; :func:`list_candidates` by default. At most ``2 * TRIES`` are tried.
+        candidate_blocks: Blocks to try, as number and shift; :func:`list_candidates` by default. At most ``2 * TRIES``
+            are tried.
 
     Raises:
         NoFreeAddress: No block is free.

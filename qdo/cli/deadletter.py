@@ -87,7 +87,8 @@ async def _note_missing(client: AsyncClient, selection: DeadLetterFilter) -> Non
     lookup = await find_queues(client, [selection.dead_queue] if selection.dead_queue else selection.queues)
     if lookup.hidden and not selection.dead_queue:
         output.print_note(
-            f"qdo: {describe_hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. Use --dead-queue."
+            f"qdo: {describe_hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. "
+            "Use --dead-queue."
         )
     for name in selection.queues:
         if not await dead_queues(client, replace(selection, queues=(name,), patterns=())):

@@ -238,7 +238,8 @@ class Session:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
         paths = {
-            decode(name): f"{self._paths.members}/{name}" for name in await self._watching.read_children(self._paths.members)
+            decode(name): f"{self._paths.members}/{name}"
+            for name in await self._watching.read_children(self._paths.members)
         }
         nodes = await self._watching.read_nodes(path for _, path in sorted(paths.items()))
         members = [decode_member(node.data) for node in nodes.values() if node is not None]

@@ -285,7 +285,9 @@ def _plan_nodes(
     for member in present.nodes.keys() | partitions_by_member.keys():
         stored = present.nodes.get(member)
         next_ = partitions_by_member.get(member, frozenset())
-        now = frozenset[Partition]() if stored is None else stored.assigned.find_partitions_in_effect(present.generation)
+        now = (
+            frozenset[Partition]() if stored is None else stored.assigned.find_partitions_in_effect(present.generation)
+        )
         if not now and not next_:
             nodes[member] = None
         elif now != next_ or (stored is not None and stored.assigned.is_pending(present.generation)):

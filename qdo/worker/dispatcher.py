@@ -588,7 +588,8 @@ class Dispatcher(PartitionListener):
             case SkipMessage():
                 self._give_up_message(work, held, failure, "skipped")
             case DeadLetterIt():
-                work.add_dead_letter_task(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
+                publishing = self._publish_dead_letter(work, held, failure)
+                work.add_dead_letter_task(asyncio.get_running_loop().create_task(publishing))
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         if await work.publish_dead_letter(self._consumer.client, self._handling, held, failure):

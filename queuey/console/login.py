@@ -272,7 +272,9 @@ class ProviderViews:
             return self._login.render_form(request, following)
         kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
         try:
-            return pages.redirect(provider.make_login_url(provider.begin(visitor, kept), _callback_address(request, provider)))
+            return pages.redirect(
+                provider.make_login_url(provider.begin(visitor, kept), _callback_address(request, provider))
+            )
         except IssuerUnavailable as error:
             return self._failure_page(request, following, error)
 

@@ -165,11 +165,10 @@ class Explaining:
         """Yields whether range reads show a stored message; if not, when they will."""
         delay = self._store.read_delay(queue)
         shown_at = ids.ticks_to_seconds(position[0]) + delay
-        behind = (
-            f" Range reads stay {format_duration(delay)} behind the clock and show it from {format_instant(shown_at)} on."
-            if delay
-            else ""
-        )
+        behind = ""
+        if delay:
+            start = format_instant(shown_at)
+            behind = f" Range reads stay {format_duration(delay)} behind the clock and show it from {start} on."
         if is_shown:
             yield Reason(code="readable", text="Range reads show it.", partition=number)
         elif position[0] > bridge.run(self._store.ledger.now()):
@@ -250,7 +249,10 @@ class Explaining:
         made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         if made > now:
-            text = f"The time of the id is in the future ({format_instant(made)}): only a delayed message or a PUT can have it."
+            text = (
+                f"The time of the id is in the future ({format_instant(made)}): "
+                "only a delayed message or a PUT can have it."
+            )
             yield Reason(code="ahead", text=text, at=made)
         elif made < queue.created - self._store.clock_difference:  # Perhaps created by another clock.
             text = (
@@ -262,8 +264,8 @@ class Explaining:
             yield Reason(code="expired", text=text, at=made + MAX_TTL)
         elif made + ttl < now:
             text = (
-                f"With the queue's TTL of {format_duration(ttl)} it expired at {format_instant(made + ttl)}. A message may have a TTL of "
-                "its own."
+                f"With the queue's TTL of {format_duration(ttl)} it expired at {format_instant(made + ttl)}. "
+                "A message may have a TTL of its own."
             )
             yield Reason(code="expired", text=text, at=made + ttl)
         yield from self._explain_doubt(queue)

@@ -255,7 +255,8 @@ def share(total: int, parts: int) -> int:
 class Merge:
     """Merges several partitions into one page in time order.
 
-    :meth:`make_first_slices` and :meth:`make_further_slices` return slices to read; :meth:`add_pages` receives their pages.
+    :meth:`make_first_slices` and :meth:`make_further_slices` return slices to read; :meth:`add_pages` receives their
+    pages.
 
     A page of a few partitions usually takes one round, which requests slightly more than each partition's share.
     Otherwise the ids are read first, because they are short. They show which messages belong to the page, and only the

@@ -141,7 +141,7 @@ class Reader:
     def read_woken(
         self, sources: Sequence[Source], sources_to_read: Sequence[Source], waiter: Waiter
     ) -> list[Reading | QueueyError]:
-        """Subscribes the waiter to ``sources``, then reads ``sources_to_read``, a part of them; so no message is missed.
+        """Subscribes the waiter to ``sources``, then reads ``sources_to_read``, some of them; so no message is missed.
 
         If nothing was found by outdated rows, does both again.
         """

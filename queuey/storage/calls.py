@@ -171,8 +171,8 @@ class Deadline(threading.local):
         """Runs a block that prepares a write, :meth:`unnoticed`. If the block fails, nothing was written.
 
         Raises:
-            StoreUnavailable: The error of the block, with outcome ``none`` unless the call had :meth:`mark_sent` a change
-                before.
+            StoreUnavailable: The error of the block, with outcome ``none`` unless a change was marked before
+                (:meth:`mark_sent`).
         """
         call = self.call
         try:

@@ -118,9 +118,8 @@ def due_at(text: str) -> float:
         ago = f"{text!r} was {time_parsing.format_duration(now - due_time)} ago"
         raise typer.BadParameter(f"{ago} ({time_parsing.format_instant(due_time)}). Give a later time")
     if due_time - now > MAX_TTL:
-        raise typer.BadParameter(
-            f"{text!r} is {time_parsing.format_duration(due_time - now)} ahead: the longest delay is {MAX_TTL // 86_400} days"
-        )
+        ahead = time_parsing.format_duration(due_time - now)
+        raise typer.BadParameter(f"{text!r} is {ahead} ahead: the longest delay is {MAX_TTL // 86_400} days")
     return due_time
 
 

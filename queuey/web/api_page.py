@@ -76,7 +76,7 @@ def _make_source_hash(text: str) -> str:
 
 @cache
 def make_policy(*, sends: bool) -> str:
-    """Returns the Content-Security-Policy of :func:`render_page`: it allows the page's own styles and script, by their hashes.
+    """Returns the Content-Security-Policy of :func:`render_page`; it allows only the page's styles and script, by hash.
 
     ``'self'`` would be wrong for scripts, because it allows every URL of the service, including stored messages.
     """

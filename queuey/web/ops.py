@@ -115,7 +115,8 @@ class OpsViews:
 
         However many scrapes there are, and however long other workers take, it uses no thread of the requests.
         """
-        text = await asyncio.shield(asyncio.wrap_future(self._counts.begin_or_reuse()))  # other requests wait for it, too
+        counting = asyncio.wrap_future(self._counts.begin_or_reuse())
+        text = await asyncio.shield(counting)  # other requests wait for it, too
         return Response(200, text, ("Content-Type", metrics.CONTENT_TYPE))
 
 
@@ -188,7 +189,9 @@ class WorkerCounts:
         return {str(number): counts[number] for number in sorted(counts)}
 
     def _answer_counts(self, _question: None, answer: Answer[Snapshot]) -> None:
-        self._collection.begin_or_reuse().add_done_callback(lambda future: answer(None if future.exception() else future.result()))
+        self._collection.begin_or_reuse().add_done_callback(
+            lambda future: answer(None if future.exception() else future.result())
+        )
 
 
 class ShownQueues:

@@ -160,7 +160,13 @@ class MessageRun:
         """Runs all writers and readers during the block, and records stalls; yields the readers."""
         readers = self._make_readers()
         stalls = partial(record_stalls, add=self._journal.add, target="", longest=STILL)
-        with running([*(writer.post_until for writer in self._make_writers()), *(reader.read_until for reader in readers), stalls]):
+        with running(
+            [
+                *(writer.post_until for writer in self._make_writers()),
+                *(reader.read_until for reader in readers),
+                stalls,
+            ]
+        ):
             yield readers
 
     def _make_writers(self) -> list[Writer]:

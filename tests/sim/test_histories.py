@@ -510,8 +510,12 @@ MUTATIONS = {
     "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon), first=3332),
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind), first=14),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
-    "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.find_needed, covering_nothing), first=8),
-    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.begin_draft, without_margin), first=307),
+    "covers in the entry": Mutation(
+        ("dedup",), instead=lambda: replace(CoverDraft.find_needed, covering_nothing), first=8
+    ),
+    "the margin of covers": Mutation(
+        ("G6",), instead=lambda: replace(Duplicates.begin_draft, without_margin), first=307
+    ),
     "the end of covers whose message is gone": Mutation(
         ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1004
     ),

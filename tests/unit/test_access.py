@@ -199,7 +199,9 @@ def test_patterns_of_a_caller() -> None:
     read: frozenset[Verb] = frozenset({"read"})
     grants = Grant("own", read, ("a*", "b")), Grant("own", read, "inbox"), Grant("own", frozenset({"send"}), ("c*",))
     assert Caller(grants=grants).find_patterns("own", "measure") == ("a*", "b")
-    assert Caller(grants=grants).find_patterns("own", "admin") == Caller(grants=grants).find_patterns("x", "measure") == ()
+    assert (
+        Caller(grants=grants).find_patterns("own", "admin") == Caller(grants=grants).find_patterns("x", "measure") == ()
+    )
     assert Caller(frozenset({"app:own"}), grants).find_patterns("own", "admin") == ("*",)
 
 

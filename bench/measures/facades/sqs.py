@@ -193,7 +193,9 @@ def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
         texts = traffic.bodies(64 * BATCH)
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
         entries = [[{"Id": str(at), "MessageBody": text} for at, text in enumerate(batch)] for batch in batches]
-        requests = side.sign_requests("SendMessageBatch", [{"QueueUrl": url(SENT), "Entries": batch} for batch in entries])
+        requests = side.sign_requests(
+            "SendMessageBatch", [{"QueueUrl": url(SENT), "Entries": batch} for batch in entries]
+        )
     else:
         bodies = [{"QueueUrl": url(SENT), "MessageBody": text} for text in traffic.bodies(64)]
         requests = side.sign_requests("SendMessage", bodies)

@@ -194,8 +194,9 @@ class CountedGroup:
         await asyncio.sleep(PAUSE)
         counted = self.counted.copy()
         sizes = [len(member.table.held) for member in self.members.values()]
-        if sum(sizes) != len(self._queues.partition_counts) or max(sizes) - min(sizes) > 1:
-            raise Void(f"{sum(sizes)} of {len(self._queues.partition_counts)} partitions are owned, {min(sizes)} to {max(sizes)}")
+        count = len(self._queues.partition_counts)
+        if sum(sizes) != count or max(sizes) - min(sizes) > 1:
+            raise Void(f"{sum(sizes)} of {count} partitions are owned, {min(sizes)} to {max(sizes)}")
         return counted
 
     async def restart(self, count: int) -> Counter[str]:

@@ -135,8 +135,8 @@ class QueueFinder:
     Attributes:
         own: The subscription; :meth:`begin` adds the id of the service's store.
         sight: The queues that the own member may see.
-        partition_counts: While leading, the partition counts of the queues at the last look-up, 0 for queues that do not exist;
-            None before the first one.
+        partition_counts: While leading, the partition counts of the queues at the last look-up, 0 for queues that do
+            not exist; None before the first one.
         unseen: While leading, queues that may exist, but that no subscribed member may see.
     """
 
@@ -283,7 +283,7 @@ class QueueFinder:
         return service
 
     async def _find_for_all(self, subscriptions: Collection[Subscription]) -> None:
-        """Sets ``partition_counts`` to the queues of all members, unless the member stops leading. Warns of missing queues."""
+        """Sets ``partition_counts`` for the queues of all members while the member leads. Warns of missing queues."""
         own = self.own.service, self.own.application
         self._log_foreign({(s.service, s.application) for s in subscriptions})
         subscription, held = self.own.with_all(subscriptions), self._held_names()

@@ -118,7 +118,8 @@ def _describe_plan(report: Report) -> Iterator[str]:
     from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
-        yield f"-- keyspace {report.keyspace} would be created with {migrations.describe_replication(report.replication)}"
+        replication = migrations.describe_replication(report.replication)
+        yield f"-- keyspace {report.keyspace} would be created with {replication}"
     for migration in report.migrations:
         yield f"-- {migration.name}"
         for statement in migration.statements:

@@ -274,7 +274,9 @@ class ArchiveDirectory:
         return decoded
 
     def _list_data_files(self, directory: str) -> list[str]:
-        return [f"{directory}/{path}" for path in self.files.list_tree(directory) if path[0] not in "._" and "/" not in path]
+        return [
+            f"{directory}/{path}" for path in self.files.list_tree(directory) if path[0] not in "._" and "/" not in path
+        ]
 
 
 def open_to_write(spark: SparkSession, directory: str, required: Archive, *, write: bool) -> ArchiveDirectory:

@@ -116,7 +116,9 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     existing = replay_run.find_existing_targets()
     counts, expired = replay_run.count_messages()
     if options.dry_run:
-        return replay_run.make_report(counts, {name for name in targets.values() if name not in existing}, expired=expired)
+        return replay_run.make_report(
+            counts, {name for name in targets.values() if name not in existing}, expired=expired
+        )
     created = replay_run.prepare_targets(existing)
     count = plural(sum(counts.values()), "message")
     say(f"writing {count} to {plural(len(set(targets.values())), 'queue')}")

@@ -127,8 +127,8 @@ def classify_ids(
     """Classifies every id.
 
     Args:
-        promised_messages: The result of :func:`find_promised` or :func:`add_sealed`. A message that was still alive when its bucket was
-            archived has to be in the archive, even if its TTL is over now.
+        promised_messages: The result of :func:`find_promised` or :func:`add_sealed`. A message that was still
+            alive when its bucket was archived has to be in the archive, even if its TTL is over now.
         present_messages: The result of :func:`join_present`.
         offsets: The offsets of each group, with the columns ``OFFSETS``. The group has not begun partitions without
             an offset.

@@ -119,7 +119,9 @@ class MessageSources:
         lowest = [(span.queue, columns.position_text(span.lower)) for span in spans]
         starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
         # Missing files are skipped, so that the audit reports their messages as missing.
-        paths = [path for bucket in self._read_manifests(spans) for path in self._archive.find_present_files(bucket, [])]
+        paths = [
+            path for bucket in self._read_manifests(spans) for path in self._archive.find_present_files(bucket, [])
+        ]
         return receipt_join.select_archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
     def add_sealed(self, promised_messages: DataFrame, spans: Sequence[Span]) -> DataFrame:
@@ -172,7 +174,9 @@ class MessageSources:
     def _read_about_archived(self, name: str) -> tuple[float, int, float]:
         """Returns TTL, horizon and read delay; the horizon is the end of the last archived bucket, or 0 without one."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
-        manifests = self._archive.read_manifests([(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]])
+        manifests = self._archive.read_manifests(
+            [(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]]
+        )
         if not manifests:
             return float(DEFAULT_TTL), 0, DEFAULT_LATE
         return float(manifests[0].source.ttl or DEFAULT_TTL), manifests[0].span.upper[0], DEFAULT_LATE

@@ -263,7 +263,9 @@ class _UnitRedrive:
         """Returns the dead letters of a chunk that still exist, each with its number in the chunk."""
         locations = [planned.location for planned in chunk.dead_letters]
         stored = (
-            self._dead.call_with_queue(lambda queue: bridge.run(self._store.messages.fetch(queue, locations))) if locations else []
+            self._dead.call_with_queue(lambda queue: bridge.run(self._store.messages.fetch(queue, locations)))
+            if locations
+            else []
         )
         by_location = {(planned.partition, planned.position): planned for planned in stored}
         present = []

@@ -195,7 +195,9 @@ class History:
         with self._lock:
             rings = [(uid, ring) for uid, ring in self._rings.items() if is_selected(uid, ring)]
             rings.sort(key=lambda pair: -pair[1].used)
-            return [Activity(uid, ring.name, ring.used, ring.copy_cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]]
+            return [
+                Activity(uid, ring.name, ring.used, ring.copy_cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]
+            ]
 
     def read_activity(self, query: ActivityQuery) -> list[Activity]:
         """Returns the merged activity of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others.

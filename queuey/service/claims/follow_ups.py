@@ -208,7 +208,9 @@ async def publish(
     results = Results(store.ledger)
     try:
         messages = await store.messages.fetch(queue, [(partition, position) for position in letters], kept=kept)
-        attempts = await Attempts(store.ledger).read_records(queue, partition, [message.position for message in messages])
+        attempts = await Attempts(store.ledger).read_records(
+            queue, partition, [message.position for message in messages]
+        )
         existing = {message.position for message in messages}
         for position in letters:
             if position not in existing and position < gone_below:

@@ -345,7 +345,9 @@ class PartitionLog:
         stored = None if duplicates is None else duplicates.find_written(state)
         bits = self._core.chance.getrandbits
         secrets = list(map(bits, [SECRET_BITS] * len(draft.groups)))
-        return draft.make_entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
+        return draft.make_entry(
+            bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored
+        )
 
     def _must_search_again(
         self, candidates: Candidates | None, draft: EntryDraft, passed_count: int, *, is_written: bool

@@ -248,7 +248,9 @@ class LocalGroup:
             await self.owners.settle_all(words, beat.arrived, words)
         for _ in range(ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
-            named_queues = targets.find_foreign_queues(number, owned) | self._requested_queues(number) | given_back.keys()
+            named_queues = (
+                targets.find_foreign_queues(number, owned) | self._requested_queues(number) | given_back.keys()
+            )
             missing = targets.find_missing(number, owned).keys() - named_queues
             for names in (named_queues, missing):  # Others are read in turns while it waits, or for its next heartbeat.
                 unread = sorted(name for name in names if self.owners.find_rows(name, since) is None)
@@ -301,7 +303,9 @@ class LocalGroup:
             self.follow_now()
         for number, beat in self._beats.items():
             owned = beat.content.owned
-            is_moving = is_planned and (targets.find_missing(number, owned) or targets.find_foreign_queues(number, owned))
+            is_moving = is_planned and (
+                targets.find_missing(number, owned) or targets.find_foreign_queues(number, owned)
+            )
             if is_moving or number not in members:
                 _wake(beat)
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}

@@ -303,7 +303,9 @@ class MoveCarrier(DueWork):
         # Remove the runner from the records, so that other processes continue at once.
         for work in list(self._work.values()):
             try:
-                await self._save(work, replace(work.active.make_progress(), runner=0), self._store.claim_logs.claim_time())
+                await self._save(
+                    work, replace(work.active.make_progress(), runner=0), self._store.claim_logs.claim_time()
+                )
             except RecordChanged:
                 continue
             except QueueyError:

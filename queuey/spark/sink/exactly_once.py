@@ -394,7 +394,9 @@ class _ChunkAttempt:
             for place, older in enumerate(self._entry.generations[:number]):
                 moved_there = find_members(older.rows, self.rows.indexes) if place else True
                 places = self._make_messages(older, chosen & moved_there).places
-                self._target.call_with_queue(lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places)))  # type: ignore[misc]
+                self._target.call_with_queue(
+                    lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places))  # type: ignore[misc]
+                )
             self._write_generation(self._entry.generations[number], chosen)
 
     def _write_generation(self, generation: ReservedIds, chosen: Mask) -> None:
@@ -403,7 +405,9 @@ class _ChunkAttempt:
         # A message that expires before the instant of its id would never be visible.
         lasting = messages.where(messages.expires > messages.ticks)
         try:
-            written = self._target.call_with_queue(lambda queue: bridge.run(self._store.bulk.load_unread(queue, lasting)))
+            written = self._target.call_with_queue(
+                lambda queue: bridge.run(self._store.bulk.load_unread(queue, lasting))
+            )
         except TooLate as error:
             if error.written:
                 self.late |= chosen
@@ -423,7 +427,9 @@ class _ChunkAttempt:
         self._target.await_earlier_writes()
         stored = {
             (message.partition, message.position)
-            for message in self._target.call_with_queue(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
+            for message in self._target.call_with_queue(
+                lambda queue: bridge.run(self._store.messages.fetch(queue, places))
+            )
         }
         stored_mask = chosen.copy()
         stored_mask[chosen] = [place in stored for place in places]

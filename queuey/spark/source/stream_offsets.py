@@ -106,8 +106,8 @@ def plan_tasks(start: StreamOffset, end: StreamOffset, *, min_tasks: int | None 
             beginning of a partition, whose time is unknown.
 
     Returns:
-        The ranges of each task, in the order of :func:`ranges`. At most ``DEFAULT_TASKS`` tasks, or ``min_tasks`` if that
-        is more.
+        The ranges of each task, in the order of :func:`ranges`. At most ``DEFAULT_TASKS`` tasks, or ``min_tasks`` if
+        that is more.
     """
     pieces = ranges(start, end)
     if min_tasks is not None and 0 < len(pieces) < min_tasks:

@@ -166,7 +166,9 @@ def _make_headers(tightest: list[_CountedRate]) -> tuple[Header, ...]:
     if not tightest:
         return ()
     policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in tightest)
-    states = (f'"{kind}";r={bucket.tokens_left};t={math.ceil(bucket.seconds_to_full)}' for kind, _, _, bucket in tightest)
+    states = (
+        f'"{kind}";r={bucket.tokens_left};t={math.ceil(bucket.seconds_to_full)}' for kind, _, _, bucket in tightest
+    )
     return (("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states)))
 
 

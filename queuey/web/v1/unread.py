@@ -91,7 +91,11 @@ class UnreadViews(Views):
         Puts an error into ``errors`` if they are too many.
         """
         max_queues = self._limits.max_queues_per_stream
-        names = self._authorization.list_readable_names(request, application, max_queues + 1) if requested is None else requested
+        names = (
+            self._authorization.list_readable_names(request, application, max_queues + 1)
+            if requested is None
+            else requested
+        )
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
         if len(names) > max_queues:

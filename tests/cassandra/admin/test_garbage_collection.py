@@ -51,9 +51,7 @@ def pending_deletes(store: CassandraStore, application: str) -> list[PendingDele
     for shard in range(grave_rows.SHARDS):
         after: ids.Position | None = ids.FIRST
         while after is not None:
-            page, after = store._driver.calls.run(
-                store._parts.pending_deletes.read_older(later, shard, after)
-            )
+            page, after = store._driver.calls.run(store._parts.pending_deletes.read_older(later, shard, after))
             deletes += page
     return [pending for pending in deletes if pending.application == application]
 

@@ -143,7 +143,7 @@ class ChangingStorm(PostStorm):
         site.deaf_until = self.world.now + self.world.rng.choice((2.0, 20.0))
 
     def _change_times(self) -> None:
-        """Runs the command on a random site, and again after each error. In half of the cases another one runs later."""
+        """Runs the command on a random site, and again after each error. In half of the cases another runs later."""
         site = self._pick_site()
         assert isinstance(site, PostSite)
 

@@ -577,7 +577,7 @@ def _driver_cluster(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client 
 def open_store(
     cluster: Cluster, process: Process, machine: Machine, kind: type[CassandraStore] = CassandraStore
 ) -> CassandraStore:
-    """Opens a store on the cluster, with the machine's clocks. It records no arrivals, because there are no watchers."""
+    """Opens a store on the cluster, with the machine's clocks. It records no arrivals, as there are no watchers."""
 
     def driver(
         _target: DataCentreTarget, options: CassandraOptions, *, verify: object, deadline: Deadline

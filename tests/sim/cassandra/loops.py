@@ -84,7 +84,7 @@ class BlockingThread(threading.Thread, Generic[T]):
         return self._end.result()  # bounded: it has ended
 
     def await_result(self, begin: Start, seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
-        """Does the work of :meth:`Deadline.await_result` in this thread: returns what ``begin`` calls back with, or raises.
+        """Replaces :meth:`Deadline.await_result` in this thread: returns what ``begin`` calls back with, or raises.
 
         Raises StoreUnavailable with ``late`` after ``seconds`` seconds, and then gives the call up.
         """

@@ -119,7 +119,9 @@ class History:
                 elif isinstance(operation, SetData | Create):
                     nodes[member] = StoredAssignment(decode_assigned(_node(operation.data)), 0)
         before, self._target = self._target, StoredTarget(0, generation, nodes)
-        counts = Counter(partition for node in nodes.values() for partition in node.assigned.find_partitions_in_effect(generation))
+        counts = Counter(
+            partition for node in nodes.values() for partition in node.assigned.find_partitions_in_effect(generation)
+        )
         if twice := [str(partition) for partition, members in counts.items() if members > 1]:
             self.wrong.append(f"target: given to several members: {twice}")
         if generation == before.generation and self._target.target != before.target:

@@ -206,7 +206,7 @@ class ServiceClient:
         return await self._ask(lambda: {name: frozenset({"read"} if self._key().reads(name) else ()) for name in names})
 
     async def read_queues(self, queries: Sequence[Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
-        """Reads queues, again after each change, until there is a message or an error or ``wait`` seconds have passed."""
+        """Reads queues, again after each change, until there is a message or an error, or ``wait`` seconds are over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         while True:

@@ -249,7 +249,9 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=58
     ),
     "a member that was replaced claims nothing": Mutation(
-        lambda: replace(Session._find_claimed_by_replacement, claiming_from_others), ("owner", "two", "fence", "back"), first=994
+        lambda: replace(Session._find_claimed_by_replacement, claiming_from_others),
+        ("owner", "two", "fence", "back"),
+        first=994,
     ),
     "a member writes its own node": Mutation(
         lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=175

@@ -194,8 +194,9 @@ class Connection:
         """When the request that the servers are working on was sent."""
 
     def send_piece(self, work: Callable[[], None]) -> None:
-        """Does work at the servers after a random time, which is a sign of life, unless the connection breaks or the
-        session ends before.
+        """Does work at the servers after a random time, which is a sign of life.
+
+        The work is not done if the connection breaks or the session ends before.
         """
         world = self._link.tree.world
         self._arrival = max(self._arrival, world.now + world.random_time(self._link.latency))
@@ -478,10 +479,10 @@ class TreeLink(Link):
         await self._ask(lambda _, __: None, [path])
 
     async def _ask(self, carry_out: Callable[[Connection, Any], Any], items: Iterable[Any]) -> list[Any]:
-        """Carries out requests in order, in one message or two, and returns the answers. Requests of others may come
-        between.
+        """Carries out requests in order, in one message or two, and returns the answers.
 
-        Raises SessionLost after the session, and CoordinationLost at once while there is no connection.
+        Requests of others may come between. Raises SessionLost after the session, and CoordinationLost at once while
+        there is no connection.
         """
         state = self.state
         if state == "lost":

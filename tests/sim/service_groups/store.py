@@ -297,7 +297,9 @@ class GroupStore:
             recorded = await self._read_offsets(queue)
             lost = find_disowned(recorded, disown) if commit is None else set()
             decision = decide(recorded.rows, changes, self._process.clock(), commit, lost)
-            if not decision.written or await self._write_offsets(queue, recorded.version, decision.changed_rows(), deed):
+            if not decision.written or await self._write_offsets(
+                queue, recorded.version, decision.changed_rows(), deed
+            ):
                 return decision.result(changes)
 
     async def _write_offsets(

@@ -83,7 +83,9 @@ def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
     with pytest.raises(NotRepeatable, match="Run 'june' is finished"):
         setup.write("value string", ROWS, name="june", run="june", task=3)
     bridge.run(
-        setup.store.ledger.enter(task.shared_name("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
+        setup.store.ledger.enter(
+            task.shared_name("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None
+        )
     )
     assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8)
     write_reports.record(setup.store.ledger, APP, "june", WriteCounts(rows=8, skipped=8))

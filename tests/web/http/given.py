@@ -90,7 +90,9 @@ async def echo(head: Head, exchange: Connection) -> None:
             break
     target = head.path.decode("latin-1") + (f"?{head.query.decode('latin-1')}" if head.query else "")
     text = f"{head.method} {target} {body.decode('latin-1')}".rstrip()
-    exchange.send_response(Response(200, text.encode("latin-1"), ("Content-Type", "text/plain")), head=head.method == "HEAD")
+    exchange.send_response(
+        Response(200, text.encode("latin-1"), ("Content-Type", "text/plain")), head=head.method == "HEAD"
+    )
 
 
 def refusal(status: int, why: str) -> Response:

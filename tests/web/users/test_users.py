@@ -249,7 +249,9 @@ def test_a_role_is_like_a_limited_key(staff: Any, store: Store, issuer: Issuer, 
 
     token = f"Bearer {issuer.token('ann', groups=['unknown', *held])}"
     assert rights(token) == rights(f"Application {'5' * 64}")
-    assert {"read", "delete"} <= set(authorization.list_rights(blank_request(authorization=token), "queuey", inbox(issuer)))
+    assert {"read", "delete"} <= set(
+        authorization.list_rights(blank_request(authorization=token), "queuey", inbox(issuer))
+    )
 
 
 @pytest.mark.parametrize(

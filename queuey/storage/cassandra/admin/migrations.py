@@ -183,7 +183,8 @@ def migrate(
             created = None
             if requested is not None and requested != present:
                 raise SettingsError(
-                    f"Keyspace {target.keyspace} has {describe_replication(present)}, not {describe_replication(requested)}. "
+                    f"Keyspace {target.keyspace} has {describe_replication(present)}, "
+                    f"not {describe_replication(requested)}. "
                     "Change it with ALTER KEYSPACE and repair it; see docs/operations.md."
                 )
     with reach() as driver:

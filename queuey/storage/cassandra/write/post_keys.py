@@ -8,12 +8,12 @@ A key has one row, changed by compare-and-set. Its states::
                  │    └──(any process, after W)─────────┴► abandoned
                  └──────────(any process, once old messages are removed)──┘
 
-The rows ``pending`` and ``make_abandoned`` name the ids that the messages have or would have. Three rules ensure that a
+The rows ``pending`` and ``abandoned`` name the ids that the messages have or would have. Three rules ensure that a
 post is carried out once:
 
 1. Only the process that made the ids makes them ``done``, and only if the messages were written within W of their ids.
    Another process cannot know whether they were: a reader may have passed them.
-2. Messages are removed only after their ids are ``make_abandoned`` or were found replaced. From then on no process can make
+2. Messages are removed only after their ids are ``abandoned`` or were found replaced. From then on no process can make
    them ``done``.
 3. New ids replace abandoned ones only after the removal holds at the consistency of the write. A write of the old ids
    that arrives later is older than the removal and has no effect.

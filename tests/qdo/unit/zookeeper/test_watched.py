@@ -39,7 +39,11 @@ async def test_what_changes_while_it_is_read_is_not_kept(link: TreeLink) -> None
 async def test_what_did_not_change_is_read_once(link: TreeLink) -> None:
     """Nodes and names are cached until a change is reported; names in a missing node are not cached."""
     watching = WatchedNodes(link)
-    before = await watching.read_node("/members/a"), await watching.read_children("/members"), await watching.read_children("/none")
+    before = (
+        await watching.read_node("/members/a"),
+        await watching.read_children("/members"),
+        await watching.read_children("/none"),
+    )
     link.tree.apply(0, (SetData("/members/a", b"new", ANY), Create("/members/b"), Create("/none"), Create("/none/c")))
     kept = await watching.read_node("/members/a"), await watching.read_children("/members")
     assert kept == before[:2]

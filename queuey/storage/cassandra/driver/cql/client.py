@@ -153,7 +153,9 @@ class _Attempt:
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
             return
-        if not (is_prepared and self._connection.send_piece(request.opcode, request.body, self.receive, request.metadata)):
+        if not (
+            is_prepared and self._connection.send_piece(request.opcode, request.body, self.receive, request.metadata)
+        ):
             request.fall_back()
 
 
