@@ -34,7 +34,7 @@ JOBS = {
     "procrastinate": "procrastinate on Postgres",
     "rq": "RQ on Redis",
 }
-"""The shown sides of the measure ``read_job_bars``, with their labels."""
+"""The shown sides of the measure ``jobs``, with their labels."""
 
 
 class Line(NamedTuple):
@@ -76,7 +76,7 @@ def _time(cell: str) -> float | None:
 
 
 def read_job_bars(page: str, step: str) -> list[Bar]:
-    """Returns the rates of a step from the section ``read_job_bars``, highest first."""
+    """Returns the rates of a step from the section ``jobs``, highest first."""
     section = page.partition("### `read_job_bars`")[2].partition("\n### ")[0]
     rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
     bars = [

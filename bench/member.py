@@ -6,7 +6,7 @@ each with one line of JSON:
 =========  =============================================================================================================
 ``join``   starts a consumer; the answer is the time before the start
 ``mark``   resets the recorded waits; the answer is the time of the command
-``read_state``  the answer is a :class:`MemberState`
+``state``  the answer is a :class:`MemberState`
 ``leave``  closes the consumer; the answer is the time before the close
 =========  =============================================================================================================
 

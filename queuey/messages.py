@@ -212,7 +212,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 def stored_meta(meta: Meta) -> Meta | tuple[object, ...]:
-    """Returns metadata as stores encode it: without the item for the key if there is none."""
+    """Returns metadata as stores encode it: without the item for the key if the message has no key."""
     return msgspec.structs.astuple(meta)[:-1] if meta.key is None else meta
 
 

@@ -171,7 +171,7 @@ class Reader:
             **variables,
         )
 
-    def read_until(self, page: str, block: Block) -> str:
+    def run(self, page: str, block: Block) -> str:
         """Runs a block, or writes its file. Returns the output of a command, which must succeed."""
         if block.title:
             block.save(self._directory)

@@ -97,4 +97,4 @@ def test_programs_run(client: Client, served: Served, tmp_path: Path) -> None:
     assert WITH_PROGRAMS
     for name in WITH_PROGRAMS:
         for example in examples(RUN[name]):
-            reader.read_until(name, example)
+            reader.run(name, example)

@@ -31,11 +31,11 @@ class Dialect(TypedDict):
     """The requests of a server's API.
 
     * ``claim`` is a whole request. ``receipt`` finds the receipts in an answer: a regular expression and a Lua pattern.
-    * ``make_settle_request`` is the acknowledging request up to the value of its Content-Length. ``before``, ``each``
+    * ``settle`` is the acknowledging request up to the value of its Content-Length. ``before``, ``each``
       (formatted with a number and a receipt) and ``after`` make its body.
-    * With ``last``, ``make_settle_request`` also claims. The final receipts are then acknowledged in the dialect
-      ``last``, whose ``make_settle_request`` does not claim, and an answer that calls a receipt superseded is an error.
-    * With ``signed``, the signer builds the whole acknowledging request, and ``make_settle_request`` is unused.
+    * With ``last``, ``settle`` also claims. The final receipts are then acknowledged in the dialect
+      ``last``, whose ``settle`` does not claim, and an answer that calls a receipt superseded is an error.
+    * With ``signed``, the signer builds the whole acknowledging request, and ``settle`` is unused.
     """
 
     claim: str

@@ -334,9 +334,9 @@ class Session:
         return todo
 
     async def _read_owners(self, todo: dict[Partition, Standing]) -> dict[Partition, Standing]:
-        """Reads the owners of "owned" partitions. Those that others own are watched and left out of the result.
+        """Reads the owners of "owned" partitions. Partitions of others are watched and left out of the result.
 
-        Also leaves out, without reading them, those that are watched already.
+        Also leaves out, without reading them, partitions that are watched already.
         """
         if "owned" not in todo.values():
             return todo

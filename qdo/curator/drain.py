@@ -207,7 +207,7 @@ class Drain:
         place: The Curator queue.
         client: A client of Queuey.
         plan: The options.
-        told: Called with the progress.
+        report_progress: Called with the progress.
         patience: Time to wait for locks of consumers, in seconds.
         clock: Returns the seconds since 1970.
     """
@@ -264,7 +264,7 @@ class Drain:
         return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.result.items)
 
     async def _move_available(self) -> tuple[int, bool]:
-        """Moves the items that are not locked, and skips those that cannot be moved.
+        """Moves the items that are not locked, and skips items that cannot be moved.
 
         Returns:
             The number of locked items, and whether any item was moved or skipped.
@@ -295,7 +295,7 @@ class Drain:
         return set(names or ())
 
     async def _read_movable(self, children: list[Child]) -> list[Item]:
-        """Reads items and returns those that can be moved; skips unfit ones, and notes those that are gone."""
+        """Reads items and returns those that can be moved; skips unfit ones, and notes missing ones."""
         items = []
         now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):

@@ -128,7 +128,7 @@ class Fill:
         place: The Curator queue.
         client: A client of Queuey.
         plan: The options.
-        told: Called with the progress.
+        report_progress: Called with the progress.
         patience: Time to wait for claimed messages after the last moved one, in seconds.
         clock: Returns the seconds since 1970.
         ticks: A monotonic clock in seconds.

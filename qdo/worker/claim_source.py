@@ -44,7 +44,7 @@ from qdo.worker.runs import (
     MessageRun,
     age_of,
     find_run_result,
-    make_time_limit_failure,
+    make_overdue_failure,
     stop_overdue,
 )
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
@@ -419,7 +419,7 @@ class ClaimSource:
         self._finished.pop(run, None)
         self._leaked[run] = None
         self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._handle_failure(jobs[run.handled], make_time_limit_failure(self._settings.stalled_after), run.new_state())
+        self._handle_failure(jobs[run.handled], make_overdue_failure(self._settings.stalled_after), run.new_state())
         self._dispatch()
         self._handling.changed()
 

@@ -37,7 +37,7 @@ class CrashSuspicion:
     """Decides how to handle the messages of one partition while one worker owns it. Does no I/O.
 
     Args:
-        found: The recorded offset when the worker acquired the partition.
+        committed: The recorded offset when the worker acquired the partition.
         first: The first message after that offset.
         watch: Number of messages to watch.
         attempts: Max attempts at a message; 0 for no limit.

@@ -31,15 +31,7 @@ from qdo.worker.failure import (
 )
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
-from qdo.worker.runs import (
-    BatchSize,
-    Delivery,
-    MessageRun,
-    age_of,
-    find_run_result,
-    make_time_limit_failure,
-    stop_overdue,
-)
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, find_run_result, make_overdue_failure, stop_overdue
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import ClientError, Message
 
@@ -318,7 +310,7 @@ class Dispatcher(PartitionListener):
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         if not self._hung.add(work.partition, HandlingNote(message.id, run.attempt, last=True)):
             return
-        failure = make_time_limit_failure(self._settings.stalled_after)
+        failure = make_overdue_failure(self._settings.stalled_after)
         text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
         self._handling.report(logging.ERROR, place, message, failure, text)
         self._handling.record_failed_attempt(place, message, failure)

@@ -393,7 +393,7 @@ class PartitionWork:
 
     @property
     def may_start_runs(self) -> bool:
-        """Whether runs may start, which includes those that fill gaps."""
+        """Whether runs may start, including runs that fill gaps."""
         return self.state in {"open", "filling"}
 
     @property

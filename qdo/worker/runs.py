@@ -252,7 +252,7 @@ def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -
     return age
 
 
-def make_time_limit_failure(seconds: float) -> Failure:
+def make_overdue_failure(seconds: float) -> Failure:
     return Failure.of(TimeLimit(f"the handler did not return within {seconds:g} s"))
 
 
@@ -286,5 +286,5 @@ def find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: f
 def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
     """Returns the result with a failure if the run ended without one at the message at which it was stopped."""
     if run.abandoned == ran.handled and ran.failure is None:
-        return ran._replace(failure=make_time_limit_failure(limit))
+        return ran._replace(failure=make_overdue_failure(limit))
     return ran

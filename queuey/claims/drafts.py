@@ -24,8 +24,7 @@ MAX_ENTRY_IDS = 1000
 """Max ids in one entry."""
 
 Delay = float | Callable[[ClaimReceipt, int], float]
-"""Seconds until a released message may be delivered again, or a function that returns them for a receipt and its number
-of deliveries."""
+"""Seconds until a released message may be delivered again, or a function of a receipt and its number of deliveries."""
 
 
 class EntryDraft:
@@ -126,9 +125,8 @@ class EntryDraft:
             status = self._status(receipt, position)
             until = 0
             if status is ReceiptStatus.DONE:
-                if position not in self._state.outstanding and (
-                    position > self.latest_position() or self._key_of is not None
-                ):
+                is_outstanding = position in self._state.outstanding
+                if not is_outstanding and (position > self.latest_position() or self._key_of is not None):
                     status = ReceiptStatus.FINAL
                 elif self._has_another(position) or not (self._places is None or self._places.has_place_for(position)):
                     status = ReceiptStatus.SUPERSEDED
@@ -150,9 +148,8 @@ class EntryDraft:
         return True
 
     def _has_another(self, position: Position) -> bool:
-        return self._waiting is not None and has_other_claim(
-            self._state, position, self.is_ended_here, self._may_redeliver
-        )
+        checks = self.is_ended_here, self._may_redeliver
+        return self._waiting is not None and has_other_claim(self._state, position, *checks)
 
     def is_live(self, position: Position) -> bool:
         """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
@@ -301,7 +298,6 @@ class EntryDraft:
                 self._make_dead_letter(position, target)
 
     def _make_dead_letter(self, position: Position, target: str) -> None:
-        """Makes a message a dead letter for the queue ``target``, and records its lapsed claim."""
         self._outs[position] = target
         self._record_lapsed_claim(position)
         self.size += 1

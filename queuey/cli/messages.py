@@ -40,9 +40,9 @@ Name = Annotated[str | None, typer.Option(help="Name of a message, instead of id
 
 
 def _check_numbers(text: str) -> str:
-    for part in () if text.strip() == "*" else text.split(","):
-        if not (part.strip().isdecimal() and int(part) > 0):
-            raise typer.BadParameter(f"{part!r} is not a partition: use a number from 1, or * for all")
+    for number in () if text.strip() == "*" else text.split(","):
+        if not (number.strip().isdecimal() and int(number) > 0):
+            raise typer.BadParameter(f"{number!r} is not a partition: use a number from 1, or * for all")
     return text
 
 

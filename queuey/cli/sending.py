@@ -167,15 +167,17 @@ class _Feeding:
             self._read += len(line)
             yield line
 
-    def _send(self, part: Buffered) -> None:
+    def _send(self, batch: Buffered) -> None:
         """Sends one batch with the delay that is left, and first creates its queue if ``--create`` was given."""
-        if self._partitions is not None and part.queue not in self._made:
+        if self._partitions is not None and batch.queue not in self._made:
             count = self._partitions if self._partitions > 1 else None
-            self._client.create_queue(part.queue, partitions=count)
-            self._made.add(part.queue)
+            self._client.create_queue(batch.queue, partitions=count)
+            self._made.add(batch.queue)
         delay = times.delay_option(self._route.due)
-        messages = [msgspec.structs.replace(message, **delay) for message in part.messages] if delay else part.messages
-        self._stored[part.queue] += len(self._client.send_many(part.queue, messages))
+        messages = (
+            [msgspec.structs.replace(message, **delay) for message in batch.messages] if delay else batch.messages
+        )
+        self._stored[batch.queue] += len(self._client.send_many(batch.queue, messages))
         self._progress(self._stored.total(), self._read)
 
     def _explain_failure(self, error: BaseException, last_line_sent: int) -> None:

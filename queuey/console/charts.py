@@ -125,10 +125,12 @@ def make_table(cells: Cells, seconds: int) -> list[Interval]:
     step = seconds // STEP // TABLE_ROWS
     rows = []
     for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
-        part = slice(end - step, end)
-        depths = [depth for depth in cells.depth[part] if depth != UNKNOWN]
+        interval = slice(end - step, end)
+        depths = [depth for depth in cells.depth[interval] if depth != UNKNOWN]
         begin = (cells.last - len(cells.sent) + 1 + end - step) * STEP
-        rows.append(Interval(begin, sum(cells.sent[part]), sum(cells.taken[part]), depths[-1] if depths else None))
+        rows.append(
+            Interval(begin, sum(cells.sent[interval]), sum(cells.taken[interval]), depths[-1] if depths else None)
+        )
     return rows
 
 
@@ -153,7 +155,7 @@ class ChartView:
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     def count_stream(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
-        """Counts a stream that is about to begin for its key or user, and forgets those that have ended.
+        """Counts a stream that is about to begin for its key or user, and forgets ended streams.
 
         Raises:
             TooManyRequests: This key or user has too many streams.

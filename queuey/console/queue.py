@@ -236,7 +236,7 @@ def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    """Returns the moves from and to the queue, and those that the caller may cancel; the reason if they are hidden."""
+    """Returns the moves from and to the queue, and which the caller may cancel; the reason if they are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = ask.matching("measure")

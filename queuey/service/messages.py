@@ -152,7 +152,7 @@ class RepeatBudget:
         self._posts.append(now)
         _forget(self._posts, now)
 
-    def record_page(self, now: float) -> bool:
+    def try_acquire(self, now: float) -> bool:
         _forget(self._posts, now)
         _forget(self._repeats, now)
         if len(self._repeats) + 1 > max(1.0, len(self._posts) * MAX_REPEAT_RATIO):
@@ -281,7 +281,7 @@ class MessageUseCases:
             return False
         now = self._core.boottime()
         remaining_seconds = began + self._limits.deadline - now
-        return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.record_page(now)
+        return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.try_acquire(now)
 
     async def _append(
         self,

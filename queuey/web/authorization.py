@@ -57,7 +57,7 @@ class Authenticator:
         readers: One for each scheme.
         clock: The monotonic clock, in seconds, for the age of cached headers.
         wall: The wall clock, in seconds since 1970.
-        most: Max cached headers.
+        max_cached: Max cached headers.
     """
 
     __slots__ = ("_cache", "_clock", "_keys_by_caller", "_lock", "_most", "_readers", "_wall")

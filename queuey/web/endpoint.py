@@ -67,7 +67,7 @@ class View:
         answer: Returns the response, or raises an error.
         asks: The view reads the query. Otherwise every query field is unknown.
         page: The response may have a page of messages, for which memory is reserved first.
-        may_wait: The view returns messages, and may wait for them. It reserves memory for them, and is given up when
+        reads: The view returns messages, and may wait for them. It reserves memory for them, and is given up when
             the client has left.
         headers: The names of the headers that the view knows; if None, it warns of no other headers.
 

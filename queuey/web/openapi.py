@@ -320,7 +320,7 @@ def _make_response(status: int, response: ResponseSpec, schemas: Mapping[Any, Sc
 
 
 def _find_types(contents: Iterable[Content]) -> list[Any]:
-    """Returns the types in some contents, each once, without those that are schemas already."""
+    """Returns the types in some contents, each once, without types that are schemas already."""
     values = [value for content in contents for value in content.values()]
     kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))

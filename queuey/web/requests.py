@@ -337,7 +337,7 @@ class BodyReader:
     Used on the event loop only.
 
     Args:
-        most: Bytes of the longest body that any view accepts; longer ones are not read.
+        max_body: Bytes of the longest body that any view accepts; longer ones are not read.
         memory: The memory of all bodies.
         arrival: Timeout for a body to arrive, in seconds.
     """

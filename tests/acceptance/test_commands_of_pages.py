@@ -109,12 +109,12 @@ class Typist:
                 ended = self._run[words[0]](*words[1:])
             assert ended.code == 0, f"{page}:{number} {line}\n{ended.text}{ended.err}"
             return ended
-        self._reader.read_until(page, Block("sh", line, number))
+        self._reader.run(page, Block("sh", line, number))
         return None
 
     def do(self, page: str, block: Block) -> None:
         if block.language == "python":
-            self._reader.read_until(page, block)
+            self._reader.run(page, block)
             return
         for offset, line in enumerate(block.text.splitlines()):
             if not line.startswith("pip install"):

@@ -26,7 +26,7 @@ def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
         reader = Reader(served, tmp_path)
         for block in to_run(page):
-            reader.read_until(page, block)
+            reader.run(page, block)
         with served.client() as client:
             assert list(client.queue_names()) == []
 
@@ -37,7 +37,7 @@ def test_tutorial_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     with Served(tmp_path) as served:
         monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
         reader = Reader(served, tmp_path)
-        printed = "".join(reader.read_until(page, block) for block in to_run(page, below="Tutorial"))
+        printed = "".join(reader.run(page, block) for block in to_run(page, below="Tutorial"))
         for words in ("1 message acknowledged.", "river.jpg", "meadow.jpg"):
             assert words in printed
         with served.client() as client:
@@ -46,7 +46,7 @@ def test_tutorial_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
             pages = "docs/claims-loop.md docs/claims-kinds.md docs/claims-limits.md docs/claims-operations.md"
             for other in pages.split():
                 for block in to_run(other):
-                    reader.read_until(other, block)
+                    reader.run(other, block)
             assert len(client.job_queue("reindex").receive(10)) == 1
     printed = capfd.readouterr().out
     assert "made a thumbnail of beach.jpg" in printed
@@ -74,7 +74,7 @@ def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 adapted = block._replace(
                     text=block.text.replace("http://127.0.0.1:5000/", f"http://127.0.0.1:{served.port}/")
                 )
-                printed += reader.read_until(page, adapted)
+                printed += reader.run(page, adapted)
             assert printed.count("Your parcel arrives today.") == 2
             assert '\nratelimit: "user";r=' in printed.lower()
 
@@ -89,7 +89,7 @@ def test_curl_of_the_readme(tmp_path: Path) -> None:
         address = f"http://127.0.0.1:{served.port}/"
         text = commands.replace("http://127.0.0.1:5000/", address)
         assert text.count(address) >= 2
-        printed = Reader(served, tmp_path, KEY=served.profile.key).read_until("README.md", Block("sh", text, 1))
+        printed = Reader(served, tmp_path, KEY=served.profile.key).run("README.md", Block("sh", text, 1))
         assert '"body":"any body"' in printed
 
 
@@ -102,7 +102,7 @@ def test_groups_with_curl(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         script = "".join(f"{block.text}echo; echo {end}\n" for block in examples if block.language == "sh")
         script = script.replace("http://127.0.0.1:5000", served.profile.url)
-        printed = Reader(served, tmp_path, CURL_HOME=str(tmp_path)).read_until(page, Block("sh", script, 1)).split(end)
+        printed = Reader(served, tmp_path, CURL_HOME=str(tmp_path)).run(page, Block("sh", script, 1)).split(end)
     number = -1
     for block in examples:
         if block.language == "sh":
@@ -146,12 +146,12 @@ def test_backup_and_restore(tmp_path: Path) -> None:
         with served.client() as client:
             client.create_queue("kept")
             before = client.send_many("kept", [str(number) for number in range(2000)])
-            printed = Reader(served, tmp_path, **variables).read_until(page, make)
+            printed = Reader(served, tmp_path, **variables).run(page, make)
             late = client.send("kept", "after the backup")
         assert "2,000 messages" in printed
         assert backup.stat().st_mode & 0o077 == 0
         assert served.end(signal.SIGTERM) == 0
-        Reader(served, tmp_path, **variables).read_until(page, restore)
+        Reader(served, tmp_path, **variables).run(page, restore)
     assert check(tmp_path / "data") == []
     with Served(tmp_path, port=served.port) as again, again.client() as client:
         assert [message.id for message in client.read_all("kept", limit=1000)] == [receipt.id for receipt in before]

@@ -46,7 +46,7 @@ class Writer:
         self._rng = random.Random(number)
         self._low = number
 
-    def post_until(self) -> None:
+    def run(self) -> None:
         try:
             while len(self.acknowledged) < self._messages:
                 with suppress(StoreUnavailable):  # A message in doubt was not acknowledged, as for other callers.
@@ -203,7 +203,7 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
         written: Called when these writers are done; returns when the writers of all processes are.
     """
     ended = threading.Event()
-    writing = [threading.Thread(target=writer.post_until) for writer in writers]
+    writing = [threading.Thread(target=writer.run) for writer in writers]
     reading = [threading.Thread(target=reader.read_until, args=(ended,)) for reader in readers]
     for thread in reading + writing:
         thread.start()

@@ -86,7 +86,7 @@ class Records:
                 self._found += map(self._decoder.decode, whole.splitlines())
             return self._found.copy()
 
-    def iterate_key(self, kind: type[R]) -> list[R]:
+    def of_kind(self, kind: type[R]) -> list[R]:
         return records_of(self.all(), kind)
 
 

@@ -96,15 +96,15 @@ def test_records_are_read_while_they_are_written(tmp_path: Path) -> None:
     records = Records(tmp_path, Fault)
     faults = [Fault(number, number + 1, "kill", f"web-{number}") for number in range(3)]
     journals[0].add(faults[0])
-    assert records.iterate_key(Fault) == faults[:1]
+    assert records.of_kind(Fault) == faults[:1]
     line = msgspec.json.encode(faults[1]) + b"\n"
     with (tmp_path / "1.jsonl").open("ab", buffering=0) as half:
         half.write(line[:9])
-        assert records.iterate_key(Fault) == faults[:1]
+        assert records.of_kind(Fault) == faults[:1]
         half.write(line[9:])
     journals[0].add(faults[2])
-    assert {fault.target for fault in records.iterate_key(Fault)} == {"web-0", "web-1", "web-2"}
-    assert records.iterate_key(Plan) == []
+    assert {fault.target for fault in records.of_kind(Fault)} == {"web-0", "web-1", "web-2"}
+    assert records.of_kind(Plan) == []
     for journal in journals:
         journal.close()
 

@@ -109,7 +109,7 @@ def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
     with Served(tmp_path, ["--config", str(config)]) as served:
         html._replace(text=here(html.text, served.port)).save(tmp_path)
         reader = Reader(served, tmp_path)
-        reader.read_until(page, typed[1])
+        reader.run(page, typed[1])
         command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
         with ending(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)):
             ada, bob = browser.new_page(), browser.new_page()
@@ -117,7 +117,7 @@ def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
                 window.goto(f"http://127.0.0.1:{port}/?user={user}")
             expect(ada.locator("li")).to_have_text(["Welcome, Ada!"])
             expect(bob.locator("li")).to_have_text(["Welcome, Bob!"])
-            reader.read_until(page, typed[2])
+            reader.run(page, typed[2])
             expect(ada.locator("li")).to_have_text(["Welcome, Ada!", "Your parcel arrives today."])
             ada.locator("li").first.click()
             expect(ada.locator("li")).to_have_text(["Your parcel arrives today."])

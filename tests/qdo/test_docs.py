@@ -44,7 +44,7 @@ def no_worker_left(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("no_worker_left")
 def test_tutorial(reader: Reader) -> None:
     """Every command and program of the tutorial does what the text says, in order."""
-    printed = [reader.read_until(TUTORIAL, block) for block in to_run(TUTORIAL)]
+    printed = [reader.run(TUTORIAL, block) for block in to_run(TUTORIAL)]
     assert "2 members own 4 of 4 partitions, 0 messages behind" in "".join(printed)
     assert "ValueError" in "".join(printed)
 
@@ -52,7 +52,7 @@ def test_tutorial(reader: Reader) -> None:
 @pytest.mark.usefixtures("no_worker_left")
 def test_tutorial_of_tasks(reader: Reader) -> None:
     """Every command and program of the tutorial about tasks does what the text says, in order."""
-    printed = "".join(reader.read_until(TASKS, block) for block in to_run(TASKS, below="Tutorial: thumbnails"))
+    printed = "".join(reader.run(TASKS, block) for block in to_run(TASKS, below="Tutorial: thumbnails"))
     assert "3 waiting (0 failed before)" in printed
     assert "FileNotFoundError" in printed
 
@@ -98,7 +98,7 @@ def test_programs(reader: Reader, page: str) -> None:
     programs = [block for block in to_run(page) if block.language == "python"]
     assert programs
     for block in programs:
-        reader.read_until(page, block)
+        reader.run(page, block)
 
 
 @pytest.mark.usefixtures("reader")
@@ -128,10 +128,10 @@ def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
         f"queuey send quakes --from {feed} --key-field net",
         write,
     ):
-        reader.read_until("README.md", Block("sh", line, block.line))
+        reader.run("README.md", Block("sh", line, block.line))
     wait = 'until [ "$(wc -l < printed)" -ge 1707 ]; do kill -0 $!; sleep 0.1; done'
     script = f"{work} > printed &\n{wait}\nkill $!\nwait $!\ncat printed\n"
-    printed = reader.read_until("README.md", Block("sh", script, block.line))
+    printed = reader.run("README.md", Block("sh", script, block.line))
     assert len(printed.splitlines()) == 1707
     assert "Amboy, Washington" in printed
-    assert "of 4 partitions" in reader.read_until("README.md", Block("sh", status, watch.line))
+    assert "of 4 partitions" in reader.run("README.md", Block("sh", status, watch.line))

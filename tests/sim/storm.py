@@ -377,7 +377,7 @@ class Storm:
             setup = dataclasses.replace(setup, limits=Limits(claims_memory=1))
         self.world = world = World(seed)
         rng = world.rng
-        self.draw_faults = Faults(
+        self.faults = Faults(
             lost=rng.choice((0, 0.05, 0.2)),
             stuck=rng.choice((0, 0.05, 0.2)),
             slow=rng.choice((0.003, 0.02, 0.1)),
@@ -399,7 +399,7 @@ class Storm:
             most = setup.share * self.queue.partitions + (self.queue.partitions > 1)
             self.queue = replace(self.queue, max_claimed=most)
         self.failing, self.cancelling = setup.failing, setup.cancelling
-        self.replicas = setup.replicas(world, self.draw_faults)
+        self.replicas = setup.replicas(world, self.faults)
         self.replicas.hold(self.queue)
         self.webs = [
             Web(
@@ -425,7 +425,7 @@ class Storm:
         stored.shares = {number: self.queue.share_of(number) for number in range(1, self.queue.partitions + 1)}
         self.history = ClaimHistory(calm=world.now + STORM, stored=stored)
 
-    def read_until(self) -> ClaimHistory:
+    def run(self) -> ClaimHistory:
         """Runs clients, posts and faults, then without faults until no message is left or the time is over."""
         world, rng = self.world, self.world.rng
         for _ in range(rng.randint(1, 3)):
@@ -440,7 +440,7 @@ class Storm:
             world.at(STORM - 1.5, self._claim_forever)
             world.at(STORM + 6.0, self.release_all)
         world.run(self.history.calm)
-        self.draw_faults = self.replicas.faults = Faults(slow=self.draw_faults.slow)
+        self.faults = self.replicas.faults = Faults(slow=self.faults.slow)
         world.run(self.history.calm + CALM)
         while self._unfinished() and world.now < self.history.calm + LONGEST_CALM:
             world.run(world.now + 5.0)
@@ -567,7 +567,7 @@ def find_violations(
     texts: list[str] = []
     for seed in seeds:
         storm = Storm(seed, setup)
-        broken = [f"{rule}: {text}" for rule, text in check(storm.read_until(), SIMULATED)]
+        broken = [f"{rule}: {text}" for rule, text in check(storm.run(), SIMULATED)]
         texts += [f"seed {seed}: {text}" for text in [*broken, *storm.replicas.wrong] if text.startswith(breaking)]
         if len(texts) >= enough:
             break

@@ -64,7 +64,7 @@ def seeds(*, ordered: bool = False) -> list[int]:
 @pytest.fixture(scope="module")
 def histories() -> list[ClaimHistory]:
     """The first histories, shared by the tests of guarantees and of the histories themselves."""
-    return [Storm(seed).read_until() for seed in range(SEEN)]
+    return [Storm(seed).run() for seed in range(SEEN)]
 
 
 def test_guarantees(histories: list[ClaimHistory]) -> None:
@@ -91,7 +91,7 @@ def test_guarantees_of_what_is_forgotten() -> None:
 
 def test_guarantees_of_what_fails() -> None:
     """Messages that fail wait for their backoff, and those given up are dead letters in the end."""
-    histories = [Storm(seed, Setup(failing=0.6)).read_until() for seed in range(20)]
+    histories = [Storm(seed, Setup(failing=0.6)).run() for seed in range(20)]
     assert [check(history, SIMULATED) for history in histories] == [[]] * len(histories)
     assert sum(one.outcome == "done" for history in histories for one in history.given_up) > 20
 
@@ -133,7 +133,7 @@ def test_histories_are_what_they_should_be(histories: list[ClaimHistory]) -> Non
     assert ended > posted / 2
     assert again > 0
     with collecting_often():
-        assert [Storm(seed).read_until() for seed in range(4)] == histories[:4]
+        assert [Storm(seed).run() for seed in range(4)] == histories[:4]
 
 
 @contextmanager

@@ -338,7 +338,7 @@ class PartitionTable(Ownership):
     # Claims
 
     async def claim(self, partitions: Iterable[Partition]) -> None:
-        """Claims partitions that have no row or are unsure, and starts to announce those that this session got.
+        """Claims partitions that have no row or are unsure, and starts to announce partitions that this session got.
 
         Rows of the others are removed. Only one call may run at a time.
 
@@ -434,7 +434,6 @@ class PartitionTable(Ownership):
     # Background work
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a task that :meth:`until_given_up` waits for; its error ends the session."""
         task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._on_task_end)

@@ -358,7 +358,7 @@ class Refusals:
     """Refusals of the service by queue, each from the first to the last one. A successful answer ends them.
 
     Args:
-        wanted: The consumer's subscription.
+        subscription: The consumer's subscription.
 
     Attributes:
         hidden: Refused queues that only a pattern matches. They may be meant for other credentials, so their refusals

@@ -28,7 +28,7 @@ from queuey.client.calls.send_calls import (
     Messages,
     Outgoing,
     SendOptions,
-    check_several,
+    several,
 )
 from queuey.client.claims.renewers import ClaimRenewer
 from queuey.client.credentials.lookup import find_access, find_credential
@@ -317,7 +317,7 @@ class Client(Reading):
         key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
         call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as stored:
-            (receipt,) = stored(self._jobs.bound(queue, [self._sender.run(call)]))
+            (receipt,) = stored(self._jobs.bind(queue, [self._sender.run(call)]))
         return receipt
 
     def send_many(
@@ -329,7 +329,7 @@ class Client(Reading):
         requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request.
         """
         if idempotency_key is not None:
-            batch = send_calls.make_batch([message for message in check_several(messages)])
+            batch = send_calls.make_batch([message for message in several(messages)])
             return self._send_chunk(queue, batch, after, idempotency_key)
         receipts: list[Receipt] = []
         try:
@@ -359,7 +359,7 @@ class Client(Reading):
             batch: Max messages per request.
         """
         batcher = Batcher(batch)
-        for message in check_several(messages):
+        for message in several(messages):
             chunk = batcher.add(message)
             if chunk is not None:
                 receipts = self._send_chunk(queue, chunk, after)
@@ -567,4 +567,4 @@ class Client(Reading):
     def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None) -> list[Receipt]:
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as stored:
-            return stored(self._jobs.bound(queue, self._sender.run(call)))
+            return stored(self._jobs.bind(queue, self._sender.run(call)))

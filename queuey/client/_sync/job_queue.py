@@ -14,7 +14,7 @@ from queuey.client.calls.call import Call, MessageLocation, Seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
-from queuey.client.claims.handlers import keep_result, make_sync_handler
+from queuey.client.claims.handlers import keep_result, make_async_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
     HeldClaim,
@@ -188,7 +188,7 @@ class JobQueue:
             1
         """
         check_on_error(on_error)
-        call = make_sync_handler(handle)
+        call = make_async_handler(handle)
         with closing(self.claim(**options)) as jobs:
             for job in jobs:
                 try:
@@ -425,7 +425,10 @@ class JobQueue:
 
 
 def _release_failed(job: Job, error: Exception, delay: float | None) -> None:
-    """Releases a job whose handler has failed. Logs a temporary error of the release: the claim then expires."""
+    """Logs the failure of a handler, and releases its job.
+
+    A temporary error of the release, or any if the job is lost, is only logged: the claim then expires.
+    """
     log.warning("Handling %r failed, delivery %d: %r", job, job.deliveries, error, exc_info=error)
     try:
         job.release(delay, error)

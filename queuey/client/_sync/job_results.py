@@ -41,7 +41,8 @@ class JobResults:
     def begin_in_child(self) -> None:
         self._queues: dict[str, _JobWaiters] = {}
 
-    def bound(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
+    def bind(self, queue: str, receipts: list[Receipt]) -> list[Receipt]:
+        """Makes receipts ask this object for the status and the result of their jobs. Returns them."""
         source = self, queue
         for receipt in receipts:
             receipt.__dict__["source"] = source
@@ -131,13 +132,14 @@ class _JobWaiters:
             self._unfinished.pop(place, None)
 
     def reserve_poll(self, place: str) -> bool:
-        """Returns whether a job's caller must poll: no poll covers the job, and another poll may start."""
+        """Reserves the next poll for a job's caller. Returns False if a poll covers the job, or no other may start."""
         if self._gathers or self._polls >= len(WAITS) or place in self._polled:
             return False
         self._gathers = True
         return True
 
     def begin_poll(self, first: str) -> tuple[list[str], float]:
+        """Begins the reserved poll. Returns its jobs, which no other poll covers, and its max wait."""
         others = (place for place in self.callers if place not in self._polled and place not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
         self._polled.update(locations)

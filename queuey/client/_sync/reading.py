@@ -171,7 +171,7 @@ class Reading:
         state = Streaming(queues, since, partitions, limit, cursor, early=early)
         renewed = False
         while True:
-            attempts = sender.attempts(state.begin_call())
+            attempts = sender.make_attempts(state.begin_call())
             header = sender.authorization.header()
             try:
                 with sender.open(attempts, header) as chunks:

@@ -63,7 +63,7 @@ class NamedMessages:
             NameTaken: Another message has the name and is not acknowledged.
         """
         call = send_calls.write_named("POST", self.queue, name, Outgoing(body, **options))
-        [receipt] = self._jobs.bound(self.queue, [self._sender.run(call)])
+        [receipt] = self._jobs.bind(self.queue, [self._sender.run(call)])
         return receipt
 
     def set(self, name: str, body: str | bytes | UnsetType = UNSET, **options: Unpack[SendOptions]) -> Receipt:
@@ -73,7 +73,7 @@ class NamedMessages:
         request is repeated if its answer is lost, and may then replace a message that another program set in between.
         """
         call = send_calls.write_named("PUT", self.queue, name, Outgoing(body, **options))
-        [receipt] = self._jobs.bound(self.queue, [self._sender.run(call)])
+        [receipt] = self._jobs.bind(self.queue, [self._sender.run(call)])
         return receipt
 
     def get(self, name: str) -> Message | None:

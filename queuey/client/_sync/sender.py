@@ -91,7 +91,7 @@ class Sender:
             ClientError: The error of the last attempt.
         """
         with call.span or nullcontext():
-            attempts, renewed = self.attempts(call, within), False
+            attempts, renewed = self.make_attempts(call, within), False
             while True:
                 with attempts.in_doubt():
                     header = self.authorization.header()
@@ -111,7 +111,7 @@ class Sender:
                 if pause:
                     self.timing.sleep(pause)
 
-    def attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
+    def make_attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
         """Returns the attempts at a call. With ``within``, they end after that many seconds."""
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
@@ -141,7 +141,7 @@ class Sender:
 
     @contextmanager
     def open(self, attempts: Attempts[None], authorization: str | None) -> Iterator[Iterator[bytes]]:
-        """Sends a call with an endless answer and yields its bytes as they arrive.
+        """Sends a call with an endless answer once, without a retry, and yields its bytes as they arrive.
 
         Raises:
             ClientError: The call was refused or not answered, or the connection broke.

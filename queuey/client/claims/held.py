@@ -309,7 +309,7 @@ class HeldClaims:
     def record_failure(self, work: Work, error: Exception) -> None:
         """Records the failure of requests and schedules a retry.
 
-        The claims of a deleted queue are lost at once, as are those that the error of a single request names. Other
+        The claims of a deleted queue are lost at once, as are claims that the error of a single request names. Other
         permanent errors may come from a proxy, so they end a claim only when it has expired.
         """
         now, temporary = self._clock(), isinstance(error, ClientError) and error.temporary

@@ -148,8 +148,8 @@ def _nest(fields: Mapping[str, str]) -> dict[str, Any]:
     for name, value in fields.items():
         *path, last = name.split(".", MAX_DEPTH)
         place = tree
-        for part in path:
-            place = place.setdefault(part, {})
+        for step in path:
+            place = place.setdefault(step, {})
             if not isinstance(place, dict):
                 raise SqsError("MalformedQueryString", f"{name[:100]} conflicts with a field above it.")
         if isinstance(place.get(last), dict):

@@ -18,7 +18,7 @@ _FIELDS = (
     "queue string, app string, partition int, id string, sha256 string, size long, at double, ttl long, put boolean, "
     "outcome string"
 )
-"""Fields of a receipt as ``queuey.client.read_receipts`` writes them; neither package imports the other."""
+"""Fields of a receipt as ``queuey.client.receipts`` writes them; neither package imports the other."""
 _DIGITS = "0123456789abcdef"
 _FLIPPED = _DIGITS[8:] + _DIGITS[:8]
 """The hex digits with their highest bit flipped."""

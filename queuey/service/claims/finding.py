@@ -278,10 +278,10 @@ class Finder:
             self._read_at = self._store.claim_logs.claim_time()
         return await self._store.messages.fetch(self.row, places, kept=self.keeps)
 
-    async def read(self, part: Slice) -> Page:
-        row, rows = self.row, part
+    async def read(self, requested: Slice) -> Page:
+        row, rows = self.row, requested
         if self.keeps:
-            self._read_at, rows = self._store.claim_logs.claim_time(), replace(part, kept=True)
+            self._read_at, rows = self._store.claim_logs.claim_time(), replace(requested, kept=True)
         [page] = await self._store.messages.read(row, [rows])
         return page
 

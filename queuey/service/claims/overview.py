@@ -260,14 +260,14 @@ class ClaimOverview(ABC):
         lower, max_bytes = ids.following(view.cursor), self._limits.page_bytes
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
-    def _read_pages(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
+    def _read_pages(self, queue: Queue, unread: Slice) -> Iterator[list[Message]]:
         more = True
         while more:
-            [page] = bridge.run(self._store.messages.read(queue, [part]))
+            [page] = bridge.run(self._store.messages.read(queue, [unread]))
             if page.messages:
                 yield page.messages
             more = page.more and page.next is not None
-            part = msgspec.structs.replace(part, lower=page.next or part.lower)
+            unread = msgspec.structs.replace(unread, lower=page.next or unread.lower)
 
 
 def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:

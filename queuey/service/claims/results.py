@@ -37,7 +37,7 @@ EXPIRED = "Expired"
 _TRIES = 5
 
 End = Literal["failed", "expired", "removed", "superseded"]
-"""How a job ended without an acknowledgement; ``record_dead_letter``: it became a dead letter."""
+"""How a job ended without an acknowledgement; ``failed``: it became a dead letter."""
 JobResult = bytes | int
 """A result as JSON, or the size in bytes of a result that is too large to keep."""
 

@@ -80,7 +80,7 @@ class News:
             self._ask(number)
 
     def _ask(self, number: int) -> None:
-        """Sends a worker the partitions collected for it, unless it has an open question or there are none."""
+        """Sends a worker the partitions collected for it, unless it has an open question or none was collected."""
         listener = self._listeners[number]
         with self._lock:
             if listener.is_asked or not listener.stored:

@@ -272,7 +272,7 @@ class LongPoll(Waiter):
     def give_up(self) -> None:
         self.turn.settle(result=False)
 
-    def add_dead_letters(self) -> None:
+    def expire(self) -> None:
         """Ends the wait when its time is over, unless another attempt is in line anyway."""
         if not self.has_news:
             self.give_up()
@@ -368,7 +368,7 @@ class LongPolls:
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns the future of a poll's first attempt, or None if it may begin at once.
 
-        The attempt waits only in a place. If there is none for it, it begins at once, without its quota.
+        The attempt waits only in a place. Without a free place it begins at once, without its quota.
         """
         if self.attempts.try_acquire(poll.turn) or not self._take_places(poll):
             return None
@@ -389,7 +389,7 @@ class LongPolls:
         self.attempts.leave(poll.turn)
         self._require_places(poll)
         if poll.timer is None:
-            poll.timer = self.loop.call_at(until, poll.add_dead_letters)
+            poll.timer = self.loop.call_at(until, poll.expire)
         future = poll.begin_to_wait()
         if self.stopping.is_set() or self.loop.time() >= until:
             poll.give_up()

@@ -64,7 +64,7 @@ class Buckets:
     than they had.
 
     Args:
-        most: Max buckets.
+        max_buckets: Max buckets.
     """
 
     __slots__ = ("_full_at", "_most")
@@ -103,7 +103,7 @@ class RateLimits:
     Args:
         rates: The setting.
         clock: The monotonic clock, in seconds.
-        most: Max buckets of each kind.
+        max_buckets: Max buckets of each kind.
     """
 
     def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, max_buckets: int = MAX_BUCKETS) -> None:

@@ -83,8 +83,7 @@ class SharedQuota:
     def fits(self, tenant: str, weight: int) -> bool:
         """Returns whether :meth:`take` would succeed.
 
-        The weight must be free, and what the tenant then holds at most ``alpha`` times what then stays free. A tenant
-        that holds nothing may take all that is free.
+        A tenant that holds nothing may take all that is free; another may hold ``alpha`` times what then stays free.
         """
         remaining = self.free - weight
         held = self._held.get(tenant, 0)
@@ -122,7 +121,7 @@ class TenantQuota(SharedQuota):
     A tenant that holds nothing may take more than the maximum at once.
 
     Args:
-        most: Returns how much a tenant may hold now.
+        max_held: Returns how much a tenant may hold now.
     """
 
     __slots__ = ("_most",)
@@ -267,7 +266,7 @@ class FairGate(Generic[TurnT]):
     Work that is abandoned while it is in line does not start, and holds nothing.
 
     Args:
-        most: Max work started in one turn of the event loop, or None if all of it starts as soon as it may.
+        max_started: Max work started in one turn of the event loop, or None if all of it starts as soon as it may.
         seconds: Max loop time that one turn may start, estimated from each tenant's previous work.
         price: Amount charged when work starts. What it turns out to have used is charged when it ends.
         bound: A quota that all work needs. While nothing of it is free, no work starts.
@@ -291,11 +290,7 @@ class FairGate(Generic[TurnT]):
         self._is_called = False
 
     async def wait(self, turn: TurnT) -> None:
-        """Waits until work is under way. If the wait is cancelled, the work does not start, or is ended at once.
-
-        Raises:
-            QueueyError: The work was given up (:meth:`give_up_late`).
-        """
+        """Waits until work is under way; raises QueueyError if it was given up. If cancelled, the work ends at once."""
         future = turn.begin_to_wait()
         self.line_up(turn)
         try:
@@ -578,7 +573,6 @@ class FairPool(FairGate[Job]):
         return result
 
     def _begin(self, turn: Job) -> None:
-        """Hands a job to the threads; a tenant's only job gets the extra thread if all others are busy."""
         busy = self._hand.total - self._hand.free > self._count
         is_extra = busy and self._extra is None and self._hand.held(turn.tenant) == 1
         if is_extra:

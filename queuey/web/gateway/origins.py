@@ -54,7 +54,7 @@ class Origins:
     def make_headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:
         """Returns the CORS headers of a response.
 
-        There are none for an application without origins, and only ``Vary`` for an origin that is not allowed.
+        An application without origins has none. An origin that is not allowed has only ``Vary``.
         """
         allowed = self._allowed.get(_find_application(request.path))
         if allowed is None:

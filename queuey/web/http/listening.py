@@ -90,8 +90,8 @@ class Connections:
     Args:
         loop: The event loop.
         listener: A listening socket; the parent process has it, too.
-        most: Max connections. Beyond that, the one that has been idle or in its handshake for longest is closed; if no
-            connection can be closed, the new one is told to try again.
+        max_connections: Max connections. Beyond that, the one that has been idle or in its handshake for longest is
+            closed; if no connection can be closed, the new one is told to try again.
         answer: Answers a request.
         refusal: Makes the response to an invalid request from a status and a reason.
         certificate: The certificate for TLS, or None for plain HTTP.

@@ -43,7 +43,7 @@ class NameViews(Views):
         return _answer_stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Returns the message of a name, or with ``raw`` its body. Raises ``NameNotFound`` if there is none."""
+        """Returns the message of a name, or with ``raw`` its body. Raises ``NameNotFound`` if it has no message."""
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _check_name(match)
@@ -54,7 +54,7 @@ class NameViews(Views):
         return make_raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Deletes the message of a name; succeeds if there is none."""
+        """Deletes the message of a name; succeeds if it has no message."""
         access = await self._authorization.admit(request, match, "delete")
         name = _check_name(match)
         await access.apply(partial(self._service.names.delete, name=name))

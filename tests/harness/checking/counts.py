@@ -87,7 +87,7 @@ def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
     causes = [find_cause(history, first, again, limits) for first, again in find_duplicates(history)]
     stalls = sum(fault.kind == "stall" for fault in history.faults)
     handled: dict[str, list[float]] = defaultdict(list)
-    for each in history.end_handling:
+    for each in history.handled:
         handled[each.place].append(each.at)
     pauses = [after - before for times in handled.values() for before, after in pairwise(times)]
     return {
@@ -95,7 +95,7 @@ def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
         "acknowledged": len(history.acknowledged),
         "unknown": sum(fate.outcome == "unknown" for fate in history.fates.values()),
         "messages": sum(map(len, history.last_ids.values())),
-        "handled": len(history.end_handling),
+        "handled": len(history.handled),
         "twice": len(causes),
         **Counter(AGAIN + (cause.kind if cause else "nothing") for cause in causes),
         "workers": len({joined.worker for joined in history.joined}),

@@ -53,7 +53,7 @@ def lost(history: History, limits: Limits) -> Texts:
     if not history.contents:
         yield "nobody has read what is there in the end"
     yield from messages.lost(history, limits)
-    handled = {(handling.place, handling.id): handling.body for handling in history.end_handling}
+    handled = {(handling.place, handling.id): handling.body for handling in history.handled}
     for content in history.contents.values():
         for place, body in content.items():
             if handled.get((place.name, place.id)) != body:
@@ -69,7 +69,7 @@ def order(history: History, _: Limits) -> Texts:
     """A message is first handled only after all messages before it in its partition, and exists in the end."""
     numbers = _number_messages(history)
     next_numbers: dict[str, int] = defaultdict(int)
-    for handled in history.end_handling:
+    for handled in history.handled:
         number = numbers.get(handled.place, {}).get(handled.id)
         if number is None:
             yield f"nobody posted {_describe(handled)}"
@@ -256,7 +256,7 @@ def ahead(history: History, _: Limits) -> Texts:
 def find_duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
     """Yields each pair of consecutive handlings of the same message."""
     last: dict[tuple[str, str], Handled] = {}
-    for handled in history.end_handling:
+    for handled in history.handled:
         key = handled.place, handled.id
         if key in last:
             yield last[key], handled

@@ -109,7 +109,7 @@ class History:
         self.records = sorted(records, key=_when)
         self.faults = self._records(Fault)
         self.posts, self.reads = self._records(Post), self._records(Read)
-        self.end_handling, self.observed = self._records(Handled), self._records(Observed)
+        self.handled, self.observed = self._records(Handled), self._records(Observed)
         self.joined, self.heard, self.ended = self._records(Joined), self._records(Heard), self._records(Ended)
 
     def _records(self, kind: type[R]) -> list[R]:
@@ -165,7 +165,7 @@ class History:
     def strays(self) -> list[Handled]:
         """Messages handled outside any stay."""
         in_stays = {id(each) for stay in self.every_stay for each in stay.handled}
-        return [each for each in self.end_handling if id(each) not in in_stays]
+        return [each for each in self.handled if id(each) not in in_stays]
 
     @property
     def every_stay(self) -> list[Stay]:

@@ -80,7 +80,7 @@ class GroupRun:
         (directory / "records").mkdir()
         self.journal = Journal(directory / "records" / "run.jsonl")
         self._records = Records(directory / "records", Record)
-        self.seen = self._records.iterate_key
+        self.seen = self._records.of_kind
         self._deeds: dict[str, Deed] = {}
 
     @contextlib.contextmanager
@@ -294,7 +294,7 @@ def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
 
 def _left(history: History) -> Iterator[str]:
     """Describes the last owners of partitions with unhandled messages, and the last notifications of workers."""
-    handled = {(each.place, each.id) for each in history.end_handling}
+    handled = {(each.place, each.id) for each in history.handled}
     unhandled = [place for place, found in history.last_ids.items() if not handled >= {(place, each) for each in found}]
     for place in unhandled:
         for stay in history.stays.get(place, [])[-3:]:

@@ -231,12 +231,8 @@ class Partition:
                     deleted = span.stamp
             values = row.read_values(deleted, now, marked=marked)
             if values is not None:
-                row_values = names | values
-                yield (
-                    row_values | row.read_cell_facts([name for name in fact_columns if name in values], now)
-                    if fact_columns
-                    else row_values
-                )
+                names |= values
+                yield names | row.read_cell_facts([column for column in fact_columns if column in values], now)
 
     def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
         """Returns keys in order: the given key, a range of the first clustering column, or all."""

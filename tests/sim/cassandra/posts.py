@@ -42,7 +42,7 @@ ON_LOOP = (5, 7)
 class Generous(RepeatBudget):
     """A budget without a limit."""
 
-    def record_page(self, now: float) -> bool:
+    def try_acquire(self, now: float) -> bool:
         self.repeated += 1
         return True
 

@@ -88,7 +88,7 @@ class Member:
     def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
             self._stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
-        return self._storm.draw_faults.in_callback(ends=True)  # reading starts after it, so it must end
+        return self._storm.faults.in_callback(ends=True)  # reading starts after it, so it must end
 
     def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         return self._lost(partitions)
@@ -96,7 +96,7 @@ class Member:
     def _lost(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
             self._stays.pop(partition, None)
-        return self._storm.draw_faults.in_callback()
+        return self._storm.faults.in_callback()
 
 
 class ConsumerMember(Member):
@@ -145,7 +145,7 @@ class ConsumerMember(Member):
         """Commits what was handled of these partitions, after the message in hand. It may be slow or fail first."""
         for partition in partitions:
             stay = self._stays.pop(partition, None)
-            if (fault := self._storm.draw_faults.in_callback()) is not None:
+            if (fault := self._storm.faults.in_callback()) is not None:
                 await fault
             async with self._busy:
                 if stay is not None and self._consumer is not None:
@@ -245,7 +245,7 @@ class WorkerMember(Member):
             return
         self._history.attempts["worker in order of keys" if self._keyed else "worker"] += 1
         self._history.begin_handling(name, stay, partition, message, self._world.now)
-        if (fault := self._storm.draw_faults.in_handler(message)) is not None:
+        if (fault := self._storm.faults.in_handler(message)) is not None:
             self._history.record_hang(name, stay, partition, message)
             await fault
             self._history.record_late_success(stay, message)

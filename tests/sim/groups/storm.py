@@ -85,11 +85,11 @@ class Storm:
             grace=rng.choice([0.0, 0.0, 4.0]),
             revoke_timeout=rng.choice([0.3, 3.0]),
         )
-        self.draw_faults = UserFaults(seed, self.world, self.settings.revoke_timeout)
+        self.faults = UserFaults(seed, self.world, self.settings.revoke_timeout)
         keyed = rng.choice([False, True])
         self.work = WorkerSettings(
             # A worker ends if handlers hang in all of its tasks.
-            tasks=max(rng.choice([1, 3, 20]), 20 * self.draw_faults.handlers),
+            tasks=max(rng.choice([1, 3, 20]), 20 * self.faults.handlers),
             by="header:key" if keyed else None,
             parallel=3,
             window=rng.choice([5, 100]),
@@ -99,12 +99,12 @@ class Storm:
             commit_messages=rng.choice([3, 50]),
             commit_seconds=0.5,
             drain=self.settings.revoke_timeout,
-            stalled_after=STALLED_AFTER if self.draw_faults.handlers else UNLIMITED,
+            stalled_after=STALLED_AFTER if self.faults.handlers else UNLIMITED,
         )
-        self.draw_faults.bad_messages = self.work.retry.attempts > 0
+        self.faults.bad_messages = self.work.retry.attempts > 0
         self.service = Service(self.world)
         self.history = History(self.service)
-        self.history.patient = self.settings.revoke_timeout > 1.0 and not self.draw_faults.handlers
+        self.history.patient = self.settings.revoke_timeout > 1.0 and not self.faults.handlers
         self.tree = Tree(self.world, self.history)
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:
@@ -112,21 +112,21 @@ class Storm:
         self.machines = [self._make_machine(number) for number in range(rng.choice(SIZES))]
 
     @property
-    def end_faults(self) -> float:
+    def calm(self) -> float:
         """Max seconds after the last fault until balance is reached.
 
         The sum of: a session that ends late, the grace of its member, a revocation, two rounds of queue discovery (one
         that fails during the assignment of earlier results), the backlog, and bad callbacks and handlers.
         """
         settings = self.settings
-        faults = BACKLOG * (self.draw_faults.callbacks + self.draw_faults.handlers)
+        faults = BACKLOG * (self.faults.callbacks + self.faults.handlers)
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
     def mark(self) -> str:
         """Returns a new unique text."""
         return f"{next(self._numbers):06x}"
 
-    def read_until(self) -> History:
+    def run(self) -> History:
         """Runs the faults, heals all, and waits for the group to rest.
 
         Returns the history, with violations in ``wrong``.
@@ -134,13 +134,13 @@ class Storm:
         with self._seed_randomness():
             for machine in self.machines:
                 self.world.at(self.world.random_time(0.5), machine.begin)
-            end = self.draw_faults.end = self.world.now + STORM
+            end = self.faults.end = self.world.now + STORM
             self._cause_faults_until(end)
             self._post_until(end + AFTER)
             self.world.run(end)
             self._heal()
             self.world.run(end + AFTER)
-            self.history.wrong += self._judge_at_rest(end + self.end_faults)
+            self.history.wrong += self._judge_at_rest(end + self.calm)
             self.world.end()
         return self.history
 
@@ -461,7 +461,7 @@ def histories() -> Iterator[None]:
 
 def run_history(seed: int) -> History:
     """Runs one history."""
-    history = Storm(seed).read_until()
+    history = Storm(seed).run()
     # Crashed members stay suspended until they are collected, which happens between histories.
     history.loops = dict.fromkeys(history.loops)
     history.service = Service(World(seed))

@@ -193,7 +193,7 @@ class Connection:
         self._answering: float | None = None
         """When the request that the servers are working on was sent."""
 
-    def send_piece(self, work: Callable[[], None]) -> None:
+    def send(self, work: Callable[[], None]) -> None:
         """Does work at the servers after a random time, which is a sign of life.
 
         The work is not done if the connection breaks or the session ends before.
@@ -409,7 +409,7 @@ class TreeLink(Link):
             self.end(_end_error())
             return
         if self._state == "connected" and (connection := self._connection) is not None:
-            connection.send_piece(lambda: connection.deliver(lambda: None))
+            connection.send(lambda: connection.deliver(lambda: None))
         self.loop.call_later(
             min(self._timeout / PINGS, max(MIN_LEASE_CHECK_SECONDS, self._lease.remaining + 0.001)), self._ping
         )
@@ -431,7 +431,7 @@ class TreeLink(Link):
         self._settled.set()
         self._fail(CoordinationLost("the session ended meanwhile"))
         if self._connection is not None:
-            self._connection.send_piece(lambda: self.tree.end(self.session))
+            self._connection.send(lambda: self.tree.end(self.session))
 
     def _fail(self, error: CoordinationError) -> None:
         for future in self._pending:
@@ -510,11 +510,11 @@ class TreeLink(Link):
         def begin() -> None:
             answers.extend(carry_out(connection, request) for request in requests[:first])
             if first < len(requests):
-                connection.send_piece(rest)
+                connection.send(rest)
             else:
                 connection.deliver(answered)
 
-        connection.send_piece(begin)
+        connection.send(begin)
         try:
             await future
         finally:

@@ -36,8 +36,8 @@ class LargeGroup(Storm):
         self.history = History(self.stored)
         self.history.is_large = True
         self.credential = Credential(b"key", OWNER)
-        self.is_present = {b"key": self.credential}
-        self.history.rights = self.is_present
+        self.present = {b"key": self.credential}
+        self.history.rights = self.present
         self.names = [f"q{number:05}" for number in range(queues)]
         self.uids = {}
         for name in self.names:

@@ -62,8 +62,8 @@ class Storm:
         slack = self.slack or (1.0 if linear else rng.choice((0.25, 0.5, 2.0)))
         self.stored = Stored(world, self.draw_faults(linear=linear), linear=linear, slack=slack)
         self.history = History(self.stored)
-        self.is_present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
-        self.history.rights = self.is_present
+        self.present: dict[bytes, Credential | None] = {ANYBODY.id: ANYBODY}
+        self.history.rights = self.present
         self.uids: dict[str, list[int]] = {name: [] for name in NAMES}
         offsets = (-0.4 * slack, 0.0, 0.4 * slack)
         number = self.processes or rng.choice((1, 2, 2, 3))
@@ -96,7 +96,7 @@ class Storm:
         """Draws a member: its key, names, and perhaps an instance name that another one also has."""
         rng = self.rng
         credential = Credential(b"key %d" % rng.choice((0, number)), OWNER)
-        self.is_present.setdefault(credential.id, credential)
+        self.present.setdefault(credential.id, credential)
         names, patterns = self.draw_wishes()
         static = self.grace and rng.random() < 0.7
         request = JoinRequest(
@@ -151,7 +151,7 @@ class Storm:
 
     def rights(self, credential: Credential) -> Credential | None:
         """Returns a credential with its present rights, or None if it was revoked."""
-        return self.is_present.get(credential.id)
+        return self.present.get(credential.id)
 
     def create(self, name: str, partitions: int = 0) -> None:
         self.uids[name].append(self.stored.create(name, partitions or self.rng.choice((1, 2, 3, 4))).uid)
@@ -166,7 +166,7 @@ class Storm:
 
     # Events
 
-    def read_until(self) -> History:
+    def run(self) -> History:
         """Runs members under disturbances, then without until all partitions have owners, or records a failure."""
         world, rng = self.world, self.rng
         for member in self.members:
@@ -285,7 +285,7 @@ class Storm:
     def _change_rights(self) -> None:
         """Revokes, narrows or restores any key but the first. A revoked key comes back after a while."""
         rng = self.rng
-        key = rng.choice(list(self.is_present)[1:])
+        key = rng.choice(list(self.present)[1:])
         now = rng.choice((None, NARROW, OWNER))
         self._set_rights(key, now)
         if now is None:
@@ -293,7 +293,7 @@ class Storm:
 
     def _set_rights(self, key: bytes, caller: Caller | None) -> None:
         """Sets the rights of a key. Lives with this key are excused for errors."""
-        self.is_present[key] = None if caller is None else Credential(key, caller)
+        self.present[key] = None if caller is None else Credential(key, caller)
         self.history.narrowed[key] = self.world.now
         for life in self.history.lives:
             life.excused = life.excused or life.credential.id == key
@@ -333,7 +333,7 @@ class Storm:
             takers = {
                 number
                 for number, member in living.items()
-                if self._wants(member.request, name) and may(self.is_present.get(member.request.credential.id), queue)
+                if self._wants(member.request, name) and may(self.present.get(member.request.credential.id), queue)
             }
             unequal = unequal or takers != living.keys()
             rows = self.stored.rows(queue.uid).value
@@ -384,7 +384,7 @@ def histories() -> Iterator[None]:
 
 def run_history(seed: int, kind: type[Storm] = Storm) -> History:
     """Runs one history of a kind."""
-    history = kind(seed).read_until()
+    history = kind(seed).run()
     Process.present = None
     return history
 

@@ -37,13 +37,13 @@ def test_guarantees_in_many_histories(part: int) -> None:
 def test_histories_are_what_they_should_be() -> None:
     """Partitions are handed over in each way and offsets are recorded; a seed determines the history."""
     with histories():
-        first = [Storm(seed).read_until() for seed in range(20)]
-        again = [Storm(seed).read_until() for seed in range(3)]
+        first = [Storm(seed).run() for seed in range(20)]
+        again = [Storm(seed).run() for seed in range(3)]
     assert [one.counts for one in again] == [one.counts for one in first[:3]]
     counts = sum((one.counts for one in first), type(first[0].counts)())
     with histories():
         # A commit outside a membership rarely finds the group without members.
-        more = (Storm(seed).read_until().counts for seed in range(20, 200))
+        more = (Storm(seed).run().counts for seed in range(20, 200))
         assert any({"plain", "forget"} & each.keys() for each in itertools.chain([counts], more))
     assert {"owned new", "owned given back", "owned lost", "taken", "committed"} <= counts.keys()
     assert all(one.counts["taken"] > 0 for one in first)

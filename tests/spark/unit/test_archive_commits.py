@@ -77,7 +77,7 @@ class ObjectStore:
         for name in [path, *(f"{path}/{name}" for name in self._listed(path))]:
             self.texts.pop(name, None)
 
-    def tree(self, path: str) -> dict[str, int]:
+    def list_tree(self, path: str) -> dict[str, int]:
         self._count()
         return {name: len(self.texts[f"{path}/{name}"]) for name in self._listed(path)}
 

@@ -20,7 +20,7 @@ class Shards:
         self.driver = FaultlessDriver()
         self.entries = sorted(IndexEntry(name, number + 1) for number, name in enumerate(names))
 
-    async def slices(
+    async def read_slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
         """Returns the next entries of some shards."""

@@ -254,13 +254,13 @@ def test_without_budget() -> None:
 def test_budget() -> None:
     """One post is repeated per second, or a tenth of that second's posts; earlier seconds do not count."""
     budget = RepeatBudget()
-    assert [budget.record_page(10.0) for _ in range(3)] == [True, False, False]
-    assert not budget.record_page(10.999)
-    assert budget.record_page(11.0)
+    assert [budget.try_acquire(10.0) for _ in range(3)] == [True, False, False]
+    assert not budget.try_acquire(10.999)
+    assert budget.try_acquire(11.0)
     for number in range(100):
         budget.record_post(11.5 + number / 1000)
-    assert sum(budget.record_page(11.6) for _ in range(20)) == 9
-    assert sum(budget.record_page(12.1) for _ in range(20)) == 1
+    assert sum(budget.try_acquire(11.6) for _ in range(20)) == 9
+    assert sum(budget.try_acquire(12.1) for _ in range(20)) == 1
     assert budget.repeated == 12
     budget.record_post(20.0)
-    assert (len(budget._posts), sum(budget.record_page(20.0) for _ in range(20))) == (1, 1)
+    assert (len(budget._posts), sum(budget.try_acquire(20.0) for _ in range(20))) == (1, 1)

@@ -108,6 +108,34 @@ def test_capitals_name_what_exists() -> None:
     assert not wrong, listed("names in capitals are gone. Write the present name; TERMS has terms of the field:", wrong)
 
 
+def test_described_arguments_exist() -> None:
+    """A docstring describes only arguments that its function or class has."""
+    gone = [
+        use(source, node.lineno, f"{node.name}: {name}")
+        for source in sources()
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in described(node) - arguments(node)
+    ]
+    assert not gone, listed("docstrings describe arguments that are gone. Write the present name:", gone)
+
+
+def described(node: Function | ast.ClassDef) -> set[str]:
+    section = re.search(r"(?m)^Args:\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "")
+    entries = re.findall(r"(?m)^    ([\w*]+(?:, [\w*]+)*):", section[1]) if section else []
+    return {name.strip("* ") for entry in entries for name in entry.split(",")}
+
+
+def arguments(node: Function | ast.ClassDef) -> set[str]:
+    """Returns the names of a function's arguments; all described ones of a class without a constructor."""
+    if isinstance(node, ast.ClassDef):
+        constructor = functions(node).get("__init__")
+        return described(node) if constructor is None else arguments(constructor)
+    spec = node.args
+    every = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
+    return {argument.arg for argument in every if argument is not None}
+
+
 def unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[Use]:
     for line, text in enumerate(source.text.splitlines(), 1):
         for match in pattern.finditer(text) if "`" in text else ():

@@ -107,7 +107,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
             continue
         text = answers.translated(first.text + block.text).replace(URL, served.profile.url)
         text = re.sub(r"^(curl -N .*)$", rf"timeout {SECONDS} \1 || test $? -eq 124", text, flags=re.MULTILINE)
-        output = reader.read_until(page, Block("sh", text, block.line))
+        output = reader.run(page, Block("sh", text, block.line))
         ran.append(block)
     assert len(ran) > 20
 

@@ -105,7 +105,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
         source = START["curl"].replace(ADDRESS, served.profile.url) + answers.translated(source_of(example, "curl"))
         if isinstance(example.answer, str) and "curl -N" in source:
             source = source.replace("curl -N", "timeout 1 curl -N") + " || test $? -eq 124"
-        output = reader.read_until("/docs", Block("sh", source, 1))
+        output = reader.run("/docs", Block("sh", source, 1))
         if example.answer is not None and not isinstance(example.answer, str):
             [answer] = values_in(output)
             assert is_like(answer, example.answer), output

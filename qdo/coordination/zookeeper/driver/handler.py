@@ -342,7 +342,7 @@ class Handler:
         _: Iterable[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Waits like :func:`select.select`, but raises TimeoutError as in :meth:`_check_timeouts`.
+        """Waits like ``select.select``, but raises TimeoutError as in :meth:`_check_timeouts`.
 
         A wire is readable if it has data in memory. Before a server's first answer the wait is at most ``patience``.
         """

@@ -236,7 +236,7 @@ def _read_stat(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
 
 
 def _make_outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa: ANN401 - kazoo's
-    """Returns a rejection as it is, or the nodes' versions (0 if there is none) and the paths of sequential nodes."""
+    """Returns a rejection as it is, or the nodes' versions (0 without one) and the paths of sequential nodes."""
     if isinstance(answer, Rejection):
         return answer
     versions = tuple([getattr(result, "version", 0) for result in answer])

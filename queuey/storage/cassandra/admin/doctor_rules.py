@@ -196,7 +196,7 @@ REPAIRED = ("group_sessions",)
 
 
 def judge_read_repair(options: Mapping[str, str]) -> Finding:
-    """Fails if a table of ``REPAIRED`` has another ``judge_read_repair`` than BLOCKING; ``options`` has it by table."""
+    """Fails if a table of ``REPAIRED`` has another ``read_repair`` than BLOCKING; ``options`` has it by table."""
     wrong = [f"{name} ({options[name]})" for name in REPAIRED if options.get(name, "BLOCKING") != "BLOCKING"]
     if wrong:
         text = f"read_repair is not BLOCKING: {', '.join(wrong)}"

@@ -335,7 +335,7 @@ class ClockCheck:
         return before
 
     def _rank_coordinators(self, answers: Mapping[str, Interval], nodes: int) -> None:
-        """Chooses the coordinators of light checks: those that answered and whose clocks are right, fastest first.
+        """Chooses the coordinators of light checks: nodes that answered and whose clocks are right, fastest first.
 
         Also notes which coordinators' clocks are ``off``.
         """

@@ -69,7 +69,7 @@ def whenever_there_is_an_answer(request: FastRequest, rows: Rows | None, error: 
     request.done(rows, error)
 
 
-REAL_SEND = Connection.send_piece
+REAL_SEND = Connection.send
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Mutation:
 MUTATIONS = {
     "a stream is taken until its answer comes": Mutation(
         ("horizon", "attempt", "order", "early", "missed", "G1"),
-        partial(replace, Connection.send_piece, on_a_stream_that_waits),
+        partial(replace, Connection.send, on_a_stream_that_waits),
         first=3,
         violations=of_early_readers,
     ),

@@ -252,7 +252,7 @@ class Scene:
         await until_async(lambda: sum(node.waiting for node in self.nodes) == count, every=0)
         return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.unanswered_requests]
 
-    async def has_ended(self, count: int = 1) -> None:
+    async def await_ended(self, count: int = 1) -> None:
         await until_async(lambda: len(self.ended) >= count)
 
     @property

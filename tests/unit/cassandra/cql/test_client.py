@@ -99,7 +99,7 @@ async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempo
             [wire] = await scene.arrived()
             wire.send(frame(wire.unanswered_requests[0][0], protocol.RESULT, ROW)[:cut])
             wire.abort()
-            await scene.has_ended(cut + 1)
+            await scene.await_ended(cut + 1)
             await node.is_connected_again(wire)
     await scene.turn()
     assert scene.fallbacks == [1 for _ in cuts if idempotent]
@@ -112,7 +112,7 @@ async def test_a_connection_that_breaks_before_the_write(scene: Scene) -> None:
     scene.send(only=node.address)
     scene.send(only=node.address, idempotent=False)
     node.wire.abort()
-    await scene.has_ended(2)
+    await scene.await_ended(2)
     assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
     assert node.waiting == 0
 
@@ -169,7 +169,7 @@ async def test_errors_of_a_node(
     scene.send(idempotent=idempotent)
     [wire] = await scene.arrived()
     wire.answer(body, ERROR)
-    await scene.has_ended()
+    await scene.await_ended()
     assert (scene.fallbacks, scene.outcomes) == (fallbacks, [outcome])
 
 
@@ -196,11 +196,11 @@ async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
     wire.answer(FORGOTTEN, ERROR)
     [wire] = await scene.arrived()
     wire.answer(FORGOTTEN, ERROR)
-    await scene.has_ended()
+    await scene.await_ended()
     scene.send(idempotent=False)
     [wire] = await scene.arrived()
     wire.answer(error(UNPREPARED, text("other")), ERROR)
-    await scene.has_ended(2)
+    await scene.await_ended(2)
     assert (scene.fallbacks, scene.outcomes) == ([1, 1], [None, None])
 
 
@@ -210,7 +210,7 @@ async def test_a_connection_that_breaks_while_it_prepares(scene: Scene) -> None:
     [wire] = await scene.arrived()
     wire.node.breaks_at = PREPARE
     wire.answer(FORGOTTEN, ERROR)
-    await scene.has_ended()
+    await scene.await_ended()
     assert (scene.fallbacks, scene.outcomes) == ([1], [None])
 
 
@@ -222,7 +222,7 @@ async def test_timeouts_and_late_answers(scene: Scene) -> None:
     scene.send(only=node.address, timeout=5.0)
     [wire] = await scene.arrived(3)
     scene.now += 2.0
-    await scene.has_ended(2)
+    await scene.await_ended(2)
     assert scene.outcomes == ["unknown", "none"]
     scene.send(only=node.address)
     await scene.arrived(4)
@@ -299,7 +299,7 @@ async def test_streams_are_exhausted(scene: Scene) -> None:
             scene.send(idempotent=False)
         wires = await scene.arrived(8)
         assert [len(wire.unanswered_requests) for wire in wires] == [4, 4]
-        await scene.has_ended(2)
+        await scene.await_ended(2)
         assert (scene.fallbacks, scene.outcomes) == ([0, 0], [None, None])
         wires[0].answer()
         scene.send(idempotent=False)
@@ -373,7 +373,7 @@ async def test_a_connection_that_breaks_during_the_handshake(breaks_at: int) -> 
     node.password, node.breaks_at = "right", breaks_at
     await until_async(lambda: scene.client.is_up(node.address) is False)
     scene.send(idempotent=False)
-    await scene.has_ended()
+    await scene.await_ended()
     assert (scene.fallbacks, scene.outcomes) == ([0], [None])
     was_usable = scene.client.is_usable
     node.breaks_at = None
@@ -449,7 +449,7 @@ async def test_another_cluster(scene: Scene) -> None:
     former = scene.nodes
     scene.nodes = [ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")]
     scene.client.follow(scene.new_cluster(scene.nodes))
-    await scene.has_ended(2)
+    await scene.await_ended(2)
     assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
     assert not any(wire.is_open for node in former for wire in node.wires)
     await scene.connected()
@@ -465,12 +465,12 @@ async def test_close(scene: Scene) -> None:
     scene.send()
     wires = await scene.arrived(2)
     scene.client.close()
-    await scene.has_ended(2)
+    await scene.await_ended(2)
     assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
     assert not any(wire.is_open for wire in wires)
     assert not scene.client.is_usable
     scene.send(idempotent=False)
-    await scene.has_ended(3)
+    await scene.await_ended(3)
     await scene.turn()
     assert scene.fallbacks == [1, 0]
     assert not any("_stay_connected" in repr(task.get_coro()) for task in asyncio.all_tasks())
@@ -513,7 +513,7 @@ async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest
     scene.send(only=node.address, done=fail, timeout=1.0)
     scene.send(only=node.address, timeout=1.0)
     scene.now += 2.0
-    await scene.has_ended(2)
+    await scene.await_ended(2)
 
 
 async def test_the_drivers_answer_comes_in_the_loops_thread(scene: Scene) -> None:
@@ -522,7 +522,7 @@ async def test_the_drivers_answer_comes_in_the_loops_thread(scene: Scene) -> Non
     for wire in wires:
         wire.abort()
     scene.send()
-    await scene.has_ended()
+    await scene.await_ended()
     told: list[Any] = []
     request = scene.send(done=lambda *_: told.append(asyncio.get_running_loop()))
     request.has_fallen_back = False
@@ -539,7 +539,7 @@ async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
     wire.abort()
     await until_async(lambda: request.has_fallen_back)
     scene.now += 2.0
-    await scene.has_ended()
+    await scene.await_ended()
     assert scene.outcomes == ["unknown"]
 
 
@@ -551,7 +551,7 @@ async def test_a_connection_that_has_failed_takes_nothing(scene: Scene) -> None:
     connection.fail(ConnectionError("second"))
     connection.data_received(b"nonsense")
     scene.send(only=scene.nodes[0].address)
-    await scene.has_ended()
+    await scene.await_ended()
     assert scene.fallbacks == [0]
 
 
@@ -561,7 +561,7 @@ async def test_a_loop_that_ends(scene: Scene) -> None:
     wires = await scene.arrived()
     for node in scene.nodes:
         scene.client._nodes[node.address]._task.cancel()
-    await scene.has_ended()
+    await scene.await_ended()
     assert scene.outcomes == ["unknown"]
     assert not any(wire.is_open for wire in wires)
     assert not any(node.wire.is_open for node in scene.nodes)

@@ -105,9 +105,9 @@ class Node:
 
     async def _until_broken(self, connection: Connection) -> None:
         """Returns once the connection has ended; raises TimeoutError if a heartbeat is not answered."""
-        while not connection.has_ended.done():
-            await asyncio.wait([connection.has_ended], timeout=HEARTBEAT)
-            if not connection.has_ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
+        while not connection.ended.done():
+            await asyncio.wait([connection.ended], timeout=HEARTBEAT)
+            if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
                 async with asyncio.timeout(HEARTBEAT):
                     await connection.ask(OptionsMessage())
 
@@ -153,9 +153,7 @@ class _Attempt:
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
             return
-        if not (
-            is_prepared and self._connection.send_piece(request.opcode, request.body, self.receive, request.metadata)
-        ):
+        if not (is_prepared and self._connection.send(request.opcode, request.body, self.receive, request.metadata)):
             request.fall_back()
 
 

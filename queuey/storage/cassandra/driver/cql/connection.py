@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str, clock: Callable[[], float]) -> None:
         self.address = address
         self.received_at = clock()
-        self.has_ended: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._clock = clock
         self._transport: asyncio.Transport | None = None
@@ -67,12 +67,12 @@ class Connection(asyncio.Protocol):
 
     # Requests
 
-    def send_piece(self, opcode: int, body: bytes, receive: Receive, metadata: Any = None) -> bool:  # noqa: ANN401 - the driver's
+    def send(self, opcode: int, body: bytes, receive: Receive, metadata: Any = None) -> bool:  # noqa: ANN401 - the driver's
         """Sends a request with all others of this turn of the loop; returns False if it cannot.
 
         ``metadata``: the result's columns, for an answer that does not describe them.
         """
-        if self.has_ended.done() or self._out_size > MAX_WAITING_BYTES:
+        if self.ended.done() or self._out_size > MAX_WAITING_BYTES:
             return False
         if self._free:
             stream = self._free.pop()
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
     def ask(self, message: Any) -> asyncio.Future[Any]:  # noqa: ANN401 - of the driver
         """Sends a message of the driver; the future gets the answer, or an exception."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        if not self.send_piece(message.opcode, body_of(message), partial(_settle, future)):
+        if not self.send(message.opcode, body_of(message), partial(_settle, future)):
             _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} accepts no requests"))
         return future
 
@@ -132,9 +132,9 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: Exception) -> None:
         """Ends the connection, once: all waiting requests get the error, and nothing more is sent."""
-        if self.has_ended.done():
+        if self.ended.done():
             return
-        self.has_ended.set_result(None)
+        self.ended.set_result(None)
         if self._transport is not None:
             self._transport.abort()
         self._out.clear()
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self.has_ended.done():
+        if self.ended.done():
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -155,13 +155,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Delivers the answers that these bytes complete. A broken frame ends the connection."""
-        if self.has_ended.done():
+        if self.ended.done():
             return
         self.received_at = self._clock()
         try:
             for stream, flags, opcode, body in self._reader.feed(data):
                 self._deliver_answer(stream, flags, opcode, body)
-                if self.has_ended.done():
+                if self.ended.done():
                     return
         except BrokenFrame as error:
             log.warning("Cassandra node %s: %s; the connection is replaced.", self.address, error)
