@@ -341,7 +341,7 @@ class FireUseCases(DueWork):
         message_id: str = "",
         error: str = "",
     ) -> Record:
-        """Ends a firing with the result of its tick, and counts it. Cuts the error to ``states.MAX_ERROR`` characters."""
+        """Ends a firing with the result of its tick, and counts it. The error is cut to ``states.MAX_ERROR``."""
         ended = ids.ticks_to_seconds(self.now())
         queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
         outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR], queue)
