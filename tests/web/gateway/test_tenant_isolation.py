@@ -165,7 +165,7 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
     stuck, holding = threading.Event(), list[int]()
 
     class Shop(Stub):
-        def tenant(self, request: Asked) -> str:
+        def find_tenant(self, request: Asked) -> str:
             return request.query.partition("=")[0] or "a"
 
         def answer(self, request: Asked, match: Match) -> Response:
@@ -197,7 +197,7 @@ def test_strangers_hold_up_no_monitor() -> None:
         def find(self, path: bytes) -> ResourceMatch:
             return ResourceMatch(path.decode(), self.monitor, {}) if path == b"/__heartbeat__" else super().find(path)
 
-        def tenant(self, _request: Asked) -> str:
+        def find_tenant(self, _request: Asked) -> str:
             return ""
 
         def answer(self, request: Asked, match: Match) -> Response:
@@ -227,7 +227,7 @@ def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
     stuck, holding, known = threading.Event(), list[int](), list[str]()
 
     class Shop(Stub):
-        def tenant(self, request: Asked) -> str | None:  # type: ignore[override]
+        def find_tenant(self, request: Asked) -> str | None:  # type: ignore[override]
             return "" if request.query else known[0] if known else None
 
         def preload_caller(self, _request: Asked) -> None:
@@ -357,7 +357,7 @@ class ThreadedApplication(Stub):
         self.go = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
-    def tenant(self, request: Asked) -> str:
+    def find_tenant(self, request: Asked) -> str:
         return request.query
 
     def views(self) -> dict[str, View]:
@@ -413,7 +413,7 @@ def test_reads_run_in_parallel_when_one_tenant_is_left() -> None:
     stuck = threading.Event()
 
     class Shop(Stub):
-        def tenant(self, request: Asked) -> str:
+        def find_tenant(self, request: Asked) -> str:
             return request.query.partition("=")[0]
 
         def answer(self, request: Asked, match: Match) -> Response:
@@ -461,7 +461,7 @@ def test_backlog_of_one_application_does_not_delay_another() -> None:
     begin = threading.Event()
 
     class Shop(Stub):
-        def tenant(self, request: Asked) -> str:
+        def find_tenant(self, request: Asked) -> str:
             return request.query
 
         def answer(self, request: Asked, match: Match) -> Response:
