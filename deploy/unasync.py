@@ -47,7 +47,7 @@ NAMES = {
     r"\bAwaitable\[None\]": "None",
     r"\bAwaitable, ": "",
     r"\bAsync(?=[A-Z])": "",
-    r"\b(several|ask|open)_async\b": r"\1",
+    r"\b(check_messages|ask|open)_async\b": r"\1",
     r"\basync_handler\b": "sync_handler",
     r"\basynccontextmanager\b": "contextmanager",
     r"\baclosing\b": "closing",

@@ -28,7 +28,7 @@ from queuey.client.calls.send_calls import (
     Batcher,
     Outgoing,
     SendOptions,
-    several_async,
+    check_messages_async,
 )
 from queuey.client.claims.renewers import AsyncClaimRenewer
 from queuey.client.credentials.lookup import find_access, find_credential
@@ -342,7 +342,7 @@ class AsyncClient(AsyncReading):
         requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request.
         """
         if idempotency_key is not None:
-            batch = send_calls.make_batch([message async for message in several_async(messages)])
+            batch = send_calls.make_batch([message async for message in check_messages_async(messages)])
             return await self._send_chunk(queue, batch, after, idempotency_key)
         receipts: list[Receipt] = []
         try:
@@ -372,7 +372,7 @@ class AsyncClient(AsyncReading):
             batch: Max messages per request.
         """
         batcher = Batcher(batch)
-        async for message in several_async(messages):
+        async for message in check_messages_async(messages):
             chunk = batcher.add(message)
             if chunk is not None:
                 receipts = await self._send_chunk(queue, chunk, after)

@@ -28,7 +28,7 @@ from queuey.client.calls.send_calls import (
     Messages,
     Outgoing,
     SendOptions,
-    several,
+    check_messages,
 )
 from queuey.client.claims.renewers import ClaimRenewer
 from queuey.client.credentials.lookup import find_access, find_credential
@@ -329,7 +329,7 @@ class Client(Reading):
         requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request.
         """
         if idempotency_key is not None:
-            batch = send_calls.make_batch([message for message in several(messages)])
+            batch = send_calls.make_batch([message for message in check_messages(messages)])
             return self._send_chunk(queue, batch, after, idempotency_key)
         receipts: list[Receipt] = []
         try:
@@ -359,7 +359,7 @@ class Client(Reading):
             batch: Max messages per request.
         """
         batcher = Batcher(batch)
-        for message in several(messages):
+        for message in check_messages(messages):
             chunk = batcher.add(message)
             if chunk is not None:
                 receipts = self._send_chunk(queue, chunk, after)

@@ -209,26 +209,26 @@ class Batcher:
         return chunk
 
 
-def check_several(messages: Iterable[ToSend]) -> Iterable[ToSend]:
+def check_messages(messages: Iterable[ToSend]) -> Iterable[ToSend]:
     """Returns the messages. Raises InvalidArgument for a single body, whose characters would be sent one by one."""
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
     return messages
 
 
-async def several_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
+async def check_messages_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
     if isinstance(messages, AsyncIterable):
         async for message in messages:
             yield message
     else:
-        for message in check_several(messages):
+        for message in check_messages(messages):
             yield message
 
 
 def make_batch(messages: Iterable[ToSend]) -> BatchBody:
     """Returns one batch of all messages. Raises InvalidArgument without messages, or with too many for one request."""
     batcher = Batcher(traced=False)  # A trace context would make a repeated send differ, and its key would be refused.
-    full = any(batcher.add(message) is not None for message in check_several(messages))
+    full = any(batcher.add(message) is not None for message in check_messages(messages))
     batch = batcher.flush()
     if full or batch is None:
         raise InvalidArgument(
