@@ -175,7 +175,7 @@ def test_a_pool_of_the_caller() -> None:
     """It takes the place of the network, as transports of httpx2 do; the answer's headers are read in any case."""
     with Client("http://127.0.0.1:5000", key="", transport=Pool()) as client:
         sender = client._sender
-        attempts = sender.attempts(Call("GET", "/there", lambda answer: answer))
+        attempts = sender.make_attempts(Call("GET", "/there", lambda answer: answer))
         answer = sender._answer(attempts, None)
     assert (answer.status, answer.content) == (404, b"/there")
     assert dict(answer.headers) == {"x-twice": "a, é"}
