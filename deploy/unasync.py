@@ -48,7 +48,7 @@ NAMES = {
     r"\bAwaitable, ": "",
     r"\bAsync(?=[A-Z])": "",
     r"\b(check_messages|ask|open)_async\b": r"\1",
-    r"\basync_handler\b": "sync_handler",
+    r"\bmake_async_handler\b": "make_sync_handler",
     r"\basynccontextmanager\b": "contextmanager",
     r"\baclosing\b": "closing",
     r"\baclose\b": "close",

@@ -14,7 +14,7 @@ from queuey.client.calls.call import Call, MessageLocation, Seconds
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.message_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, OnError, check_on_error
-from queuey.client.claims.handlers import keep_result, make_async_handler
+from queuey.client.claims.handlers import keep_result, make_sync_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
     HeldClaim,
@@ -188,7 +188,7 @@ class JobQueue:
             1
         """
         check_on_error(on_error)
-        call = make_async_handler(handle)
+        call = make_sync_handler(handle)
         with closing(self.claim(**options)) as jobs:
             for job in jobs:
                 try:
