@@ -163,7 +163,7 @@ async def beginning_at_the_beginning(one: PartitionReader, rows: Any) -> None:  
     """Starts to read at the oldest message."""
     await REAL_ASSIGNED(one, rows)
     for row in rows:
-        row.place(None)
+        row.set_position(None)
 
 
 async def finding_once(one: QueueFinder) -> None:
