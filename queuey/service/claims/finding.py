@@ -175,8 +175,10 @@ class Finder:
         )
         if places is not None and (max_messages := min(max_messages, places.of_all)) <= 0:
             return candidates
-        if candidates.full or (candidates.by_key and self.scanner.horizon == FIRST):
-            # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others.
+        is_new = self.scanner.horizon == FIRST
+        if candidates.full or (is_new and (candidates.by_key or state.find_ended(expired, 1))):
+            # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others. A
+            # log may be read again for each claim: then no scan shows it before the messages whose claims have ended.
             await self.scanner.read_horizon()
         if state.find_ended(expired, 1):
             ended = partial(state.find_ended, expired) if places is None else places.find_ended

@@ -76,6 +76,24 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
         assert len(claimed(scene, claims)) == 1
 
 
+@pytest.mark.parametrize("kind", ["plain", "dedup"])
+def test_a_log_that_is_read_for_each_claim(kind: str) -> None:
+    """A message that has had all its deliveries becomes a dead letter, also if each claim reads the log anew."""
+    queue = msgspec.structs.replace(QUEUE, kind=kind, max_deliveries=1)
+    scene = Scene()
+    scene.replicas.queues[queue.name] = queue
+    _, claims = scene.start(ModelStore)
+    post(scene, 1)
+    scene.let(DELAY)
+    given = claimed(scene, claims, queue=queue)
+    begin(claims.core, claims.release(queue, [one.receipt for one in given]), partial(scene._told, scene.settled))
+    scene.let(DELAY)
+    for _ in range(2):
+        _, claims = scene.start(ModelStore)
+        assert claimed(scene, claims, queue=queue) == []
+    assert list(scene.replicas.letters) == [one.message.position for one in given]
+
+
 def post(scene: Scene, *lengths: int) -> None:
     """Posts messages with bodies of these lengths, and waits until they are readable."""
     for length in lengths:
