@@ -132,7 +132,7 @@ def compute_need(load: Load, cost: Costs, cluster: Cluster) -> Need:
     """Computes the hardware that a load needs at these costs.
 
     >>> cost = Costs((1e-4, 2e-4), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 0.0, 1000.0)
-    >>> needed = need(Load(864e5, queues=0, streams=0, peak=2), cost, Cluster())
+    >>> needed = compute_need(Load(864e5, queues=0, streams=0, peak=2), cost, Cluster())
     >>> round(needed.rate), round(needed.service, 3), round(needed.node, 3), round(needed.disk / 1e9)
     (2000, 0.4, 0.267, 173)
     """
@@ -207,7 +207,7 @@ def cost_row(name: str, pair: tuple[float, float]) -> list[str]:
 def format_bytes(count: float) -> str:
     """Formats a number of bytes with a unit.
 
-    >>> size(1234), size(2.5e12)
+    >>> format_bytes(1234), format_bytes(2.5e12)
     ('1.2 kB', '2.5 TB')
     """
     units = ["B", "kB", "MB", "GB", "TB", "PB"]

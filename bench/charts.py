@@ -77,7 +77,7 @@ def _time(cell: str) -> float | None:
 
 def read_job_bars(page: str, step: str) -> list[Bar]:
     """Returns the rates of a step from the section ``jobs``, highest first."""
-    section = page.partition("### `read_job_bars`")[2].partition("\n### ")[0]
+    section = page.partition("### `jobs`")[2].partition("\n### ")[0]
     rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
     bars = [
         Bar(label, _number(rates[f"{step}: {side}"]), "ours" if side == "queuey" else "other")

@@ -8,7 +8,9 @@ The examples of the Spark source run in ``tests/spark/test_docs.py``.
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +23,7 @@ import queuey.client
 import queuey.embedded
 import queuey.spark
 from queuey.client import Client
-from tests.pages import Reader, examples
+from tests.pages import ROOT, Reader, examples
 from tests.servers.served import Served
 
 
@@ -87,6 +89,28 @@ def test_examples_show_what_happens(client: Client, name: str, tmp_path: Path, m
         test.globs = {"client": client}
         printed: list[str] = []
         assert doctest.DocTestRunner(verbose=False).run(test, out=printed.append).failed == 0, "".join(printed)
+
+
+def test_inner_examples_show_what_happens() -> None:
+    """Examples with ``>>>`` of inner modules print what they show, if they need no service."""
+    tests = [test for module in inner_modules() for test in doctest.DocTestFinder().find(module)]
+    printed: list[str] = []
+    count = 0
+    for test in tests:
+        source = "".join(example.source for example in test.examples)
+        if source and not re.search(r"\b(client|spark|consumer|worker|import)\b", source):
+            doctest.DocTestRunner(verbose=False).run(test, out=printed.append)
+            count += 1
+    assert not printed, "".join(printed)
+    assert count > 15
+
+
+def inner_modules() -> Iterator[ModuleType]:
+    for package in ("queuey", "qdo", "bench"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if ">>>" in path.read_text("utf-8") and not {"_async", "_sync"} & set(path.parts):
+                name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                yield importlib.import_module(name.removesuffix(".__init__"))
 
 
 def test_programs_run(client: Client, served: Served, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Covers:
         for digest, representative, held in changes.made:
             self._add(digest, Cover(representative, changes.until, tuple(held), number), cursor)
         if changes.stored is not None:
-            self._move_to_store(number, *changes.stored)
+            self._forget_stored(number, *changes.stored)
 
     def _add(self, digest: bytes, cover: Cover, cursor: Position) -> None:
         """Adds a cover.
@@ -155,8 +155,8 @@ class Covers:
             self.unconfirmed.pop(cover.representative, None)
         return cover
 
-    def _move_to_store(self, number: int, made_by: int, confirmed: Position) -> None:
-        """Removes the covers that the store has now; see :meth:`find_storable`."""
+    def _forget_stored(self, number: int, made_by: int, confirmed: Position) -> None:
+        """Removes from memory the covers that the entry has moved to the store; see :meth:`find_storable`."""
         for digest in [digest for digest, _ in self.find_storable(confirmed, made_by)]:
             cover = self._remove(digest)
             if cover is not None:
@@ -281,7 +281,7 @@ class CoverDraft:
     def withdraw_missing(
         self, bound: Position, seen: Sequence[Position], is_unfinished: Callable[[Position], bool]
     ) -> Collection[Position]:
-        """Withdraws the covers of unfinished representatives below ``bound`` that are missing from ``seen``.
+        """Withdraws the covers of unfinished representatives above the cursor that ``seen`` lacks below ``bound``.
 
         Args:
             bound: All messages above the cursor and below this are in ``seen``.

@@ -79,25 +79,28 @@ class Places:
     def has_place_for(self, position: Position) -> bool:
         """Returns whether a claim may be renewed: it is live for every process, or there is a free place for it.
 
-        A claim that has expired by this clock may be over for another process, which has given its place away.
+        A claim that has expired by this clock may be over for another process, which has given its place away. A live
+        claim counts its own place as free.
         """
         claim, live = self._state.outstanding.get(position), self._is_live(position)
         if live and (claim is None or claim.expires >= self._now):
             return True
-        return self._of_all() + live > 0 and (claim is None or self._of_key(claim.key) + live > 0)
+        return self._count_free_in_partition() + live > 0 and (
+            claim is None or self._count_free_of_key(claim.key) + live > 0
+        )
 
     def count_free(self) -> FreePlaces:
         """Returns the present free places. Deliveries take them from the result, not from this object."""
-        return FreePlaces(self._of_all(), self._of_key if self._limits.per_key else None)
+        return FreePlaces(self._count_free_in_partition(), self._count_free_of_key if self._limits.per_key else None)
 
-    def _of_all(self) -> int:
+    def _count_free_in_partition(self) -> int:
         """Returns how many places the limit of the partition leaves."""
         if not self._limits.total:
             return NO_LIMIT
         self._recount_changed()
         return self._limits.total - self._live() - self._added[None]
 
-    def _of_key(self, key: int) -> int:
+    def _count_free_of_key(self, key: int) -> int:
         """Returns how many places the limit per key leaves, whatever the limit of the partition is."""
         if not key or not self._limits.per_key:
             return NO_LIMIT
@@ -122,16 +125,16 @@ class FreePlaces:
         of_key: Returns the free places of a key; None if keys have no limit.
     """
 
-    __slots__ = ("_free", "_of_key", "_total")
+    __slots__ = ("_count_free_of_key", "_free", "_total")
 
     def __init__(self, total: int, of_key: Callable[[int], int] | None) -> None:
         self._total = total
-        self._of_key = of_key
+        self._count_free_of_key = of_key
         self._free: dict[int, int] = {}
 
     def copy_for_peek(self) -> FreePlaces:
         """Returns a copy for a poll without claims, which takes no place from other callers."""
-        places = FreePlaces(self._total, self._of_key)
+        places = FreePlaces(self._total, self._count_free_of_key)
         places._free = dict(self._free)
         return places
 
@@ -139,13 +142,13 @@ class FreePlaces:
         """Takes a place for a message if one is free and ``choice`` allows the message. Returns whether it did."""
         if self._total <= 0:
             return False
-        key = 0 if self._of_key is None else limited_key_of(message)
-        if self._of_key is not None and key not in self._free:
-            self._free[key] = self._of_key(key)
+        key = 0 if self._count_free_of_key is None else limited_key_of(message)
+        if self._count_free_of_key is not None and key not in self._free:
+            self._free[key] = self._count_free_of_key(key)
         if self._free.get(key, 1) <= 0 or not (choice is None or choice(message)):
             return False
         self._total -= 1
-        if self._of_key is not None:
+        if self._count_free_of_key is not None:
             self._free[key] -= 1
         return True
 

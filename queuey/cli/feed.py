@@ -40,7 +40,7 @@ class Route(NamedTuple):
         return not (line if self.raw else line.strip())
 
     def make_message(self, line: bytes) -> tuple[str, Outgoing]:
-        """Returns the queue and the message of a line without its line end.
+        """Returns the queue and the message of a line without its line end. With ``raw`` the fields are ignored.
 
         Raises:
             BadLine: The line is not JSON (without ``raw``), not UTF-8, or lacks a required field.

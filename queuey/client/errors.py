@@ -542,7 +542,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_for(refusal: ErrorAnswer) -> ApiError:
-    """Returns an error of the class for the answer's code, or else for its status."""
+    """Returns the error of the answer's code if its class fits the status, else the error of the status."""
     kind: type[Any] = BY_STATUS.get(refusal.status, ServerError if refusal.status >= 500 else ApiError)  # noqa: PLR2004 - HTTP
     named = BY_CODE.get(refusal.code)
     error: ApiError = (named if named is not None and issubclass(named, kind) else kind)(refusal)

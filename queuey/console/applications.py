@@ -164,7 +164,7 @@ def show_failures(ask: PageRequest) -> Response:
     samples: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for queue in queues:
-        names = [name for name in _dead_letter_queues(queue) if name not in samples]
+        names = [name for name in _dead_letter_names(queue) if name not in samples]
         if samples and names and (len(samples) + len(names) > MAX_SAMPLED or time.monotonic() > until):
             following = queue.name
             break
@@ -184,7 +184,7 @@ def show_failures(ask: PageRequest) -> Response:
     )
 
 
-def _dead_letter_queues(queue: Queue) -> list[str]:
+def _dead_letter_names(queue: Queue) -> list[str]:
     """Returns the names of the queues in which a queue's dead letters may be: itself, and its ``dead_letter``."""
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own

@@ -158,7 +158,7 @@ class LoginViews:
         return expires
 
     def log_out(self, request: Request, match: Match) -> Response:
-        """Ends the session if a page of the console asks for it, and shows the login form."""
+        """Ends the session and redirects to the login form; refuses a form that is not of this session."""
         read_form(request, cookies.SESSION)
         self._end_session(request)
         return pages.redirect(pages.link("login"), cookies.make_expired_cookie(request, cookies.SESSION))

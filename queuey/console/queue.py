@@ -78,7 +78,7 @@ def read_head_values(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
         "": True,
         "jobs": with_claims and "read" in rights,
         "groups": bool(ask.service.offsets.list_groups(access)),
-        "dead": any("read" in ask.rights(name) for name in _dead_letter_queues(ask, queue)),
+        "dead": any("read" in ask.rights(name) for name in _find_visible_dead_letter_queues(ask, queue)),
         "messages": "read" in rights,
         "options": True,
     }
@@ -121,7 +121,7 @@ def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False)
     }
 
 
-def _dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str]:
+def _find_visible_dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str]:
     """Returns the existing queues with dead letters of a queue, or the queue itself if it holds such."""
     names = []
     for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
@@ -138,7 +138,7 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     queue, rights = access.queue, ask.rights()
     cells = ask.history.read(queue)
     figures = charts.measure_figures(ask.service, access, cells)
-    backlog, letters = figures.backlog, _dead_letter_queues(ask, queue)
+    backlog, letters = figures.backlog, _find_visible_dead_letter_queues(ask, queue)
     readable = [name for name in letters if "read" in ask.rights(name)]
     samples = {name: sample_failures(ask, name)["failures"] for name in readable}
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
@@ -251,7 +251,7 @@ def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_dead_letters(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    return {"found": [sample_failures(ask, name) for name in _dead_letter_queues(ask, access.queue)]}
+    return {"found": [sample_failures(ask, name) for name in _find_visible_dead_letter_queues(ask, access.queue)]}
 
 
 TABS = {

@@ -228,7 +228,7 @@ class OpenFacade(Facade):
         # Gives the request all rights on the application, or refuses it if a web page may have sent it.
         if (reason := self._refusal(request)) is not None:
             request.headers.pop("authorization", None)
-            request.refused = NotAllowed(reason)
+            request.credential_error = NotAllowed(reason)
         else:
             request.headers["authorization"] = self._header
 

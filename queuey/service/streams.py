@@ -68,7 +68,7 @@ class Cursor:
 
         Example:
             >>> cursor = Cursor.parse("0123456789ab1def8123456789abcdef,a%2Cb/2:0123456789ac1def8123456789abcdef", None)
-            >>> cursor.text(None)
+            >>> cursor.to_text(None)
             '0123456789ab1def8123456789abcdef,a%2Cb/2:0123456789ac1def8123456789abcdef'
         """
         text = text.strip()
@@ -105,7 +105,7 @@ class Cursor:
         return {OTHERS: mark_of(self.base), **own}
 
     def advance(self, place: Place, position: Position, *, whole: bool) -> None:
-        """Records that a position was passed: in all partitions if ``whole``, else in one."""
+        """Moves the cursor just past a position: the base if ``whole``, else the mark of one partition."""
         after = ids.following(position)
         if whole:
             self.raise_base(after)

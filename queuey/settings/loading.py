@@ -175,7 +175,10 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
-    """Refuses an unknown store, a user in its address, and given settings of the other kind of store."""
+    """Refuses an unknown store, a user in its address, and given settings of the other kind of store.
+
+    Also checks the settings for Cassandra.
+    """
     kind = settings.store.partition(":")[0]
     if settings.store != "sqlite" and kind != "cassandra":
         reason = "for SQLite, set the directory with data" if kind == "sqlite" else f"{kind!r} is not known"

@@ -76,7 +76,7 @@ def make_filter(*, shown: int | None = None, **options: Any) -> DeadLetterFilter
     """Makes a filter of the options; ``shown`` is the default limit.
 
     Raises:
-        typer.BadParameter: Neither a queue nor a pattern is options.
+        typer.BadParameter: Neither a queue nor a pattern is given.
     """
     options["limit"] = options.get("limit") or shown
     for name in ("queue", "pattern"):

@@ -87,12 +87,12 @@ class Clock:
         """Fires due schedules and waits until none is due. Raises TimeoutError after ``FIRE_TIMEOUT``."""
         end = time.monotonic() + FIRE_TIMEOUT
         service.schedules.watch()
-        while (name := self._firing(service)) is not None:
+        while (name := self._find_firing(service)) is not None:
             if time.monotonic() > end:
                 raise TimeoutError(f"schedule {name!r} has not fired in {FIRE_TIMEOUT:.0f} s")
             time.sleep(_INTERVAL)
 
-    def _firing(self, service: Service) -> str | None:
+    def _find_firing(self, service: Service) -> str | None:
         """Returns the name of a schedule that is due or is posting its message, or None.
 
         While a schedule is posting its message, its record is already due later.

@@ -40,7 +40,7 @@ class TestStores:
         self.clock = Clock()
 
     def make_application(self) -> tuple[EmbeddedService, str]:
-        """Creates an application and returns its name. Opens a store if none is open."""
+        """Creates an application; returns the service and the name. Opens a store if none is open."""
         service = self._service or self._open()
         self._applications += 1
         name = f"test-{self._applications}"

@@ -241,14 +241,14 @@ class Authorization:
         Raises:
             NotAuthenticated: A credential is not valid.
         """
-        if request.refused is not None:
-            raise request.refused
+        if request.credential_error is not None:
+            raise request.credential_error
         return self._authenticate(request.headers.get("authorization"))
 
     async def identify(self, request: Request) -> Caller:
         """Returns the caller of a request, as :meth:`authenticate` does, without blocking the loop."""
-        if request.refused is not None:
-            raise request.refused
+        if request.credential_error is not None:
+            raise request.credential_error
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
         return await request.in_pool(lambda: self.authenticate(request)) if caller is None else caller
 
@@ -304,7 +304,7 @@ class Authorization:
         try:
             self.authenticate(request)
         except QueueyError as error:
-            request.refused = error
+            request.credential_error = error
 
     def find(self, request: Request, match: dict[str, str]) -> Queue:
         """Returns the queue that the path names.
@@ -376,7 +376,12 @@ class Authorization:
         """
         queue = self._service.store.catalogue.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.cached_caller(request.headers.get("authorization"))
-        if queue is None or caller is None or request.refused is not None or not is_allowed(queue, caller, action):
+        if (
+            queue is None
+            or caller is None
+            or request.credential_error is not None
+            or not is_allowed(queue, caller, action)
+        ):
             return None
         check = partial(self._check, request, action, None)
         return QueueAccess(self._service.core, self._service.store, queue, check)

@@ -129,7 +129,7 @@ class Request:
     has_own_headers = False
     tenant = ANONYMOUS
     is_present = False
-    held = 0
+    held_body_bytes = 0
     reserved_bytes = 0
     turn: Turn | None = None
     has_thread = False
@@ -137,13 +137,13 @@ class Request:
     call: Call | None = None
     is_paused = False
     client: Client | None = None
-    counted: tuple[Header, ...] = ()
+    rate_headers: tuple[Header, ...] = ()
     facade: Protocol | None = None
     verify: Callable[[Request], None] | None = None
-    refused: QueueyError | None = None
+    credential_error: QueueyError | None = None
     batch = 0
     in_doubt = False
-    known: object = None
+    facade_state: object = None
     address = ""
     ignored: Mapping[str, Ignored] = MappingProxyType({})
 
@@ -431,14 +431,14 @@ class BodyReader:
 
         Raises if it is not free; small bodies are not counted.
         """
-        if size <= SMALL_BODY or size <= request.held:
+        if size <= SMALL_BODY or size <= request.held_body_bytes:
             return
         # Quota is taken in steps, so that a body in small pieces is not counted at each piece.
-        held = request.held
+        held = request.held_body_bytes
         weight = size if held == 0 else max(size, min(2 * held, self._most))
         if not self._memory.take(request.tenant, weight - held):
             raise self._memory.make_refusal(request.tenant, weight - held)
-        request.held = weight
+        request.held_body_bytes = weight
 
     def cancel_late(self) -> None:
         """Ends the arrival of bodies whose time is over. Called every second."""

@@ -132,7 +132,7 @@ def make_event(name: str = "", data: object = None, identity: str = "") -> bytes
         identity: The event id, which the client sends when it reconnects.
 
     Example:
-        >>> event("gone", {"a": 1}, "7")
+        >>> make_event("gone", {"a": 1}, "7")
         b'event: gone\nid: 7\ndata: {"a":1}\n\n'
     """
     lines = [f"event: {name}\n".encode()] if name else []

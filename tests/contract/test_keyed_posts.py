@@ -36,7 +36,7 @@ def posted(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult
     return bridge.run(store.keyed_posts.append_once(queue, [new_message(body) for body in bodies or ("x",)], key))
 
 
-def patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
+def post_patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
     """Posts messages under a key as a client does: it retries while another post is in flight."""
     results: list[PostResult] = []
 
@@ -221,7 +221,7 @@ def test_racing_posts(store: Store, other: Store) -> None:
 
     def post(number: int) -> tuple[PostKey, PostResult]:
         key = keys[number % 3]
-        return key, patiently((store, other)[number // 3 % 2], queue, key, key.text, f"{key.text} too")
+        return key, post_patiently((store, other)[number // 3 % 2], queue, key, key.text, f"{key.text} too")
 
     results = at_once(post, range(18))
     for key in keys:
@@ -250,7 +250,7 @@ def test_giving_up(store: Store) -> None:
     keys = [fresh_key() for _ in range(20)]
     outcomes = [begin_post(store, queue, [new_message(key.text)], key).give_up() for key in keys]
     for key, outcome in zip(keys, outcomes, strict=True):
-        assert patiently(store, queue, key, key.text).replayed or outcome is not None
+        assert post_patiently(store, queue, key, key.text).replayed or outcome is not None
     assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(key.text for key in keys)
 
 
@@ -268,7 +268,7 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
             answer.result(60)
         except StoreUnavailable as error:
             assert error.outcome in {"none", "unknown"}  # noqa: PT017
-        patiently(store, queue, key, key.text)
+        post_patiently(store, queue, key, key.text)
     join(closer)
     assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(key.text for key in keys)
     with pytest.raises(StoreClosed):

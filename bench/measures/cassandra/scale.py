@@ -103,7 +103,7 @@ def deep(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra)
         queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
-        positions = spread(store, queue, count)
+        positions = load_over_three_days(store, queue, count)
         bench.print_progress(f"{count:,} messages are there")
         probes = count_idle_requests(store)
         store.close()
@@ -114,7 +114,7 @@ def deep(bench: Bench) -> Report:
     return Report("", "", [*report.rows, *probes[0]], [*report.verdicts, *probes[1]], report.notes)
 
 
-def spread(store: Store, queue: Queue, count: int) -> list[Position]:
+def load_over_three_days(store: Store, queue: Queue, count: int) -> list[Position]:
     """Loads messages under ids of the last three days; returns the ids in order."""
     first = ids.now_ticks() - SPAN * ids.TICKS_PER_SECOND
     step = SPAN * ids.TICKS_PER_SECOND // count

@@ -74,7 +74,7 @@ def scan(bench: Bench) -> Report:
     "Writing from Spark into a queue on Cassandra: queuey with reserved ids, the JVM connector's defaults",
 )
 def write(bench: Bench) -> Report:
-    """Both sides read the same Parquet file. The connector gets ids; queuey reserves them."""
+    """All sides read the same Parquet file. Only the connector writes the ids in it; queuey reserves its own."""
     count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic
-from bench.measures.cassandra.scale import spread
+from bench.measures.cassandra.scale import load_over_three_days
 from bench.measures.scale import FLAT
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
@@ -152,7 +152,7 @@ def micro_batches_on_cassandra(bench: Bench) -> Report:
             keyspace = f"micro_{size}"
             store = on_cassandra.prepare(cassandra, keyspace)
             stack.callback(store.close)
-            spread(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), size)
+            load_over_three_days(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), size)
             options = {"store": cassandra.store_url(keyspace)}
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
                 calls[kind, size] = FollowedQueue(store, options, start).time_batches

@@ -237,7 +237,7 @@ class GroupSession:
             target=target.target,
             planned=self._planned,
             now=self._options.now(),
-            age=self._settling.measure_age((members, queues), now, at_work=target.target is not None),
+            age=self._settling.update_age((members, queues), now, at_work=target.target is not None),
             settle=self._options.settle,
             grace=self._options.grace,
         )

@@ -172,10 +172,11 @@ class RebalanceDebounce:
         self._answered_at = -inf
         self._changing_since: float | None = None
 
-    def measure_age(self, seen: object, now: float, *, at_work: bool) -> float:
+    def update_age(self, seen: object, now: float, *, at_work: bool) -> float:
         """Returns the time for which changes have been collected.
 
-        If it is ``seconds``, handle the changes now. Otherwise call again after the rest of that time.
+        If it is ``seconds``, handle the changes now: they count as handled. Otherwise call again after the rest of that
+        time. With a target, time counts from the last handled change, else from the first new one.
 
         Args:
             seen: The present members and queues; compared with those handled last.

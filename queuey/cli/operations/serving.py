@@ -100,7 +100,10 @@ def _group_rows(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str
 
 
 def _serve(settings: Settings) -> int:
-    """Checks the settings, creates what is missing, and serves. Returns the exit code."""
+    """Checks the settings, creates what is missing, and serves. Returns the exit code.
+
+    Raises Failed, with its exit code, if it cannot start.
+    """
     from queuey.storage import opening
     from queuey.web.gateway import serve as server
     from queuey.web.http.processes import address_of

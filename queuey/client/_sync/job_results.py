@@ -119,7 +119,7 @@ class _JobWaiters:
         self._polled: set[str] = set()
         self._unfinished: dict[str, float] = {}
         self._polls = 0
-        self._gathers = False
+        self._is_poll_reserved = False
 
     def add(self, place: str) -> None:
         self.callers[place] = self.callers.get(place, 0) + 1
@@ -133,9 +133,9 @@ class _JobWaiters:
 
     def reserve_poll(self, place: str) -> bool:
         """Reserves the next poll for a job's caller. Returns False if a poll covers the job, or no other may start."""
-        if self._gathers or self._polls >= len(WAITS) or place in self._polled:
+        if self._is_poll_reserved or self._polls >= len(WAITS) or place in self._polled:
             return False
-        self._gathers = True
+        self._is_poll_reserved = True
         return True
 
     def begin_poll(self, first: str) -> tuple[list[str], float]:
@@ -144,14 +144,14 @@ class _JobWaiters:
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
         self._polled.update(locations)
         max_wait = WAITS[self._polls]
-        self._gathers = False
+        self._is_poll_reserved = False
         self._polls += 1
         return locations, max_wait
 
     def end_poll(self, places: list[str], infos: list[JobInfo], now: float) -> None:
         """Records the end of a poll. ``places`` is empty if the poll failed before it was sent."""
         if not places:
-            self._gathers = False
+            self._is_poll_reserved = False
             return
         self._polls -= 1
         self._polled.difference_update(places)

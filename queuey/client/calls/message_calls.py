@@ -71,7 +71,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         queue: Name of the queue.
         partitions: ``"*"`` for all, a number, or several.
         limit: Max messages per partition, or with ``merge`` in total. 100 by default.
-        order: ``iterate`` (oldest first) or ``descending``.
+        order: ``ascending`` (oldest first) or ``descending``.
         since: Where to start, inclusive, in the direction of ``order``.
         after, before, until: Bounds in time in either order. ``after`` and ``before`` are exclusive, ``until`` is
             inclusive.

@@ -49,8 +49,8 @@ class ClaimRenewer:
     def _reset(self) -> None:
         self._changed = Condition()
         self._work: Work | None = None
-        self._wakes = 0.0
-        self._runs = False
+        self._wake_at = 0.0
+        self._is_running = False
 
     def keep(self, claims: Sequence[HeldClaim]) -> None:
         """Renews the claims of one request from now on.
@@ -68,9 +68,9 @@ class ClaimRenewer:
             RenewalError: The thread cannot be started.
         """
         with self._changed:
-            if not self._runs and not self._closed:
+            if not self._is_running and not self._closed:
                 self._start()
-            elif due < self._wakes:
+            elif due < self._wake_at:
                 self._changed.notify()
 
     def _start(self) -> None:
@@ -81,7 +81,7 @@ class ClaimRenewer:
                 f"The thread that renews claims cannot be started, so the claims are released: {error}. "
                 "Allow the process more threads, or start fewer."
             ) from error
-        self._runs = True  # The thread waits for the lock that the caller holds, so it sees this.
+        self._is_running = True  # The thread waits for the lock that the caller holds, so it sees this.
 
     def close(self) -> None:
         """Stops renewing. Claims that are still held expire.
@@ -101,7 +101,7 @@ class ClaimRenewer:
                 send_work(self._send, self.claims, work, self._clock, _report_in_thread)
         except BaseException:
             with self._changed:
-                self._work, self._runs = None, False
+                self._work, self._is_running = None, False
                 self._changed.notify_all()
             raise
 
@@ -116,11 +116,11 @@ class ClaimRenewer:
                     self._work = work
                     return work
                 timeout = _IDLE_TIMEOUT if pause is None else pause
-                self._wakes = self._clock() + timeout
+                self._wake_at = self._clock() + timeout
                 woken = self._changed.wait(timeout)
                 if pause is None and not woken and self.claims.seconds_until_due() is None:
                     break
-            self._runs = False
+            self._is_running = False
             return None
 
 
@@ -145,7 +145,7 @@ class AsyncClaimRenewer:
         self.claims = HeldClaims(clock)
         self._task: asyncio.Task[None] | None = None
         self._work: Work | None = None
-        self._wakes = 0.0
+        self._wake_at = 0.0
         self._closed = False
 
     def keep(self, claims: Sequence[HeldClaim]) -> None:
@@ -163,9 +163,9 @@ class AsyncClaimRenewer:
         """Makes the task wake no later than ``due``. Starts it if it is not running."""
         import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
-        if self._task is None or self._task.done() or (self._work is None and due < self._wakes):
+        if self._task is None or self._task.done() or (self._work is None and due < self._wake_at):
             self._stop()
-            self._wakes = due
+            self._wake_at = due
             self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def _stop(self) -> None:
@@ -198,7 +198,7 @@ class AsyncClaimRenewer:
         import asyncio  # noqa: PLC0415 - already loaded
 
         while (pause := self.claims.seconds_until_due()) is not None:
-            self._wakes = self._clock() + pause
+            self._wake_at = self._clock() + pause
             if pause:
                 await asyncio.sleep(pause)
                 continue

@@ -130,7 +130,7 @@ class ActViews:
         try:
             _check_form(act, ask, sent)
             self._bound.take(who)
-            details = {name: ask.given[name][:MAX_NOTED] for name in act.noted if ask.given.get(name)}
+            details = {name: ask.given[name][:MAX_NOTED] for name in act.logged_fields if ask.given.get(name)}
             entry, sent, is_first = self._audit.begin(
                 ask.application, form, content=content, act=act.name, who=who, queue=act.queue(ask), details=details
             )

@@ -89,7 +89,7 @@ class Act(ABC):
     button = ""
     needs: tuple[Action, ...]
     fields: tuple[str, ...] = ()
-    noted: tuple[str, ...] = ()
+    logged_fields: tuple[str, ...] = ()
     previews = False
     types_name = False
     destroys = False

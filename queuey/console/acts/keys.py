@@ -17,7 +17,7 @@ class IssueKey(Act):
     """Issues a key with some of the caller's rights, and shows its secret once."""
 
     name, title, needs = "key-add", "Create a key", ("admin",)
-    fields = noted = (*VERBS, "queues", "expires", "note")
+    fields = logged_fields = (*VERBS, "queues", "expires", "note")
     about = (
         "The key has fewer rights than you, and expires no later than your key or session. It still works if your key "
         "is revoked or you log out: revoke it, too."
@@ -80,7 +80,7 @@ def _read_scope(ask: PageRequest) -> Scope:
 
 class RevokeKey(Act):
     name, title, needs = "key-revoke", "Revoke a key", ("admin",)
-    fields = noted = ("key",)
+    fields = logged_fields = ("key",)
     button = "Revoke it"
     destroys = True
 

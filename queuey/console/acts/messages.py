@@ -39,8 +39,8 @@ class SendMessage(Act):
     """Posts one message, as the API does."""
 
     name, title, needs = "send", "Send a message", ("send",)
-    noted = ("form", "message_key", "partition", "delay", "ttl")
-    fields = (*noted, "body", "headers")
+    logged_fields = ("form", "message_key", "partition", "delay", "ttl")
+    fields = (*logged_fields, "body", "headers")
     longest = MAX_ENCODED * MAX_BODY + Act.longest
     about = "Workers and readers get it like any other message."
     button = "Send it"
@@ -95,7 +95,7 @@ class OfMessage(Act):
     """An act on one message; ``about`` has placeholders for its id and partition."""
 
     fields: tuple[str, ...] = ("message",)
-    noted = fields
+    logged_fields = fields
 
     def effects(self, ask: PageRequest) -> str:
         number, position = _parse_place(ask)
@@ -122,7 +122,7 @@ class ReleaseJob(OfMessage):
     """Ends the claim of a job: another worker gets it, or it becomes a dead letter. Without a claim nothing happens."""
 
     name, title, needs = "release", "Release a job", ("admin",)
-    fields = noted = ("message", "then")
+    fields = logged_fields = ("message", "then")
     about = (
         "The claim of message {id} of partition {partition} ends. Its worker is not stopped, and gets an error when it "
         "acknowledges or renews: by then, two workers may have handled the message."
@@ -197,7 +197,7 @@ class Redrive(Act):
     """
 
     name, title, needs = "redrive", "Send dead letters back", ("read", "delete")
-    fields = noted = ("queue", "error", "shape", "reason", "message", "cursor")
+    fields = logged_fields = ("queue", "error", "shape", "reason", "message", "cursor")
 
     def __init__(self) -> None:
         self._turns = threading.BoundedSemaphore(MAX_SEARCHES)

@@ -122,7 +122,7 @@ class MoveMessages(Act):
     """Begins a move to another queue, to which the caller must be allowed to send."""
 
     name, title, needs = "move", "Move the messages", ("read", "delete")
-    fields = noted = ("to",)
+    fields = logged_fields = ("to",)
     about = (
         "All present messages, except those claimed by a worker, are moved to another queue of the application. The "
         "move continues when the page is closed; the page of the queue shows its progress and can cancel it."
@@ -145,7 +145,7 @@ class CancelMove(Act):
     """Cancels a move from this queue; moves from other queues are not found."""
 
     name, title, needs = "cancel-move", "Cancel a move", ("delete",)
-    fields = noted = ("move",)
+    fields = logged_fields = ("move",)
     button = "Cancel it"
 
     def effects(self, ask: PageRequest) -> str:
@@ -238,8 +238,8 @@ class Rewind(Act):
     """
 
     name, title, needs = "rewind", "Set the offsets of a group", ("claim", "measure")
-    noted = ("group", "to", "partition")
-    fields = (*noted, "seen")
+    logged_fields = ("group", "to", "partition")
+    fields = (*logged_fields, "seen")
     previews = True
 
     def inputs(self, ask: PageRequest) -> tuple[Field, ...]:

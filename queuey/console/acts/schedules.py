@@ -23,7 +23,7 @@ class ScheduleAct(Act):
     The form has the time of the schedule's last change; an act on a schedule that was changed since then is refused.
     """
 
-    noted: tuple[str, ...] = ("schedule",)
+    logged_fields: tuple[str, ...] = ("schedule",)
     fields: tuple[str, ...] = ("schedule", "seen")
 
     def find(self, ask: PageRequest) -> ScheduleReport:
@@ -56,7 +56,7 @@ class ScheduleAct(Act):
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
     def save(self, ask: PageRequest, **changes: object) -> None:
-        """Changes the given fields of the schedule, or creates it; the others stay."""
+        """Changes the given fields of the schedule, or creates it; the others stay. :meth:`queue` checks ``seen``."""
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         ask.schedules.save(ask.request, match, msgspec.json.encode(changes), ask.matching("admin"))
 
@@ -112,8 +112,8 @@ class ChangeSchedule(ScheduleAct):
 
     name, title, needs = "schedule-change", "Change", ("admin", "send")
     timing = ("queue", "cron", "timezone", "every", "missed")
-    noted = ("schedule", *timing, "form", "message_key", "partition", "ttl")
-    fields = (*noted, "body", "headers", "seen")
+    logged_fields = ("schedule", *timing, "form", "message_key", "partition", "ttl")
+    fields = (*logged_fields, "body", "headers", "seen")
     longest = SendMessage.longest
     about = "Blank fields do not change. A body replaces the whole message."
 

@@ -164,7 +164,7 @@ _REFUSED = {
 
 
 def read_changes(given: Mapping[str, str], *, fifo: bool) -> Changes:
-    """Parses the attributes to set.
+    """Parses the attributes to set, and sets ``modified`` to now.
 
     Raises:
         SqsError: An attribute does not exist, or cannot have its value.

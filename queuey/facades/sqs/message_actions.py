@@ -209,7 +209,10 @@ class MessageActions:
         return await self._call(signed, parameters.queue_url, "work", delete)
 
     async def change_visibility(self, signed: SignedRequest) -> Result:
-        """Releases the claim of a message with the visibility timeout as delay."""
+        """Hides the message for the given seconds from now, also if that ends its claim sooner.
+
+        The handle still deletes it until it is received again.
+        """
         parameters = signed.read(requests.ChangeVisibility)
         seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
 

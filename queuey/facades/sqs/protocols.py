@@ -85,7 +85,7 @@ class Call(NamedTuple):
     """
 
     action: str
-    given: dict[str, Any]
+    parameters: dict[str, Any]
 
 
 def is_json(request: Request) -> bool:
@@ -121,7 +121,7 @@ def read_parameters(call: Call, kind: type[T]) -> T:
         SqsError: A parameter is missing or has the wrong type.
     """
     try:
-        return msgspec.convert(call.given, kind, strict=False)
+        return msgspec.convert(call.parameters, kind, strict=False)
     except msgspec.ValidationError as error:
         text = str(error)
         name = "MissingParameter" if "missing required field" in text else "InvalidParameterValue"

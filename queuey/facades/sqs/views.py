@@ -86,15 +86,15 @@ class SqsFacade(Facade):
             signature = signatures.read_signature(request)
         except SqsError as error:
             request.headers.pop("authorization", None)
-            request.refused = error
+            request.credential_error = error
         else:
-            request.known = _SignedState(signature)
+            request.facade_state = _SignedState(signature)
             request.verify = self._verify
             request.headers["authorization"] = self._callers.make_header(access_keys.digest_of(signature.access_key))
 
     def _verify(self, request: Request) -> None:
         """Verifies the signature over the whole body, once. Raises SqsError if it is not valid."""
-        signature: Signature = request.known.signature  # type: ignore[attr-defined] # see sign
+        signature: Signature = request.facade_state.signature  # type: ignore[attr-defined] # see set_credential
         secret = access_keys.secret_of(self._secret, signature.access_key)
         signatures.verify(signature, request, read_body(request, MAX_FACADE_BODY), secret, time())
         request.verify = None
@@ -120,7 +120,7 @@ class SqsFacade(Facade):
     async def _read_signed(self, request: Request, match: Match) -> SignedRequest:
         """Verifies the signature, and parses the request."""
         caller = await self._authorization.identify(request)
-        state = request.known
+        state = request.facade_state
         if not isinstance(
             state, _SignedState
         ):  # Not prepared by `set_credential`: paths that begin with "/__" are the service's.

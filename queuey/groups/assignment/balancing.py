@@ -36,7 +36,7 @@ def balance(shares: PoolShares[Any]) -> None:
 
 
 def _hand_out_free(pool: Pool[Any], loads: list[int]) -> None:
-    """Adds the number of a pool's free partitions to the counts of its members with the lowest loads."""
+    """Adds a pool's free partitions to the counts of its least loaded members, in ``now`` and ``loads``."""
     if not pool.free:
         return
     height, rest = fill([loads[member] for member in pool.members], len(pool.free))

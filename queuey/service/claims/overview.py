@@ -73,7 +73,7 @@ class ClaimOverview(ABC):
         """
 
     def count_claims(self, access: QueueAccess) -> ClaimCounts:
-        """Counts outstanding messages by status and partition. Messages that were never delivered do not count."""
+        """Counts outstanding messages as claimed, waiting or retrying by partition; not those never delivered."""
 
         def count(state: State, expired: int) -> PartitionClaims:
             claimed, retrying = state.count_live(expired), state.count_retrying(expired)
@@ -271,6 +271,7 @@ class ClaimOverview(ABC):
 
 
 def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
+    """Sums the claims of each worker. Not sorted."""
     workers: dict[str, WorkerClaims] = {}
     for worker, jobs, renewed, expires in claims:
         before = workers.get(worker, WorkerClaims(worker, 0, 0.0, 0.0))

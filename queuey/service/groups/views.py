@@ -58,7 +58,10 @@ async def make_group_info(
 async def _read_partitions(
     store: Store, group: str, state: GroupState, queue: Queue, *, lag: bool
 ) -> dict[int, OwnedPartition]:
-    """Returns the partitions of a queue, with lags if ``lag`` is true and the queue's row is not outdated."""
+    """Returns the partitions of a queue, with lags if ``lag`` is true and the queue's row is not outdated.
+
+    An outdated row is read again, so that the next request has the lags.
+    """
     rows = (await store.offsets.owned_offsets(queue, group)).rows
     numbers = range(1, queue.partitions + 1)
     offsets = {number: rows.get(number, OwnedOffset(number)) for number in numbers}

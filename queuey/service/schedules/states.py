@@ -217,7 +217,10 @@ def _instants_between(timetable: Timetable, after: float, until: float) -> Itera
 
 
 def record_skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
-    """Returns the schedule with the next instant of ``ticks``, and an outcome if these were skipped."""
+    """Returns the schedule with the next instant of ``ticks``, and an outcome if these were skipped.
+
+    If the clock was ahead, ``fired`` is set back to now.
+    """
     last = schedule.last
     fired = min(schedule.fired, int(now))
     if ticks.skipped is not None:
@@ -252,12 +255,15 @@ def reschedule(schedule: Schedule, now: float) -> Schedule:
 
 def list_next_fire_times(schedule: Schedule, limit: int) -> list[int]:
     """Returns up to ``limit`` next instants, only the first if this machine does not know the time zone."""
-    return [] if schedule.next is None else list(_coming(schedule.plan.timetable, schedule.next, limit))
+    return [] if schedule.next is None else list(_instants_from(schedule.plan.timetable, schedule.next, limit))
 
 
 @lru_cache(MAX_REMEMBERED)
-def _coming(timetable: Timetable, first: int, limit: int) -> tuple[int, ...]:
-    """Caches next instants, because rare ones, such as leap days, take milliseconds each."""
+def _instants_from(timetable: Timetable, first: int, limit: int) -> tuple[int, ...]:
+    """Returns up to ``limit`` instants, beginning with ``first``; only that one if the time zone is unknown.
+
+    They are cached, because rare ones, such as leap days, take milliseconds each.
+    """
     with suppress(TimeZoneUnknown):
         return (first, *islice(iterate_instants(timetable, first), limit - 1))
     return (first,)

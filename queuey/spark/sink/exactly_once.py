@@ -260,7 +260,10 @@ class Reserver:
         )
 
     def _enter_chunk(self, piece: int, rows: ReservableRows) -> tuple[bytes, ChunkEntry]:
-        """Returns the chunk's ledger entry, encoded and decoded; the first attempt reserves ids in it."""
+        """Returns the chunk's ledger entry, encoded and decoded; the first attempt reserves ids in it.
+
+        It replaces the entry of an earlier micro-batch. Rows are not compared.
+        """
         raw: bytes | None = None
         lowest_base, lead = 0, self._lead
         if self._numbered:

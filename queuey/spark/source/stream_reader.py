@@ -103,7 +103,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Ranges known to be empty. New messages are above them."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Returns the start of a stream without a checkpoint, the same at every call.
+        """Returns the start of a stream without a checkpoint: resolved at the first call, then kept by this reader.
 
         Raises:
             QueueNotFound: A named queue does not exist.
@@ -208,6 +208,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the end of the next batch; keeps the horizons and remaining messages for the reported lag.
 
         Positions that are idle for too long advance over empty ranges.
+
+        Raises:
+            DataLoss: Messages after ``start`` have expired, and the options do not allow that.
         """
         store = open_stores.opened(self._options.store)
         fronts = {front.queue.name: front for front in self._read_horizons()}

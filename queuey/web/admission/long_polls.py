@@ -60,10 +60,19 @@ class Client:
         has_left: The client has disconnected.
         is_leaving: The client sends no more. It may still read, but a long poll ends, because the client may be gone.
         receive: Reports the disconnect, once the body has been received, or None if nothing does.
-        on_left, leaving: Called when the client has left, and when it starts to.
+        on_left, on_leaving: Called when the client has left, and when it starts to.
     """
 
-    __slots__ = ("_message", "_remaining_messages", "began", "has_left", "is_leaving", "left", "on_leaving", "receive")
+    __slots__ = (
+        "_message",
+        "_remaining_messages",
+        "began",
+        "has_left",
+        "is_leaving",
+        "on_leaving",
+        "on_left",
+        "receive",
+    )
 
     def __init__(self, receive: Receive | None) -> None:
         self.receive = receive
@@ -72,7 +81,7 @@ class Client:
         """Messages that it receives until it stops listening."""
         self.began = monotonic()
         self.has_left = self.is_leaving = False
-        self.left: Callable[[], None] | None = None
+        self.on_left: Callable[[], None] | None = None
         self.on_leaving: Callable[[], None] | None = None
 
     def listen(self) -> None:
@@ -94,7 +103,7 @@ class Client:
         if message["type"] == DISCONNECTED["type"]:
             self.is_leaving = True
             self.has_left = not message.get("half_closed")
-            for call in (self.left if self.has_left else None, self.on_leaving):
+            for call in (self.on_left if self.has_left else None, self.on_leaving):
                 if call is not None:
                     call()
         self._remaining_messages -= 1
@@ -105,7 +114,7 @@ class Client:
         """Stops listening, and calls no function any more."""
         if self._message is not None:
             self._message.cancel()
-        self._message = self.receive = self.left = self.on_leaving = None
+        self._message = self.receive = self.on_left = self.on_leaving = None
 
     def require_present(self) -> None:
         if self.has_left:

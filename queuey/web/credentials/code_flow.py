@@ -216,7 +216,7 @@ class Provider:
         if claimed_issuer != self.issuer and (claimed_issuer is not None or self.discovery.get().names_itself):
             self._refuse("the answer is of another provider")
         try:
-            # As in address: oauthlib accepts only https.
+            # As in make_login_url: oauthlib accepts only https.
             parameters = WebApplicationClient(self._client).parse_request_uri_response(
                 f"https://localhost/?{urlencode(answer)}", attempt.state
             )

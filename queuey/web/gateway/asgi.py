@@ -204,7 +204,7 @@ class Gateway:
                     response.headers += self._origins.make_headers(request, response.headers)
             if response.pieces is not None:
                 self._leave(request)
-                if request.held:
+                if request.held_body_bytes:
                     self._drop_body(request)
                 await self._send_stream(request, response, response.pieces, exchange)
             elif head.method == "HEAD" or response.size <= PIECE_SIZE:
@@ -268,7 +268,7 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, request)
             self._metrics.count_request(NAME, response.status, 0.0)
-        response.headers += request.counted
+        response.headers += request.rate_headers
         return response
 
     async def _admit(self, request: Request, endpoint: Endpoint, exchange: Exchange, unreadable: list[str]) -> None:
@@ -320,10 +320,10 @@ class Gateway:
             raise
         finally:
             self._leave_turn(request)
-        if request.held:
-            if not self._memory.take(tenant, request.held):
-                raise self._memory.make_refusal(tenant, request.held)
-            self._change_memory(request.tenant, -request.held)
+        if request.held_body_bytes:
+            if not self._memory.take(tenant, request.held_body_bytes):
+                raise self._memory.make_refusal(tenant, request.held_body_bytes)
+            self._change_memory(request.tenant, -request.held_body_bytes)
 
     def _release(self, request: Request) -> None:
         """Drops the request's body, and no longer counts it as present; does not release reserved memory."""
@@ -331,13 +331,13 @@ class Gateway:
         if request.client is not None:
             self._clients.end(request.client)
             request.client = None
-        if request.held:
+        if request.held_body_bytes:
             self._drop_body(request)
 
     def _drop_body(self, request: Request) -> None:
         request.body = None
-        self._change_memory(request.tenant, -request.held)
-        request.held = 0
+        self._change_memory(request.tenant, -request.held_body_bytes)
+        request.held_body_bytes = 0
 
     def _enter(self, request: Request) -> None:
         request.is_present = True
@@ -357,7 +357,7 @@ class Gateway:
         if caller is not None and not caller.is_anonymous:
             facade = request.facade
             application = request.path.split("/", 3)[2] if facade is None else facade.application_of(caller)
-            request.counted, refusal = rates.count(caller, application)
+            request.rate_headers, refusal = rates.count(caller, application)
             if refusal is not None:
                 raise refusal
 
@@ -405,7 +405,7 @@ class Gateway:
             if not request.is_paused:
                 self._calls[call] = request.turn_began + self._deadline
             if request.client is not None:
-                request.client.left = call.give_up
+                request.client.on_left = call.give_up
             return await call  # type: ignore[no-any-return] # as above
         finally:
             if request.turn is not None:
@@ -414,7 +414,7 @@ class Gateway:
                 self._calls.pop(request.call, None)
                 request.call = None
                 if request.client is not None:
-                    request.client.left = None
+                    request.client.on_left = None
 
     async def _take_turn(self, request: Request) -> None:
         """Waits for the request's turn of the event loop, and keeps the turn in the request."""

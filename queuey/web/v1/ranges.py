@@ -173,7 +173,7 @@ class RangeViews(Views):
         return answer.response
 
     def _read_ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
-        """Returns the queues and ranges in the body, and the seconds to wait for messages."""
+        """Authenticates the caller; returns the queues and ranges in the body, and the seconds to wait for messages."""
         self._service.queues.require_application(match["app"])
         self._authorization.authenticate(request)
         body = self.fields(ManyRanges).json(request)

@@ -174,7 +174,10 @@ class QueueEvents(ABC):
         return min(pause, self._listed_at + beat - monotonic()) if self._stream.is_of_all else pause
 
     async def first(self, turn: LongPoll) -> list[bytes]:
-        """Returns the first events, of which one only has the cursor. Raises if a queue cannot be read."""
+        """Returns the first events, of which one only has the cursor, and begins to follow read marks.
+
+        Raises if a queue cannot be read. Later errors are sent as events with a problem.
+        """
         refused = await self._admit(turn)
         if refused:
             raise refused[0][1]

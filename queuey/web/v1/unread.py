@@ -22,7 +22,10 @@ from queuey.web.validators import Errors, bad_json
 
 
 def _parse_ends(value: object, end: Callable[[Mark], Position]) -> Marks:
-    """Parses an id, or ids by partition. An instant is refused, because it does not name a message."""
+    """Parses a text: an id, ids by partition (``1:<id>,2:<id>``) or a cursor. ``end`` gives the position for a mark.
+
+    Raises BadField for an instant, because it does not name a message.
+    """
     text = validators.text(value)
     try:
         bound = parse_bound(text)

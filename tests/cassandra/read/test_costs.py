@@ -49,17 +49,17 @@ class Cost(NamedTuple):
     bytes: int
 
 
-def queue_of(
+def make_queue(
     scene: Scene, process: Process, buckets: int, count: int, *, partitions: int = 1, together: int = 1000
 ) -> tuple[Queue, list[Position]]:
     """Makes a queue with readable messages in each partition; returns it with the positions of the first messages.
 
     Args:
-        scene: Where it is.
-        process: Who posts.
-        buckets: Of each partition.
+        scene: The simulated cluster.
+        process: The process that posts.
+        buckets: Number of buckets of each partition.
         count: Messages of each partition.
-        partitions: How many.
+        partitions: Number of partitions.
         together: Messages of a partition that are posted in one call, and so follow each other.
     """
     queue = scene.queue(process, ttl=3 * DAY, partitions=partitions)
@@ -96,7 +96,7 @@ def buckets(request: pytest.FixtureRequest) -> int:
 def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, *, descending: bool) -> None:
     """A page of any size costs one statement per bucket that holds part of it, in few rounds, and reads little else."""
     process = scene.start()
-    queue, positions = queue_of(scene, process, buckets, 1000)
+    queue, positions = make_queue(scene, process, buckets, 1000)
     ordered = positions[::-1] if descending else positions
     for limit in (1, 10, 100, 1000):
         max_bytes = MAX_SHORT_BYTES - (16 << 10) if limit <= MAX_SHORT_MESSAGES else PAGE_BYTES
@@ -118,7 +118,7 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
 def test_partitions_are_read_side_by_side_in_one_round(scene: Scene, buckets: int) -> None:
     """A page of 100 partitions, which share one answer, costs a statement per bucket, all in one round."""
     process = scene.start()
-    queue, _ = queue_of(scene, process, buckets, 100, partitions=100)
+    queue, _ = make_queue(scene, process, buckets, 100, partitions=100)
     service = Service(process.store)
     access = service.enter(queue, lambda _queue: None)
     cost, reading = cost_of(process, partial(service.reader.read, access, Range(partitions=None, limit=100)))
@@ -130,7 +130,7 @@ def test_partitions_are_read_side_by_side_in_one_round(scene: Scene, buckets: in
 def test_a_merged_page_takes_few_rounds(scene: Scene, buckets: int, *, descending: bool) -> None:
     """A page merged over partitions by time takes few rounds, and reads at most two pages of each bucket."""
     process = scene.start()
-    queue, _ = queue_of(scene, process, buckets, 160, partitions=4, together=5)
+    queue, _ = make_queue(scene, process, buckets, 160, partitions=4, together=5)
     service = Service(process.store)
     access = service.enter(queue, lambda _queue: None)
     requested = Range(partitions=None, limit=100, merge=True, descending=descending)
@@ -193,7 +193,7 @@ def test_a_post_is_one_request(scene: Scene, count: int) -> None:
 def test_info_and_names(scene: Scene) -> None:
     """Partition sizes, and calls about names, send a fixed number of requests."""
     process = scene.start()
-    queue, _ = queue_of(scene, process, 1, 1000)
+    queue, _ = make_queue(scene, process, 1, 1000)
     service = Service(process.store)
     access, names = service.enter(queue, lambda _queue: None), BlockingNames(service)
     info, _ = sent_by(process, lambda: bridge.run(process.store.messages.inspect(queue)))

@@ -207,7 +207,7 @@ class TestMissed:
 class TestUnknown:
     """Tests of ticks that cannot be finished safely."""
 
-    def stopped(self, process: Process) -> None:
+    def stop_after_post(self, process: Process) -> None:
         """Begins to fire and stops the process when its message is posted."""
         begin(process)
         process.clock.advance(20)
@@ -218,7 +218,7 @@ class TestUnknown:
 
     def test_too_old(self, process: Process, other: Store) -> None:
         """Well before a key is forgotten, its tick is not posted again: it is reported as unknown, and not doubled."""
-        self.stopped(process)
+        self.stop_after_post(process)
         queue = bridge.run(other.catalogue.queue(APP, "q"))
         before = bodies(other, queue)
         process.clock.advance(states.MAX_FIRING + 1)
@@ -232,7 +232,7 @@ class TestUnknown:
 
     def test_purged_in_between(self, process: Process, other: Store) -> None:
         """After a purge, which forgets the key, the message is not posted again."""
-        self.stopped(process)
+        self.stop_after_post(process)
         queue = bridge.run(other.catalogue.purge_queue(bridge.run(other.catalogue.queue(APP, "q", fresh=True))))
         late = Process(other, process.clock)
         late.settle("s")

@@ -128,7 +128,9 @@ MUTATIONS = {
     "the place of a claim that begins again": Missing(
         lambda: replace(Places.has_place_for, a_place_for_all), setup=BY_KEY, first=120
     ),
-    "the share of a partition": Missing(lambda: replace(Places._of_all, as_many_as_there_are), setup=SHARED, first=8),
+    "the share of a partition": Missing(
+        lambda: replace(Places._count_free_in_partition, as_many_as_there_are), setup=SHARED, first=8
+    ),
     "the keys of what is outstanding, to count them": Missing(lambda: replace(State._record_keys, knowing_no_keys)),
     "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys), first=37),
     "a renewal ends a rest": Missing(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),

@@ -69,7 +69,7 @@ async def wait_for_none(gateway: Gateway) -> None:
 
 
 async def wait_for_one(gateway: Gateway) -> None:
-    """Waits for a message that arrives, with a claim and with a read."""
+    """Waits with a claim for a message that arrives, and acknowledges it."""
     places = gateway._polls.places
     claims = asyncio.create_task(claim(gateway, wait=20))
     await until(lambda: places.free < places.total)

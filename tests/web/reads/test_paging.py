@@ -32,7 +32,7 @@ queries = st.fixed_dictionaries(
 )
 
 
-def name_of(second: int, number: int = 0) -> str:
+def id_at(second: int, number: int = 0) -> str:
     """Returns an id at a second of the past."""
     ticks = parse_instant(str(1_700_000_000 + second))
     assert ticks is not None
@@ -41,13 +41,13 @@ def name_of(second: int, number: int = 0) -> str:
 
 def texts(query: dict[str, Any]) -> dict[str, str]:
     return {
-        key: name_of(value) if isinstance(value, int) and key != "merge" else str(value) for key, value in query.items()
+        key: id_at(value) if isinstance(value, int) and key != "merge" else str(value) for key, value in query.items()
     }
 
 
 def filled(owner: Caller, content: set[tuple[int, int, int]]) -> str:
     queue = owner.create(f"q{next(names)}", partitions=3)
-    ids = ",".join(f"{partition}:{name_of(second, number)}" for partition, second, number in content)
+    ids = ",".join(f"{partition}:{id_at(second, number)}" for partition, second, number in content)
     if ids:
         assert owner("PUT", f"{queue}/{ids}", "x", headers={"X-TTL": "33554432"}).status == 200
     return queue

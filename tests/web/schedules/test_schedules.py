@@ -201,7 +201,7 @@ def test_a_time_zone_that_is_not_known_any_more(owner: Caller) -> None:
             return ZoneInfo(name)
         raise ZoneInfoNotFoundError(name)
 
-    states._coming.cache_clear()  # As in a process that is started on a machine without the zone.
+    states._instants_from.cache_clear()  # As in a process that is started on a machine without the zone.
     with replace_in(timetables, timetables._load_zone, gone):
         listed = owner.get("_schedules").json["schedules"]
         assert [(each["schedule"], len(each["next"])) for each in listed] == [("a", 1), ("b", 5)]

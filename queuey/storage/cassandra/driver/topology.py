@@ -45,7 +45,7 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
 
     in_buffer_size = 1 << 16
     out_buffer_size = 1 << 22
-    _takes_all = True
+    _socket_accepts = True
 
     @property
     def _socket_writable(self) -> bool:
@@ -53,17 +53,17 @@ class BufferedConnection(Cluster.connection_class):  # type: ignore[misc] # the 
 
         The driver refuses all requests while the socket accepts no bytes, which happens briefly after each long body.
         """
-        return self._takes_all or self._count_waiting_bytes() < MAX_WAITING_BYTES
+        return self._socket_accepts or self._count_waiting_bytes() < MAX_WAITING_BYTES
 
     @_socket_writable.setter
     def _socket_writable(self, value: bool) -> None:
-        self._takes_all = value
+        self._socket_accepts = value
 
     def handle_write(self, *event: Any) -> Any:  # noqa: ANN401 - the event loop's
-        # The driver marks the socket writable again only after it has refused requests.
+        # Marks the socket writable once nothing waits: the driver does so only after it has refused requests.
         sent = super().handle_write(*event)
-        if not self._takes_all and not self._count_waiting_bytes():
-            self._takes_all = True
+        if not self._socket_accepts and not self._count_waiting_bytes():
+            self._socket_accepts = True
         return sent
 
     def _count_waiting_bytes(self) -> int:

@@ -116,42 +116,42 @@ def group(names: str) -> Mapping[str, Member]:
 def settling() -> RebalanceDebounce:
     """A stable group whose members a and b were settled long ago."""
     made = RebalanceDebounce(SECONDS)
-    assert made.measure_age(group("ab"), NOW - 60, at_work=True) == SECONDS
+    assert made.update_age(group("ab"), NOW - 60, at_work=True) == SECONDS
     return made
 
 
 def test_a_change_after_a_while_is_answered_at_once(settling: RebalanceDebounce) -> None:
     """The first change after a while is answered at once, and asking again changes nothing."""
-    assert settling.measure_age(group("abc"), NOW, at_work=True) == SECONDS
-    assert settling.measure_age(group("abc"), NOW + 0.001, at_work=True) == SECONDS
+    assert settling.update_age(group("abc"), NOW, at_work=True) == SECONDS
+    assert settling.update_age(group("abc"), NOW + 0.001, at_work=True) == SECONDS
 
 
 def test_changes_that_follow_soon_gather(settling: RebalanceDebounce) -> None:
     """Changes that follow soon are answered together when the settling time is over; so are later ones."""
-    settling.measure_age(group("abc"), NOW, at_work=True)
-    assert settling.measure_age(group("abcd"), NOW + 0.01, at_work=True) == pytest.approx(0.01)
-    assert settling.measure_age(group("abcde"), NOW + 0.04, at_work=True) == pytest.approx(0.04)
-    assert settling.measure_age(group("abcde"), NOW + 0.0501, at_work=True) == SECONDS
-    assert settling.measure_age(group("abcdef"), NOW + 0.06, at_work=True) < SECONDS
+    settling.update_age(group("abc"), NOW, at_work=True)
+    assert settling.update_age(group("abcd"), NOW + 0.01, at_work=True) == pytest.approx(0.01)
+    assert settling.update_age(group("abcde"), NOW + 0.04, at_work=True) == pytest.approx(0.04)
+    assert settling.update_age(group("abcde"), NOW + 0.0501, at_work=True) == SECONDS
+    assert settling.update_age(group("abcdef"), NOW + 0.06, at_work=True) < SECONDS
 
 
 def test_a_change_that_is_undone_asks_for_nothing(settling: RebalanceDebounce) -> None:
     """A member that joins and leaves within the settling time causes no change."""
-    settling.measure_age(group("abc"), NOW, at_work=True)
-    assert settling.measure_age(group("abcd"), NOW + 0.01, at_work=True) < SECONDS
-    assert settling.measure_age(group("abc"), NOW + 0.02, at_work=True) == SECONDS
+    settling.update_age(group("abc"), NOW, at_work=True)
+    assert settling.update_age(group("abcd"), NOW + 0.01, at_work=True) < SECONDS
+    assert settling.update_age(group("abc"), NOW + 0.02, at_work=True) == SECONDS
 
 
 def test_a_new_group_gathers_from_its_first_member_on() -> None:
     """Without a target the first change waits too, and later ones do not extend the wait."""
     settling = RebalanceDebounce(SECONDS)
-    assert settling.measure_age(group("a"), NOW, at_work=False) == pytest.approx(0.0)
-    assert settling.measure_age(group("ab"), NOW + 0.03, at_work=False) == pytest.approx(0.03)
-    assert settling.measure_age(group("ab"), NOW + 0.0501, at_work=False) == SECONDS
+    assert settling.update_age(group("a"), NOW, at_work=False) == pytest.approx(0.0)
+    assert settling.update_age(group("ab"), NOW + 0.03, at_work=False) == pytest.approx(0.03)
+    assert settling.update_age(group("ab"), NOW + 0.0501, at_work=False) == SECONDS
 
 
 def test_without_time_for_settling_everything_is_answered_at_once() -> None:
     """With a settling time of zero every change is answered at once, however often something changes."""
     settling = RebalanceDebounce(0.0)
-    ages = [settling.measure_age(group("abcdef"[:count]), NOW, at_work=count > 1) for count in range(1, 6)]
+    ages = [settling.update_age(group("abcdef"[:count]), NOW, at_work=count > 1) for count in range(1, 6)]
     assert ages == [0.0] * 5

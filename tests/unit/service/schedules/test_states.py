@@ -157,7 +157,7 @@ def test_next_instants_are_remembered() -> None:
         assert states.list_next_fire_times(changed, 5) == list(islice(iterate_instants(plan.timetable, BEGIN), 5))
         later = states.pass_instant(rare[1], Ticks(first[1][0], first[1][1]))
         assert states.list_next_fire_times(later, 4) == first[1][1:]
-    assert states._coming.cache_info().maxsize == states.MAX_REMEMBERED
+    assert states._instants_from.cache_info().maxsize == states.MAX_REMEMBERED
 
 
 def test_order_of_steps() -> None:
