@@ -135,6 +135,7 @@ class Endpoint:
         return self._views.get(method, self._otherwise)
 
     def is_for_monitor(self, request: Request) -> bool:
+        """Returns whether this is a resource for monitors, and the request a GET or HEAD without query and body."""
         plain = self.operation and request.method in {"GET", "HEAD"} and not request.query
         return plain and announced_length(request) == 0
 

@@ -184,6 +184,9 @@ class ScheduleSaver:
     def _make_builder(self, request: Request, plan_fields: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
         """Reads the given fields of a plan. Returns a function that merges them into the present plan.
 
+        The function raises ``InvalidRequest`` if the result lacks a field or its message does not fit the queue, and
+        ``RecordChanged`` if the schedule has another queue by now.
+
         Args:
             request: The request, in which unknown fields of the message are recorded.
             plan_fields: The fields.
