@@ -368,6 +368,7 @@ def _render_type(schema: Part) -> str:
 
 
 def _render_limits(schema: Part) -> list[str]:
+    """Returns the bounds, the pattern and the default of a schema in words."""
     limits = [
         f"{words} {schema[name]:,}{unit}"
         for name, words, unit in (

@@ -556,6 +556,7 @@ def _may_match_prefix(shape: str, begin: str) -> bool:
 
 
 def _make_refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
+    """Makes the error; a caller without a credential is told to send one, not what it lacks."""
     if caller.is_anonymous:
         reason = (
             "The header Authorization has no scheme that is known here" if request.headers.get("authorization") else ""

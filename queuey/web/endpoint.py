@@ -73,6 +73,7 @@ class View:
 
     Attributes:
         blocks: The view has to run in a thread.
+        may_wait: The view reads or blocks, so it is watched whether the client leaves.
     """
 
     __slots__ = ("answer", "asks", "blocks", "headers", "may_wait", "page")

@@ -165,6 +165,8 @@ class LongPoll(Waiter):
         tenant: The tenant that the request counts for.
         header: The Authorization header.
         places: Number of places that the request holds.
+        has_news: Another attempt is worthwhile.
+        timer: Ends the wait when its time is over.
         turn: The turn of its attempts. True ends the wait for another attempt, False without one.
         user: The user for whom it is counted as a stream, or None.
         is_heartbeat: The request is a heartbeat of a group member. Heartbeats get at most half of their tenant's

@@ -581,6 +581,7 @@ class FairPool(FairGate[Job]):
         (self._extra_jobs if is_extra else self._jobs).put(turn)
 
     def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
+        """Does jobs in this thread until one is None; the loop gets each result or error, and the seconds it took."""
         while (job := jobs.get()) is not None:
             began = monotonic()
             try:

@@ -232,6 +232,7 @@ def fetch(
 
 
 async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """See :func:`fetch`. Ignores proxies in the environment, and raises ``TimeoutError``."""
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 
     method = "GET" if form is None else "POST"

@@ -206,6 +206,8 @@ class Parent:
     def run(self, announce: Callable[[], None]) -> int:
         """Supervises the workers until the service ends; returns the exit code: 1 if no worker could start, or else 0.
 
+        Handles SIGTERM, SIGINT and SIGHUP, and ignores the first two afterwards.
+
         Args:
             announce: Called once, when the first worker is up.
         """

@@ -151,7 +151,10 @@ class ScheduleSaver:
         self._fields = Fields(api.SchedulePlan, self._limits)
 
     def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
-        """Creates a schedule, or changes the fields given in JSON. Returns it, and whether it is new."""
+        """Creates a schedule, or changes the fields given in JSON. Returns it, and whether it is new.
+
+        The caller needs ``admin`` and ``send`` on the queue, unless the request only pauses the schedule.
+        """
         application, name = match["app"], match["schedule"]
         fields = read_object(text)
         _check_names(name, fields)
