@@ -76,8 +76,9 @@ def _make_source_hash(text: str) -> str:
 
 @cache
 def make_policy(*, sends: bool) -> str:
-    """Returns the Content-Security-Policy of :func:`render_page`; it allows only the page's styles and script, by hash.
+    """Returns the Content-Security-Policy of :func:`render_page`; it allows only the page's styles, by hash.
 
+    With ``sends`` it also allows the page's script, by hash, and requests to this service.
     ``'self'`` would be wrong for scripts, because it allows every URL of the service, including stored messages.
     """
     sending = f"script-src {_make_source_hash(SCRIPT)}; connect-src 'self'; require-trusted-types-for 'script'; "
@@ -109,6 +110,7 @@ def render_page(document: Part, link: str, *, address: str = ADDRESS, sends: boo
 
 
 def render_contents(document: Part, link: str, address: str = ADDRESS) -> str:
+    """Returns the contents of the page: an index, a start, operations by their first tag, rules, errors and types."""
     groups: dict[str, list[tuple[str, str, Part]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -146,6 +148,7 @@ def _make_anchor(tag: str) -> str:
 
 
 def _render_index(groups: Mapping[str, Iterable[tuple[str, str, Part]]]) -> str:
+    """Returns links to all operations by tag, each with its summary up to the first comma, and to other parts."""
     items = ['<li><a href="#start">Start</a></li>\n']
     for tag, operations in groups.items():
         links = "".join(
@@ -168,6 +171,7 @@ def _render_language_choice() -> str:
 
 
 def _render_start(document: Part, link: str, address: str) -> str:
+    """Returns how to send a key, and the first lines of a program with a first request, in each language."""
     scheme = document["components"]["securitySchemes"]["credential"]
     operation = document["paths"]["/v1/{app}/_me"]["get"]
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
@@ -182,6 +186,7 @@ def _render_start(document: Part, link: str, address: str) -> str:
 
 
 def _render_group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
+    """Returns a tag's operations; the first one is unfolded if the tag is in ``OPEN``."""
     details = "".join(
         _render_operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN)
         for number, operation in enumerate(operations)
@@ -193,6 +198,7 @@ def _render_group(tag: Part, operations: Sequence[tuple[str, str, Part]], schema
 
 
 def _render_operation(method: str, path: str, operation: Part, schemas: Part, *, is_open: bool) -> str:
+    """Returns an operation, with the first answer that has an example, and errors only as links."""
     name, comma, more = operation["summary"].partition(",")
     about = f"<p>{_render_text(operation['description'])}</p>\n" if "description" in operation else ""
     answers = {status: answer for status, answer in operation["responses"].items() if "$ref" not in answer}
@@ -273,6 +279,7 @@ def _render_fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]])
 
 
 def _render_body(body: Part | None, schemas: Part) -> str:
+    """Returns the types of a body, with folded fields of each named type; blank without a body."""
     if body is None:
         return ""
     types = dict.fromkeys(name for media in body["content"].values() for name in _find_type_names(media["schema"]))
@@ -292,6 +299,7 @@ def _find_type_names(schema: Part) -> list[str]:
 
 
 def _render_answers(answers: Part, anchor: str = "") -> str:
+    """Returns answers with their headers; with ``anchor``, without a title, and each with an id."""
     return _render_fields(
         "" if anchor else "Answers",
         [
@@ -313,6 +321,7 @@ def _render_content(content: Part) -> str:
 
 
 def _render_properties(schema: Part, word: str = "always there") -> str:
+    """Returns the fields of a schema, or its type if it has none; ``word`` marks the required ones."""
     required = schema.get("required", ())
     fields = [
         (
@@ -339,6 +348,7 @@ def _find_descriptions(schema: Part) -> list[str]:
 
 
 def _render_type(schema: Part) -> str:
+    """Returns a schema in words, with its limits; a named type becomes a link."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#type-{name}">{name}</a>'
@@ -358,6 +368,7 @@ def _render_type(schema: Part) -> str:
 
 
 def _render_limits(schema: Part) -> list[str]:
+    """Returns the bounds, the pattern and the default of a schema in words."""
     limits = [
         f"{words} {schema[name]:,}{unit}"
         for name, words, unit in (

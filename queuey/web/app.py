@@ -144,7 +144,7 @@ class Bridge:
         self._max_body = max_body
 
     def answer(self, request: Request, _match: object) -> Response:
-        """Answers a request; blocks. Errors without a Pyramid view are raised."""
+        """Answers a request; blocks. Errors without a Pyramid view are raised, and those of :func:`read_body`."""
         started: list[Any] = [500, []]
 
         def start_response(status: str, headers: list[Header], _error: object = None) -> None:
@@ -163,6 +163,7 @@ class Bridge:
 
 
 def make_environ(request: Request, body: bytes) -> dict[str, Any]:
+    """Returns the WSGI environ of a request; the body counts as sent whole, with its length."""
     environ = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",

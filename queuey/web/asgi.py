@@ -31,7 +31,7 @@ CLOSE_TIMEOUT = 10.0
 
 
 class Application:
-    """The service, from the server's start to its end.
+    """The service, from the server's start to its end. Scopes other than HTTP and lifespan raise ``ValueError``.
 
     Args:
         includes: Functions that add resources or Pyramid's views; see ``docs/extending.md``.
@@ -64,6 +64,7 @@ class Application:
                 return
 
     async def _start(self) -> None:
+        """Opens the service with the settings of the environment; starts its gateway and background work."""
         settings = load({}, os.environ).settings
         self._app = await asyncio.to_thread(open_service, settings, self._includes, listens=False)
         self._gateway = make_gateway(self._app, settings)
@@ -71,13 +72,17 @@ class Application:
         self._app.service.start_background_work()
 
     async def _stop(self) -> None:
+        """Ends background work, then the gateway, and closes the store last."""
         await self._app.service.end(LEAVE_SECONDS)
         self._gateway.stop()
         await asyncio.to_thread(self._app.service.store.close, CLOSE_TIMEOUT)
 
 
 class AsgiExchange:
-    """A request of an ASGI server. See :class:`~queuey.web.responses.Exchange`."""
+    """A request of an ASGI server. See :class:`~queuey.web.responses.Exchange`.
+
+    :meth:`send_response` only keeps the response, and :meth:`send_due` sends it.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scheme: str = scope.get("scheme", "http")
@@ -113,7 +118,7 @@ class AsgiExchange:
 
 
 async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
-    """Has a gateway answer a request of an ASGI server."""
+    """Has a gateway answer a request of an ASGI server, and sends a response that is due."""
     path = scope.get("raw_path") or quote(scope["path"]).encode()
     exchange = AsgiExchange(scope, receive, send)
     await gateway.answer(Head(scope["method"], (path, scope["query_string"]), list(scope["headers"])), exchange)

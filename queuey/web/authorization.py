@@ -119,6 +119,7 @@ class Authenticator:
         return [digest_of(key) for scheme, key in self._parse_credentials(header) if scheme == ApplicationKeys.scheme]
 
     def forget(self, header: str) -> None:
+        """Drops the caller that is cached under exactly this text; other forms of the header are not looked up."""
         with self._lock:
             self._forget(_make_cache_key(header))
 
@@ -159,8 +160,8 @@ class Authenticator:
     def _read_caller(self, header: str) -> Caller:
         """Reads all credentials of a header and caches their caller, who has the rights of all of them.
 
-        One bad credential refuses all, and drops the cached caller. Without a known credential the caller is
-        ``ANYBODY``.
+        The caller expires with the first of them, and counts for the first tenant by name. One bad credential refuses
+        all, and drops the cached caller. Without a known credential the caller is ``ANYBODY``, and is not cached.
         """
         credentials = self._parse_credentials(header)
         if not credentials:
@@ -256,6 +257,7 @@ class Authorization:
         """Returns the member's credential in a consumer group, made of the caller and its application keys.
 
         Raises:
+            NotAuthenticated: A credential is not valid.
             NotAllowed: The request has no credential.
         """
         caller = await self.identify(request)
@@ -437,7 +439,10 @@ class Authorization:
         return lambda name: any(matches(pattern, name) for pattern in patterns)
 
     def make_creation_check(self, request: Request, application: str) -> Callable[[str], None]:
-        """Returns a check of queue names: creating a queue needs ``admin``. Raises as :meth:`patterns`."""
+        """Returns a check that raises ``NotAllowed`` for names of queues that the caller may not create (``admin``).
+
+        Raises as :meth:`patterns`.
+        """
         patterns = self.patterns(request, application, "admin")
 
         def check(name: str) -> None:
@@ -460,7 +465,7 @@ class Authorization:
             ApplicationNotFound: The application does not exist.
             QueueNotFound: A queue does not exist, and the caller's rights do not cover its name.
             NotAuthenticated: A credential is not valid.
-            NotAllowed: The caller lacks ``read`` or ``claim``.
+            NotAllowed: The caller lacks ``read`` or ``claim``, or has no credential.
         """
         self._service.queues.require_application(application)
         caller = self.authenticate(request)
@@ -551,6 +556,7 @@ def _may_match_prefix(shape: str, begin: str) -> bool:
 
 
 def _make_refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
+    """Makes the error; a caller without a credential is told to send one, not what it lacks."""
     if caller.is_anonymous:
         reason = (
             "The header Authorization has no scheme that is known here" if request.headers.get("authorization") else ""

@@ -73,6 +73,7 @@ class View:
 
     Attributes:
         blocks: The view has to run in a thread.
+        may_wait: The view reads or blocks, so it is watched whether the client leaves.
     """
 
     __slots__ = ("answer", "asks", "blocks", "headers", "may_wait", "page")
@@ -135,6 +136,7 @@ class Endpoint:
         return self._views.get(method, self._otherwise)
 
     def is_for_monitor(self, request: Request) -> bool:
+        """Returns whether this is a resource for monitors, and the request a GET or HEAD without query and body."""
         plain = self.operation and request.method in {"GET", "HEAD"} and not request.query
         return plain and announced_length(request) == 0
 

@@ -60,7 +60,8 @@ def status_of(error: Exception) -> int:
 def error_response(error: Exception, request: Request) -> Response:
     """Makes the response to an error, in the form of its facade or as the request accepts it.
 
-    Logs a defect with its traceback.
+    Without problem details, 403 and the 404 of resources and applications are plain text, as in the original. Logs a
+    defect with its traceback; the client gets only its id.
     """
     status = status_of(error)
     form = None if request.facade is None else partial(request.facade.error_response, request)
@@ -137,7 +138,7 @@ def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
 
 
 def _make_headers(error: Exception, status: int) -> tuple[Header, ...]:
-    """Returns ``Retry-After`` for 429 and 503, the challenge for 401, or the headers of the status."""
+    """Returns ``Retry-After`` for 429, 503 and a key in use, the challenge for 401, or the headers of the status."""
     if status in {429, 503} or isinstance(error, errors.KeyInUse):
         return (("Retry-After", str(getattr(error, "retry_after", 1))),)
     if isinstance(error, errors.NotAuthenticated):
@@ -161,7 +162,7 @@ def _problem_response(
 
 
 def _without_secrets(path: str) -> str:
-    """Returns a path without a group member's id or the token of a login link."""
+    """Returns a path without a group member's id or the token of a login link, and what follows it."""
     for begin in ("/members/", "/login/once/"):
         path = "".join(path.partition(begin)[:2])
     return path
@@ -183,7 +184,7 @@ def _crash_response(text: str, request: Request) -> Response:
 
 
 def refusal_response(status: int, why: str) -> Response:
-    """Makes the JSON response to a request that could not be read, or for which there are too many connections."""
+    """Makes the JSON response to a request that could not be read, or to too many connections (``Retry-After``)."""
     response = json_response({"status": "error", "error_msg": {"request": why}}, status)
     if status == 503:  # noqa: PLR2004 - there are too many connections
         response.headers += (("Retry-After", "1"),)

@@ -94,6 +94,7 @@ class Fields(Generic[S]):
             note_unknown(request, list(unknown), "field", "body", allowed)
 
     def _inner_objects(self, values: Mapping[str, object]) -> Iterator[tuple[frozenset[str], Mapping[str, object]]]:
+        """Yields each inner object, whether alone, in a list or in a map, after the names that it may have."""
         for field, (names, is_map) in self._inner.items():
             value = values.get(field)
             if is_map and isinstance(value, dict):
@@ -129,7 +130,7 @@ class Queries(Generic[T]):
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
-    """Returns a type without None and metadata, and the metadata; ``AnyType`` if the type has several forms."""
+    """Returns a type without None and metadata, and the metadata; ``AnyType`` if it has several forms or is raw."""
     metadata: dict[str, Any] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):

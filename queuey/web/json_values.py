@@ -19,7 +19,7 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 _PERHAPS_TOO_LARGE = re.compile(rb"(?<![0-9.])(?:[0-9.]{200,}(?:[eE][+-]?[0-9]+)?|[0-9.]+[eE]\+?[0-9]{3,})")
 """Numbers that decoders may refuse: with very many digits, or a large exponent."""
-_skip = msgspec.json.Decoder(msgspec.Raw).decode
+_check_syntax = msgspec.json.Decoder(msgspec.Raw).decode
 """Checks the syntax of JSON, but not that strings are UTF-8 and numbers small enough."""
 
 
@@ -52,7 +52,7 @@ def check_value(raw: bytes, *, block: int = BLOCK) -> str:
         if small := len(raw) <= block:
             decode_any(raw)  # faster than the checks below
         else:
-            _skip(raw)
+            _check_syntax(raw)
         if not small or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
             _check_parts(raw, block)
     except JSON_ERRORS:

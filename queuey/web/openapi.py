@@ -245,6 +245,7 @@ def indent_json(value: object, depth: int = 0) -> str:
 
 
 def _make_curl(operation: Operation, example: Example) -> str:
+    """Returns the request as a curl command, broken before words that exceed ``MAX_LINE`` characters."""
     sends = example.body is not None
     words = ["curl", "-N"] if [*operation.success[example.status].content] == [EVENTS] else ["curl"]
     if operation.method not in ({"POST"} if sends else {"GET"}):
@@ -359,7 +360,10 @@ def _complete_answer(schema: Schema, kind: type[msgspec.Struct]) -> None:
 
 
 def _add_descriptions(schema: Schema, kind: type[msgspec.Struct]) -> None:
-    """Puts the class docstring and its ``Attributes`` into the descriptions of a struct's schema and properties."""
+    """Puts the class docstring and its ``Attributes`` into the descriptions of a struct's schema and properties.
+
+    From the docstring it takes only the first paragraph, and no attribute that refers to a class.
+    """
     text, _, more = (kind.__doc__ or "").partition("\n\n")
     schema["description"] = _as_json(text)
     lines = re.search(r"Attributes:\n(.*)", more, re.DOTALL)

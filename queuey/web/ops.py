@@ -67,7 +67,10 @@ class OpsViews:
         self._pinged_at: float | None = None
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
-        """Reports whether the store can write and read, at most ``HEARTBEAT_INTERVAL`` seconds ago, or why not."""
+        """Reports whether the store can write and read, at most ``HEARTBEAT_INTERVAL`` seconds ago, or why not.
+
+        While another request asks the store, it reports the previous result, however old that is.
+        """
         if self._pinged_at is None or (self._is_due() and not self._ping_lock.locked()):
             await request.in_pool(self._ping_if_due)
         error = self._health
@@ -140,7 +143,7 @@ class Collection(Generic[T]):
         self._until = 0.0
 
     def begin_or_reuse(self) -> Future[T]:
-        """Returns the running collection, or a recent one; starts one otherwise. Does not block."""
+        """Returns the running collection, or a recent one, even if that failed; else starts one. Does not block."""
         with self._lock:
             if self._latest is None or self._clock() >= self._until:
                 latest: Future[T] = Future()
@@ -212,7 +215,10 @@ class ShownQueues:
         return bool(self._patterns)
 
     def find_queues(self) -> Iterator[Queue]:
-        """Yields the matching queues, each once, up to a maximum. Logs which are left out."""
+        """Yields the matching queues, each once, up to a maximum. Logs if any are left out.
+
+        Skips a pattern whose queues cannot be listed.
+        """
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
@@ -258,7 +264,7 @@ class Backlogs:
         return self._collection.begin_or_reuse().result() if self._shown else []
 
     def _measure(self) -> Iterator[QueueBacklog]:
-        """Yields the backlogs of the shown queues, until their partitions are too many."""
+        """Yields the backlogs of the shown queues that can be read, until their partitions are too many."""
         remaining = MAX_PARTITIONS
         for queue in self._shown.find_queues():
             remaining -= queue.partitions
@@ -277,7 +283,7 @@ class Backlogs:
 
 
 class GroupLags:
-    """Measures the lags of all consumer groups in the shown queues; arguments are those of :class:`Backlogs`."""
+    """Measures the lags of all consumer groups in the shown queues, as :class:`Backlogs` measures backlogs."""
 
     def __init__(
         self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
@@ -290,7 +296,10 @@ class GroupLags:
         return self._collection.begin_or_reuse().result() if self._shown else []
 
     def _measure(self) -> Iterator[GroupLag]:
-        """Yields the lags of all groups of the shown queues, until their partitions are too many."""
+        """Yields the lags of all groups of the shown queues, until their partitions are too many.
+
+        An error ends only the groups of its queue.
+        """
         remaining = MAX_PARTITIONS
         for queue in self._shown.find_queues():
             try:

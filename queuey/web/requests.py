@@ -278,7 +278,8 @@ class Fields(NamedTuple):
 def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
     """Reads headers from lower-case names and values.
 
-    Headers with an underscore in the name are dropped: WSGI views cannot tell ``X_User`` from ``X-User``.
+    Headers with an underscore in the name are dropped: WSGI views cannot tell ``X_User`` from ``X-User``. So are those
+    with a value that is not ASCII; a proxy's header then stays, with a blank value.
     """
     headers: dict[str, str] = {}
     foreign = []
@@ -365,7 +366,7 @@ class BodyReader:
     async def receive_body(self, request: Request, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
         """Receives the body into the request, unless it is longer than any view accepts.
 
-        Afterwards, in any case, the caller releases the memory that the request has ``held``.
+        Afterwards, in any case, the caller releases the request's ``held_body_bytes``.
 
         Raises:
             InvalidRequest: The body broke off, or did not arrive in time.
@@ -403,7 +404,10 @@ class BodyReader:
     async def _take_pieces(
         self, request: Request, message: dict[str, Any], receive: Receive, announced: int | None
     ) -> bytes:
-        """Joins the pieces of a body up to its announced length, or until it is longer than any view accepts."""
+        """Joins the pieces of a body up to its announced length, or until it is longer than any view accepts.
+
+        Raises ``InvalidRequest`` if it breaks off, is too short, or has trailers.
+        """
         body: bytes | bytearray = b""
         while True:
             if message["type"] != "http.request":
@@ -497,7 +501,7 @@ def too_large(field: str, limit: int, *, unit: str = "bytes") -> TooLarge:
 
 
 def parse_form(text: str, what: str) -> dict[str, str]:
-    """Reads ``a=1&b=2``; if a name is repeated, the last value wins.
+    """Reads ``a=1&b=2``; if a name is repeated, the last value wins. A value without a name is dropped.
 
     Raises:
         InvalidRequest: The text is not percent-encoded UTF-8, or has too many fields.

@@ -64,6 +64,9 @@ async def stream_events(
 ) -> AsyncGenerator[Body, None]:
     """Yields the events of a source: those that exist, then new ones as they arrive.
 
+    After the first events, an error is not raised: it ends the stream with ``bye``. If the client leaves, the stream
+    ends without one.
+
     Args:
         turn: The request, which is not entered yet.
         source: The events.

@@ -94,7 +94,7 @@ class Client:
     def _on_message(self, future: asyncio.Future[Any]) -> None:
         """Notes whether the client has left or sends no more, and calls the functions for that.
 
-        Listens again a few times.
+        An error of ``receive`` counts as a disconnect. Listens again a few times.
         """
         if self._message is None or future.cancelled():
             return
@@ -157,13 +157,16 @@ class WaitingRequest(Protocol):
 class LongPoll(Waiter):
     """A request that may wait. Used in the loop's thread, but for the :class:`Waiter` methods during an attempt.
 
-    It is entered (``async with``) before its first attempt, and left after its last.
+    It is entered (``async with``) before its first attempt, and left after its last. Entering waits for the first turn,
+    and raises if the client has left meanwhile.
 
     Attributes:
         client: The client that waits.
         tenant: The tenant that the request counts for.
         header: The Authorization header.
         places: Number of places that the request holds.
+        has_news: Another attempt is worthwhile.
+        timer: Ends the wait when its time is over.
         turn: The turn of its attempts. True ends the wait for another attempt, False without one.
         user: The user for whom it is counted as a stream, or None.
         is_heartbeat: The request is a heartbeat of a group member. Heartbeats get at most half of their tenant's
@@ -237,7 +240,7 @@ class LongPoll(Waiter):
     async def _wait_paused(self, turn: asyncio.Future[bool]) -> bool:
         """Waits for a turn, holding nothing that others could use. Returns whether to attempt again.
 
-        Returns False also if the client has left, whatever the turn says.
+        Resumes the request only for another attempt. Returns False also if the client has left, whatever the turn says.
         """
         self._polls.pause(self._request)
         again = await turn
@@ -271,7 +274,7 @@ class LongPoll(Waiter):
         self._polls.attempts.line_up(self.turn)
 
     def begin_to_wait(self) -> asyncio.Future[bool]:
-        """Returns a future: True for the next turn, False to answer with the last result."""
+        """Returns a future: True for the next turn, False to answer with the last result, as when the client leaves."""
         future = self.turn.begin_to_wait()
         self.client.on_leaving = self.give_up
         if self.client.is_leaving:
@@ -388,6 +391,9 @@ class LongPolls:
     def begin_next_wait(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
         """Ends a poll's attempt, and returns the future of the next: True to attempt again, False to answer.
 
+        Gives the poll a place and a timer if it has none. The future is False at once if the wait is over or the
+        service ends; a poll with news is lined up at once.
+
         Args:
             poll: The poll, after an attempt.
             until: The loop time at which the wait ends.
@@ -407,6 +413,7 @@ class LongPolls:
         return future
 
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
+        """Counts a poll as a stream, also of its user if the caller is one (:meth:`LongPoll.begin_stream`)."""
         if caller is not None and caller.tenant.startswith(USERS_OF):
             user, limit = caller.names, self._user_streams
             if self._streams[user] >= limit:
@@ -420,7 +427,10 @@ class LongPolls:
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
 
     def _take_places(self, poll: LongPoll, count: int = 1) -> bool:
-        """Gives a poll more places; returns whether it now has ``count``."""
+        """Gives a poll more places; returns whether it now has ``count``.
+
+        With its first place, its credential is checked from now on, and its client is watched.
+        """
         if poll.places >= count:
             return True
         if poll.is_heartbeat and not self.heartbeats.fits(poll.tenant, count - poll.places):
@@ -463,7 +473,7 @@ class LongPolls:
         """Ends all polls once the service stops; else wakes those whose rights changed. Called every 0.25 s.
 
         A call checks up to :data:`MAX_CREDENTIALS` credentials, in rotation. Expired cache entries are read again in a
-        thread.
+        thread; while that runs, nothing is checked.
         """
         if self.stopping.is_set():
             for group in self._waiting.values():

@@ -40,7 +40,7 @@ TurnT = TypeVar("TurnT", bound="Turn")
 
 @lru_cache(1024)
 def rate_limit_name(address: str) -> str:
-    """Returns the name under which an address is limited: the /64 of IPv6, which belongs to one caller, or itself."""
+    """Returns the name by which an address is limited: the /64 of IPv6, else itself; a mapped IPv4 counts as IPv4."""
     try:
         parsed = IPv6Address(address.partition("%")[0])
     except ValueError:
@@ -170,7 +170,7 @@ class FairQueue(Generic[T]):
         heappush(self._order, (self._used[tenant], next(self._numbers), tenant, jobs))
 
     def take(self, fits: Callable[[T], bool]) -> T | None:
-        """Removes the next job: that of the tenant that has used least among those whose first job fits."""
+        """Removes the first job of the tenant that has used least, among first jobs that fit; None if none fits."""
         job: T | None = None
         skipped: list[tuple[float, int, str, deque[T]]] = []
         while self._order and job is None:
@@ -204,6 +204,7 @@ class FairQueue(Generic[T]):
         return dropped
 
     def charge(self, tenant: str, amount: float) -> None:
+        """Adds to what a tenant has used; one that was idle starts level with the others."""
         self._used[tenant] = max(self._used.get(tenant, 0.0), self._now) + amount
 
     def forget_idle_tenants(self) -> None:
@@ -318,7 +319,7 @@ class FairGate(Generic[TurnT]):
         return fits
 
     def leave(self, turn: TurnT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
-        """Ends work that is under way: releases all quotas but ``kept``, and charges what it has used."""
+        """Ends work under way: releases all quotas but ``kept``, charges what it has used, and starts waiting work."""
         if turn.state == "under way":
             turn.state = "idle"
             for quota, weight in turn.needs:
@@ -505,7 +506,7 @@ class FairPool(FairGate[Job]):
 
     The loop chooses the next tenant and keeps a few jobs ready, so that no thread has to wait for it. (Threads that
     choose themselves would need a lock; one that is interrupted while it holds the lock stops all of them.) One
-    application alone may keep all threads busy. There is one more thread, for the first job of each other application.
+    application alone may keep all threads busy. While they are, one more thread does the only job of another one.
 
     Args:
         name: Prefix of the threads' names.
@@ -580,6 +581,7 @@ class FairPool(FairGate[Job]):
         (self._extra_jobs if is_extra else self._jobs).put(turn)
 
     def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
+        """Does jobs in this thread until one is None; the loop gets each result or error, and the seconds it took."""
         while (job := jobs.get()) is not None:
             began = monotonic()
             try:

@@ -93,7 +93,10 @@ class ApplicationKeys:
 
 
 def _find_rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
-    """Returns a key's names and grants. A limited key has no name: as a principal, that is the whole application."""
+    """Returns a key's names and grants. A limited key has no name: as a principal, that is the whole application.
+
+    An operators' key has no name either, and only ``measure``, in all applications.
+    """
     if key.application == OPERATORS:
         return frozenset(), (Grant(None, frozenset({"measure"})),)
     if key.scope is None:

@@ -172,7 +172,7 @@ class Bearer:
         return matching
 
     def _verify(self, token: str, issuer: str, name: str | None, algorithm: str) -> None:
-        """Checks the signature. If the key is unknown, loads the issuer's keys once more."""
+        """Refuses a token whose signature is not valid. If the key is unknown, loads the issuer's keys once more."""
         published = self._keys[issuer]
         keys = published.get()
         key = keys.find(name, algorithm) or published.get_newer_than(keys).find(name, algorithm)
@@ -200,7 +200,7 @@ def _read_header(header: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
-    """Checks the times of a token; returns its expiry, with the leeway, in seconds since 1970."""
+    """Returns a token's expiry, with leeway, in seconds since 1970; refuses one that has none or is not in force."""
     times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
     if "exp" not in times or not all(is_time(value) for value in times.values()):
         raise InvalidToken("The token does not say when it ends, or its times are not seconds since 1970.")
@@ -212,6 +212,7 @@ def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
 
 
 def _read_user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
+    """Returns the user's name from the issuer's claim for it; refuses a claim that names no user."""
     user = claims.get(issuer.user)
     try:
         return user_name(issuer.issuer, user if isinstance(user, str) else "")

@@ -229,7 +229,12 @@ class Provider:
         return code
 
     def _exchange(self, code: str, attempt: Attempt, back: str) -> str:
-        """Exchanges a code at the provider for an ID token, which is not checked yet; blocks."""
+        """Exchanges a code at the provider for an ID token, which is not checked yet; blocks.
+
+        Raises:
+            InvalidToken: The provider refuses the code, or answers without a token.
+            IssuerUnavailable: The provider sent no valid response.
+        """
         client = WebApplicationClient(self._client)
         form = client.prepare_request_body(
             code=code, redirect_uri=back, code_verifier=attempt.verifier, include_client_id=self._secret is None

@@ -119,10 +119,10 @@ class IssuerDocument(Generic[T]):
             return self._value
 
     def get_newer_than(self, value: T) -> T:
-        """Returns the document after a key was missing in ``value``: a newer one, if there is one.
+        """Returns the document after a key was missing in ``value``: a newer one, unless a load began a moment ago.
 
         Raises:
-            IssuerUnavailable: No newer document can be loaded now.
+            IssuerUnavailable: The last load failed, or the load under way takes too long.
         """
         with self._change:
             if self._value is value:
@@ -133,7 +133,10 @@ class IssuerDocument(Generic[T]):
             return self._value
 
     def _begin(self) -> None:
-        """Starts a load, unless one is under way or began less than `RETRY_INTERVAL` ago."""
+        """Starts a load, unless one is under way or began less than `RETRY_INTERVAL` ago.
+
+        Without a thread for it, the load has failed.
+        """
         now = self._clock()
         if self._loading or now - self._began < RETRY_INTERVAL:
             return
@@ -144,7 +147,7 @@ class IssuerDocument(Generic[T]):
             self._end(None, reason_of(error))
 
     def _wait(self) -> None:
-        """Waits for the load under way; only one request waits, others raise."""
+        """Waits for the load under way, if any; only one request waits, and raises after a timeout; others raise."""
         if self._loading and not self._waited:
             self._waited = True
             self._change.wait_for(lambda: not self._loading, self._wait_seconds)
@@ -229,6 +232,7 @@ def fetch(
 
 
 async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """See :func:`fetch`. Ignores proxies in the environment, and raises ``TimeoutError``."""
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 
     method = "GET" if form is None else "POST"

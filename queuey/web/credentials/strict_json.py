@@ -40,13 +40,13 @@ def read_object(content: bytes) -> dict[str, Any]:
     text = content.decode("utf-8")
     if text.count("{") + text.count("[") > MAX_CONTAINERS:
         raise ValueError(f"It has more than {MAX_CONTAINERS} objects and lists.")
-    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    value = json.loads(text, object_pairs_hook=_make_object, parse_constant=_refuse_constant)
     if not isinstance(value, dict):
         raise ValueError("It is not an object.")  # noqa: TRY004 - about the text, not an argument
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the fields of an object; raises ``ValueError`` if a name is repeated."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
@@ -54,5 +54,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _no_constant(text: str) -> None:
+def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a JSON number.")

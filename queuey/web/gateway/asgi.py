@@ -160,7 +160,10 @@ class Gateway:
         """Running calls and their deadlines, in order of the deadlines."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the threads and timers. Called before the first request, in the loop's thread."""
+        """Starts the threads and timers, and has the core and the store work in this loop.
+
+        Called before the first request, in the loop's thread.
+        """
         self._loop = loop
         self._call_in_loop = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
@@ -183,7 +186,7 @@ class Gateway:
         self._core.adopt(None)
 
     async def answer(self, head: Head, exchange: Exchange) -> None:
-        """Answers a request. However it ends, everything that it has held is released."""
+        """Answers a request, also a CORS preflight. However it ends, everything that it has held is released."""
         if not head.application_cache:
             head.application_cache.append((head.query.decode("latin-1"), read_headers(head.fields)))
         query, fields = head.application_cache[0]
@@ -223,7 +226,8 @@ class Gateway:
     ) -> None:
         """Sends a response, and its pieces as they come. If it ends early, the server drops the connection.
 
-        A client that accepts no piece for a while is given up. Streams wait here, so there are few frames and objects.
+        A client that accepts no piece for a while is given up. A piece that takes too long is replaced by ``bye``.
+        Streams wait here, so there are few frames and objects.
         """
         try:
             await exchange.send_head(response, None)
@@ -247,7 +251,10 @@ class Gateway:
     async def _respond(
         self, request: Request, endpoint: Endpoint, match: Match, exchange: Exchange, unreadable: list[str]
     ) -> Response:
-        """Returns the response, also to a refused request; ``unreadable`` names headers that cannot be read."""
+        """Returns the response, also to a refused request; ``unreadable`` names headers that cannot be read.
+
+        If the view wants a body that was not received because the caller was unknown, receives it and runs it again.
+        """
         try:
             await self._admit(request, endpoint, exchange, unreadable)
             view = endpoint.view(request.method)
@@ -274,7 +281,7 @@ class Gateway:
     async def _admit(self, request: Request, endpoint: Endpoint, exchange: Exchange, unreadable: list[str]) -> None:
         """Finds the request's tenant, verifies its signature, counts it against the caller's rate, and reads its body.
 
-        The body of an unknown caller is not read, unless it is empty.
+        The body of an unknown caller is not read, unless it is empty. Raises for unreadable headers.
         """
         for facade in self._facades:
             if facade.admit(request):
@@ -387,7 +394,7 @@ class Gateway:
         return response
 
     async def _drive(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a part of a request.
+        """Runs a part of a request to its end, and then ends the request's turn.
 
         Raises:
             GivenUp: The client has left, or the part takes longer than the deadline.
@@ -458,6 +465,10 @@ class Gateway:
         return LongPoll(self._polls, request, seconds)
 
     async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
+        """Does a request's work in a thread. Work for a caller without a credential counts as computing.
+
+        With ``page``, the request first gives up its reserved memory and its turn, and then reserves a page.
+        """
         if page:
             # From here on the request waits for a thread, not for the loop.
             self._release_memory(request)
@@ -516,6 +527,7 @@ class Gateway:
         request.reserved_bytes = 0
 
     def _change_memory(self, tenant: str, difference: int) -> None:
+        """Changes what a tenant holds; if that frees memory, waiting jobs may start."""
         if difference:
             self._memory.change(tenant, difference)
         if difference < 0:

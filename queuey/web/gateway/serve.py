@@ -139,7 +139,7 @@ def listen(settings: Settings) -> list[socket.socket]:
 
 
 def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[], None], opener: Opener) -> int:
-    """Serves until a signal ends it, or until no worker can start.
+    """Configures logging, and serves until a signal ends it, or until no worker can start.
 
     Args:
         settings: The settings in force.
@@ -264,7 +264,10 @@ def _allow_open_files(connections: int) -> None:
 
 
 def _stop_on_signal(app: App, settings: Settings, stop: Callable[[], object], done: threading.Event) -> None:
-    """Waits for SIGTERM, stops the loop, and ends this process within the shutdown timeout."""
+    """Waits for SIGTERM, stops the loop, and ends this process within the shutdown timeout.
+
+    If requests take too long, it closes the store itself.
+    """
     signal.sigwait({signal.SIGTERM})
     deadline = time.monotonic() + settings.shutdown_timeout
     app.service.stopping.set()

@@ -95,6 +95,9 @@ class ConnectionSet(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """One connection. It is also the exchange of each of its requests.
 
+    A stream is sent in chunks, to a client of HTTP/1.0 until the connection ends. After the connection is lost, what is
+    sent is dropped.
+
     Args:
         connections: All connections of this process.
     """
@@ -161,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Joins the set, and starts the task that answers requests."""
         self.transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
@@ -480,13 +484,18 @@ class Connection(asyncio.BufferedProtocol):
         await self._drain()
 
     async def _drain(self) -> None:
+        """Waits until there is room to send more, or the connection is lost; the deadline is that of ``full``."""
         if self._room is not None and not self._lost:
             self.connections.wait(self, "full")
             await self._room
             self.connections.wait(self, None)
 
     def _make_head(self, response: Response, size: int | None) -> bytes:
-        """Makes the head of a response. If a part of the request's body has not arrived, it is the last one."""
+        """Makes the head of a response, and drops the rest of the request's body if that has arrived.
+
+        The response is the last one if the body has not arrived or is chunked and unread, if its stream ends with the
+        connection, and while the set is closing.
+        """
         head = self._head
         if self._has_body and not self._drop_arrived_body():
             self.is_kept = False
@@ -505,7 +514,10 @@ class Connection(asyncio.BufferedProtocol):
         return b"%b%b%b\r\n" % (lines, length, self.connections.date)
 
     def _drop_arrived_body(self) -> bool:
-        """Drops the rest of the body if all of it has arrived; returns False if not, and for a chunked body."""
+        """Drops the rest of the body if all of it has arrived; returns False if not, and for a chunked body.
+
+        Returns False also for a client that still waits for ``100 Continue``.
+        """
         head = self._head
         waits_for_continue = head is not None and head.expects and not self._raw
         if self._is_chunked or len(self._raw) < self._body_left or waits_for_continue:

@@ -206,6 +206,7 @@ def _connection_tokens(fields: list[Field]) -> set[bytes]:
 
 
 def _refuse_twice(names: list[bytes]) -> None:
+    """Raises ``Refused`` if a header that is allowed once is there twice; others may be repeated."""
     for name in _ONCE:
         if names.count(name) > 1:
             raise Refused(f"{name.decode().title()} is given twice")

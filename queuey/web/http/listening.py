@@ -61,7 +61,7 @@ class Certificate:
         self.context = self._load()
 
     def reload_if_changed(self, *, anyway: bool = False) -> None:
-        """Loads the files if they have changed; if they cannot be used, the present certificate stays."""
+        """Loads the files if they have changed, or ``anyway``. If they cannot be used, the old certificate stays."""
         try:
             stamps = self._stamps()
             if stamps != self._seen or anyway:
@@ -151,6 +151,7 @@ class Connections:
             self._certificate.reload_if_changed(anyway=True)
 
     def _accept(self) -> None:
+        """Accepts waiting connections, a few at a time, and sets up each in a task; pauses after an error."""
         for _ in range(MAX_ACCEPTED if self._certificate is None else MAX_TLS_ACCEPTED):
             try:
                 accepted, _ = self._listener.accept()

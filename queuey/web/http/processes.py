@@ -80,6 +80,7 @@ def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket
 
 
 def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.socket:  # noqa: ANN401 - of any family
+    """Binds a socket, and returns it; closes it if that fails. Other sockets may share a ``shared`` port."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
@@ -104,6 +105,13 @@ def address_of(listener: socket.socket) -> tuple[str, int]:
 
 
 class _Worker:
+    """A worker process, which starts at once.
+
+    Attributes:
+        beat: Time of its last heartbeat or, before the first, of its start, by the monotonic clock.
+        is_up: It has sent a heartbeat.
+        stalls: It was sent SIGABRT, because its heartbeats have stopped.
+    """
     def __init__(self, number: int, listener: socket.socket, work: Work) -> None:
         self.number = number
         self.began = time.monotonic()
@@ -198,6 +206,8 @@ class Parent:
     def run(self, announce: Callable[[], None]) -> int:
         """Supervises the workers until the service ends; returns the exit code: 1 if no worker could start, or else 0.
 
+        Handles SIGTERM, SIGINT and SIGHUP, and ignores the first two afterwards.
+
         Args:
             announce: Called once, when the first worker is up.
         """
@@ -266,7 +276,7 @@ class Parent:
     def _watch_workers(self) -> None:
         """Waits up to a second for heartbeats and exits.
 
-        Ends a worker without heartbeats by SIGABRT, then by SIGKILL; only one at a time.
+        Ends a worker without heartbeats by SIGABRT, then by SIGKILL; at most one per :data:`STALL_INTERVAL`.
         """
         workers = list(self._workers.values())
         # The pipe of a worker that has ended would always be ready.
@@ -284,12 +294,13 @@ class Parent:
                 _send(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
+        """Reads a worker's heartbeats; the first of any worker lets those that waited for it start."""
         worker.read_heartbeats()
         if worker.is_up and not self._restarts.was_up:
             self._restarts.record_up(time.monotonic())
 
     def _stop(self) -> None:
-        """Asks the workers to end, and kills them if they have not ended in time. Does nothing the second time."""
+        """Asks the workers to end; if they have not in time, kills them and exits with 1. Works only the first time."""
         if self._stopping:
             return
         self._stopping = True
@@ -301,6 +312,7 @@ class Parent:
         timer.start()
 
     def _end_workers(self) -> None:
+        """Closes the listening sockets, and asks all workers to end."""
         for listener in self._listeners:
             listener.close()
         for worker in self._workers.values():

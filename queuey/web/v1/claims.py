@@ -187,7 +187,7 @@ class ClaimViews(Views):
         """Acknowledges receipts of several queues, one queue after the other.
 
         A receipt that is not valid fails the request before any queue is changed. Leaves out the receipts of a queue
-        that fails meanwhile, and puts its error into ``refused``.
+        that fails meanwhile, and puts its error into ``refused``. After a success the request is ``in_doubt``.
         """
         for access in accesses:
             if (queue_receipts := receipts.get(access.queue.name)) is not None:
@@ -271,6 +271,7 @@ class ClaimViews(Views):
         )
 
     async def release(self, request: Request, match: Match) -> Response:
+        """Releases claims; a reason without an error has the error ``Released``."""
         def release(parsed: _ReceiptsBody[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
             body = parsed.body
             reason = (
@@ -385,7 +386,7 @@ class ClaimViews(Views):
     ) -> JobStanding:
         """Applies an operator's action to the job that the path names.
 
-        If the queue names principals, only those who may work on it are admitted.
+        It needs ``claim``. If the queue names principals, only those who may work on it are admitted.
         """
         partition, position = parse_place(match["id"])
         access = await self._authorization.admit(request, match, "claim")
@@ -440,7 +441,11 @@ class ClaimViews(Views):
 
 
 def _read_several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
-    """Returns the queues of a claim from several queues, and the receipts to acknowledge by queue."""
+    """Returns the queues of a claim from several queues, and the receipts to acknowledge by queue.
+
+    Raises:
+        InvalidRequest: They are not 1 to 10 different names, or there are receipts of other queues.
+    """
     names, receipts = body.get("queues"), body.get("acknowledge")
     errors = Errors()
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):

@@ -133,6 +133,7 @@ def render_claims(
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:
+    """Returns the response to a range read, in pieces; early messages follow the others, and are marked."""
     cursors = b",".join(
         b'"%d":null' % number if position is None else b'"%d":"%b"' % (number, ids.to_hex(position).encode())
         for number, position in reading.next.items()

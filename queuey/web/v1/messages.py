@@ -457,7 +457,10 @@ def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> S
 
 
 def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
-    """Reads a batch item by item. Accepts numbers as text, and any JSON value as a body."""
+    """Reads a batch item by item. Accepts numbers as text, and any JSON value as a body.
+
+    Records unknown fields in the request. Raises as :func:`read_batch`.
+    """
     unknown: list[str] = []
     try:
         raw = _decode(_BATCH_DECODERS, body, unknown).messages

@@ -92,7 +92,7 @@ BODY_ERRORS = (*TOO_LONG, 415)
 
 
 def read_key(value: str) -> str:
-    """Parses the value of the header ``Idempotency-Key``.
+    """Parses the value of the header ``Idempotency-Key``; of a quoted key it returns the text that is quoted.
 
     Raises:
         InvalidRequest: The key is malformed.

@@ -106,7 +106,11 @@ class QueueViews(Views):
     """Views of ``/v1/{app}`` with rights and caller, and of a queue with its ``messages``, ``info`` and ``explain``."""
 
     def create(self, request: Request, match: Match) -> Response:
-        """Creates a queue (201), or returns the existing one if it has all given options (200). Needs ``admin``."""
+        """Creates a queue (201), or returns the existing one if it has all given options (200). Needs ``admin``.
+
+        A queue without a name gets a random one. Another dead-letter queue than its own needs ``send`` or ``admin``
+        there.
+        """
         check = self._authorization.make_creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).note_unknown(request, body)
@@ -174,7 +178,10 @@ class QueueViews(Views):
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
-        """Changes the given options; the others stay. A null resets an option. Needs ``admin``."""
+        """Changes the given options; the others stay. A null resets an option. Needs ``admin``.
+
+        Another dead-letter queue than its own or the present one needs ``send`` or ``admin`` there.
+        """
         access = self._authorization.enter(request, match, "admin")
         body = read_fields(request, self._limits.max_body)
         self.fields(api.QueueFields).note_unknown(request, body)

@@ -157,7 +157,7 @@ class RangeViews(Views):
         return requested, fields.wait
 
     async def read_many(self, request: Request, match: Match) -> Response:
-        """Reads ranges of several queues. An error of one queue does not affect the others."""
+        """Reads ranges of several queues. An error of one does not affect the others, but then it does not wait."""
 
         def begin() -> tuple[Ranges, float, _Answer | None]:
             ranges, wait = self._read_ranges(request, match)

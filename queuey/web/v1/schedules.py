@@ -151,7 +151,10 @@ class ScheduleSaver:
         self._fields = Fields(api.SchedulePlan, self._limits)
 
     def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
-        """Creates a schedule, or changes the fields given in JSON. Returns it, and whether it is new."""
+        """Creates a schedule, or changes the fields given in JSON. Returns it, and whether it is new.
+
+        The caller needs ``admin`` and ``send`` on the queue, unless the request only pauses the schedule.
+        """
         application, name = match["app"], match["schedule"]
         fields = read_object(text)
         _check_names(name, fields)
@@ -183,6 +186,9 @@ class ScheduleSaver:
 
     def _make_builder(self, request: Request, plan_fields: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
         """Reads the given fields of a plan. Returns a function that merges them into the present plan.
+
+        The function raises ``InvalidRequest`` if the result lacks a field or its message does not fit the queue, and
+        ``RecordChanged`` if the schedule has another queue by now.
 
         Args:
             request: The request, in which unknown fields of the message are recorded.

@@ -93,7 +93,7 @@ class StreamViews(Views):
         return query
 
     def _read_names(self, names: object) -> list[str] | None:
-        """Returns the named queues, each once, or None if none is named: the stream is of all."""
+        """Returns the named queues, each once, or None if none is named: the stream is of all. Refuses too many."""
         if names is None or names == "":
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -257,8 +257,10 @@ class EventsOfOne(QueueEvents):
 class EventsOfMany(QueueEvents):
     """Events of named queues, or of all that the reader may read.
 
+    Its queues are authorized again only if they have to be listed or any of them may have changed, not at each attempt.
+
     Attributes:
-        names: Names of the queues, or None for all.
+        names: Names of the queues, without lost ones, or None for all.
     """
 
     names: Sequence[str] | None = None

@@ -93,7 +93,7 @@ class Views:
         action, of_queue = operation.action, "{queue}" in operation.path
         assert action is not None  # noqa: S101 - only such operations are dispatched
         names = re.findall(r"{(\w+)}", operation.path)[2 * of_queue :]
-        read_input = self._reader(operation)
+        read_input = self._make_reader(operation)
 
         def enter(request: Request, match: Match) -> QueueAccess | Callable[[str], bool]:
             if of_queue:
@@ -112,7 +112,7 @@ class Views:
 
         return answer_on_loop if iscoroutinefunction(view) else answer
 
-    def _reader(self, operation: Operation) -> Callable[[Request], Any] | None:
+    def _make_reader(self, operation: Operation) -> Callable[[Request], Any] | None:
         """Returns the function that reads the query or body, or None if the operation has neither."""
         if operation.query is not None:
             return Queries(self.fields(operation.query).query).read

@@ -86,8 +86,8 @@ class GroupViews(Views):
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
         """Returns a page of a group.
 
-        The caller needs ``measure``, or must be a consumer of one of its queues. With ``few``, does not search for
-        queues.
+        The caller needs ``measure``, or must be a consumer of one of its queues; otherwise it is refused whether the
+        group exists or not. With ``few``, does not search for queues.
         """
         refused = None
         try:
@@ -145,6 +145,7 @@ class GroupViews(Views):
         return JoinRequest(names, patterns, credential, terms.instance, *times)
 
     def _read_heartbeat(self, request: Request) -> api.Heartbeat:
+        """Reads a heartbeat, and records its unknown fields; raises ``InvalidRequest`` with all that is not valid."""
         body = read_object(read_body(request, MAX_HEARTBEAT))
         fields, errors = self.fields(api.Heartbeat), Errors()
         fields.note_unknown(request, body)

@@ -86,7 +86,10 @@ def _read_note(value: object) -> bytes:
 
 
 def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors) -> _Commits:
-    """Reads the commits of a member. ``common_epoch`` is the epoch of commits without one of their own."""
+    """Reads the commits of a member. Puts bad values into ``errors``, and commits without any epoch.
+
+    ``common_epoch`` is the epoch of commits without one of their own.
+    """
     commits = _Commits([], {}, {})
     for number, item in _find_partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
