@@ -175,7 +175,7 @@ class DueRunner:
         return self._task
 
     def _plan_step(self, name: Name, following: NextStep) -> None:
-        """Plans a record's next step, unless it has none or too many records are planned."""
+        """Plans a record's next step, unless too many records are planned; drops a record that has none."""
         if following.due == ids.TICKS_MAX:
             self._planned.pop(name, None)
         elif name in self._planned or len(self._planned) < MAX_PLANNED:
@@ -184,7 +184,10 @@ class DueRunner:
             )
 
     async def _run(self) -> None:
-        """Takes turns until the service or the store ends; the pause doubles with each failed turn."""
+        """Takes turns until the service or the store ends; the pause doubles with each failed turn.
+
+        When the service ends, it ends the work, too.
+        """
         failed = 0
         while not self._stopping.is_set():
             self._woken.clear()

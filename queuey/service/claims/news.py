@@ -114,7 +114,10 @@ class ClaimWakeups:
             del self.watched[key]
 
     def after_round(self, log: PartitionLog) -> None:
-        """Wakes claims if more may be found after a round of a watched log, and schedules the next poll."""
+        """Wakes claims if more may be found after a round of a watched log, and schedules the next poll.
+
+        Does nothing while the clock is not trusted.
+        """
         watched = self.watched[log.key]
         try:
             has_ended, seconds = self._find_next_expiry(log.state)
