@@ -335,6 +335,7 @@ class State:
             self._rebuild_expiries()
 
     def _record_keys(self, positions: list[Position], keys: list[int]) -> None:
+        """Makes keys busy with outstanding messages; 0, and a message whose key is known already, change nothing."""
         for position, key in zip(positions, keys, strict=True):
             claim = self.outstanding[position]
             if key and not claim.key:

@@ -246,8 +246,8 @@ class Scanner:
     ) -> Slice | None:
         """Reads ids for a chain up to the first new message, and messages from there.
 
-        Stops after ``max_known`` known messages or too many pages, and returns the unread slice. Returns None if nothing
-        is left, or after a new message.
+        Stops after ``max_known`` known messages or too many pages, and returns the unread slice. Returns None if it has
+        found a new message, or nothing is left.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MAX_SCAN_PAGES):

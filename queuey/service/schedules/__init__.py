@@ -193,6 +193,8 @@ class ScheduleUseCases:
     async def fire(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
         """Posts a schedule's message now, even if the schedule is paused. Its timetable does not change.
 
+        If the schedule is firing already, that is finished first.
+
         Raises:
             ScheduleNotFound: The caller may not manage a schedule with this name, or it does not exist.
             StoreBusy: Other processes are firing the schedule.
