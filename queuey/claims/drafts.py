@@ -276,7 +276,7 @@ class EntryDraft:
                 self.size += 1
 
     def end_gone(self, positions: Iterable[Position]) -> None:
-        """Ends gone or cancelled messages, free and not changed by the entry; withdraws the covers of gone ones."""
+        """Ends gone or cancelled messages that are free and not in the entry yet; withdraws the covers of gone ones."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._end_without_letter(position)

@@ -104,6 +104,7 @@ def hash_content(drafts: Sequence[AnyDraft]) -> bytes:
 
 
 def partition_error(partition: int, queue: Queue) -> str | None:
+    """Returns what is wrong with a partition that the queue does not have, else None."""
     if partition < 1:
         return f"{partition} is less than minimum value 1"
     if partition > queue.partitions:
@@ -127,6 +128,7 @@ class StickyChoice:
         self._until = 0.0
 
     def choose(self, partitions: int) -> int:
+        """Returns the chosen partition, and chooses anew once ``hold`` seconds have passed."""
         if partitions == 1:
             return 1
         now = self._core.boottime()

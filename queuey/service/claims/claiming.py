@@ -257,12 +257,14 @@ class ClaimSearch:
         return refused
 
     def _remaining_poll(self) -> Poll:
+        """Returns the poll with the limits that the messages found so far leave."""
         if not self._found:
             return self._poll
         poll, weight = self._poll, bytes_of(delivery.message for delivery in self._found)
         return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
+        """Returns whether messages were found and, with ``gather``, a limit of the poll is reached."""
         if not self._found or not self._gather:
             return bool(self._found)
         remaining = self._remaining_poll()

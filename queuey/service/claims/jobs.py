@@ -441,6 +441,7 @@ def _find_views(positions: Iterable[Position], expired: int, state: State) -> di
 
 
 def _find_view(position: Position, expired: int, state: State) -> LogView:
+    """Returns a job's standing. A done job with an id older than the newest move may have been moved."""
     claim = state.outstanding.get(position)
     if claim is not None:
         return LogView(state.status_of(position, expired), claim)

@@ -108,6 +108,7 @@ class ClaimWakeups:
         return stop
 
     def _remove_wake(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+        """Removes a wake function; after the last one, ends the polls of the partition."""
         watched.wakes.remove(wake)
         if not watched.wakes:
             watched.cancel_poll()

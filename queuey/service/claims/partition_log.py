@@ -331,6 +331,7 @@ class PartitionLog:
     def _draft_covers(
         self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int
     ) -> CoverDraft:
+        """Begins the changes of covers with the copies found by the first request, if it reads, else by the scan."""
         if isinstance(first, ReadingRequest):
             return duplicates.begin_draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies

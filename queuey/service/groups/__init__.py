@@ -252,7 +252,7 @@ class GroupUseCases:
         """Returns a page of a group: 100 queues, or 16 with ``lag``.
 
         With ``few``, only the first 16 queues of the last plan count, and none are searched, so the cost does not
-        depend on the number of queues. Members whose sessions are over are left out if the clock is sound.
+        depend on the number of queues. If the clock is sound, members whose sessions are over count as absent or gone.
 
         Raises:
             GroupNotFound: The group does not exist.

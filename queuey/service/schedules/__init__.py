@@ -144,6 +144,7 @@ class ScheduleUseCases:
 
     @staticmethod
     def _reschedule_if_changed(before: Schedule | None, schedule: Schedule, now: float) -> Schedule:
+        """Computes the next instant again if the schedule is new, or its timetable or its pause has changed."""
         old, new = None if before is None else before.plan, schedule.plan
         if old is not None and old.timetable == new.timetable and old.paused == new.paused:
             return schedule
