@@ -383,7 +383,7 @@ class EntryDraft:
     ) -> tuple[list[Message], OrderCheck | None]:
         """Returns messages for the polls, sorted in an ordered queue, and the check of their order there."""
         if self._waiting is not None:
-            fresh = self._unexpired(fresh, done=any(poll.ttl for poll in polls))
+            fresh = self._drop_expired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
         messages = [m for m in again if self._may_redeliver(m.position, max_deliveries)] if again else []
         positions = [(message.ticks, message.low) for message in fresh]
@@ -419,7 +419,7 @@ class EntryDraft:
     def is_ended_here(self, position: Position) -> bool:
         return position in self._finals or position in self._outs or position in self._superseded
 
-    def _unexpired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
+    def _drop_expired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
         """Returns messages that have not expired for any process. With ``done``, others become done if not kept.
 
         Clocks differ: another process may have skipped an expired message already and delivered its key's next one.

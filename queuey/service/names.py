@@ -344,6 +344,7 @@ class Turns:
         del self._turns[key]
 
     def _count_refusal(self, name: str) -> StoreBusy:
+        """Counts a refusal and returns its error."""
         self.refused += 1
         return StoreBusy(f'Too many callers are changing the message of name "{name}". Try again later.')
 

@@ -79,7 +79,7 @@ class FollowUps:
         return [
             key
             for key in state.pending_deletes
-            if key not in self._deleted and (key == own or self._begin_if_overdue(key, now))
+            if key not in self._deleted and (key == own or self._is_overdue(key, now))
         ]
 
     def mark_deleted(self, number: int) -> None:
@@ -102,7 +102,7 @@ class FollowUps:
         """
         self._forget_done(state)
         self.open.update(dict.fromkeys(own, -inf))
-        due = (position for position in state.outbox if self._begin_if_overdue(position, now))
+        due = (position for position in state.outbox if self._is_overdue(position, now))
         return {position: state.outbox[position] for position in islice(due, min(limit, MAX_LETTERS))}
 
     def put_off(self, state: State, now: float) -> None:
@@ -114,7 +114,7 @@ class FollowUps:
             pending = state.pending_deletes.keys() | state.outbox.keys()
             self.open = {key: since for key, since in self.open.items() if key in pending}
 
-    def _begin_if_overdue(self, key: object, now: float) -> bool:
+    def _is_overdue(self, key: object, now: float) -> bool:
         """Returns whether work is overdue. If so, it is overdue again ``OVERDUE`` seconds later.
 
         Work that was not known counts as opened now.
