@@ -165,7 +165,7 @@ class Covers:
         self.version = number
 
     def find_storable(self, confirmed: Position, made_by: int) -> list[StoredCover]:
-        """Returns the covers that may be written to the store.
+        """Returns the covers that may be written to the store; covers that hold copies stay in memory.
 
         Args:
             confirmed: The highest position of a representative.

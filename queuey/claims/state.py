@@ -499,7 +499,7 @@ class State:
         return inf
 
     def has_ended(self, position: Position, expired: int) -> bool:
-        """Returns whether a message is outstanding and its claim is over or was released."""
+        """Returns whether a message is outstanding and its claim is over, was released, or ends later than any may."""
         claim = self.outstanding.get(position)
         return claim is not None and not expired <= claim.expires <= expired + MAX_CLAIM_MILLISECONDS
 

@@ -375,7 +375,7 @@ class ClaimUseCases(JobActs):
         """Extends claims to at least ``ttl`` seconds from now; 0 releases them.
 
         An expired claim becomes valid again if no other caller has claimed the message. Results and errors are those of
-        :meth:`acknowledge`.
+        :meth:`acknowledge`; ``StoreUnavailable`` is also raised if the claims may expire before the answer arrives.
         """
         return await self._settle(queue, "renew" if ttl else "release", receipts, ttl)
 

@@ -211,6 +211,7 @@ class GroupUseCases:
 
         Raises:
             GroupActive: The group has such members.
+            GroupElsewhere: The group has members, and another data centre serves it.
         """
         await self._read_inactive(application, group)
 
