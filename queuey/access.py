@@ -309,6 +309,8 @@ def may_know(queue: Queue, caller: Caller) -> bool:
 def may_create_key(caller: Caller, application: str, scope: Scope) -> bool:
     """Returns whether a caller may create a key with a scope: it needs ``admin`` and all rights of the new key.
 
+    Unless the caller is the owner, the key must have fewer rights or queues than the caller's grant.
+
     To check that a pattern is within another one, the inner pattern is matched as a text: only a star matches its star.
     """
     requested = _actions(frozenset(verb for verb in VERBS if verb in scope.allow))

@@ -254,7 +254,7 @@ class Conflict(QueueyError):
 
 
 class QueueExists(Conflict):
-    """A queue of that name exists with other fields. ``queue`` is the existing queue."""
+    """A queue of that name exists with other fields: ``queue`` is that queue, ``differing`` names the fields."""
 
     code = "QueueExists"
 

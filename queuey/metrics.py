@@ -36,6 +36,7 @@ class Metrics:
         """Called with a queue and the numbers of messages received and delivered."""
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Adds an answered request to the total time and the latency bucket of its route and status."""
         with self._lock:
             cells = self._requests.get((route, status))
             if cells is None:

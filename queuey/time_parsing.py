@@ -16,7 +16,7 @@ FORMS = "an id, a cursor, seconds since 1970, ISO 8601 (local time unless it nam
 
 
 def parse_point(text: str, now: float) -> str:
-    """Translates a position in time to a form that the API accepts.
+    """Translates a position in time to a form that the API accepts: ids, seconds and cursors stay as they are.
 
     Args:
         text: One of ``FORMS``, or ``now``.

@@ -43,7 +43,10 @@ def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
 
 
 def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
-    """Makes a resting or delayed message available to the next poll. For the arguments see :func:`cancel`."""
+    """Makes a resting or delayed message available to the next poll; a cancelled one becomes done instead.
+
+    For the arguments see :func:`cancel`.
+    """
     position = message.position
     if draft.is_live(position):
         return "claimed"

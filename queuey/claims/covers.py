@@ -148,6 +148,7 @@ class Covers:
         heappush(self._ends, (cover.end, digest))
 
     def _remove(self, digest: bytes) -> Cover | None:
+        """Removes and returns the cover of a digest, or returns None. Its items in heaps stay and are skipped later."""
         cover = self.by_digest.pop(digest, None)
         if cover is not None:
             self._held -= len(cover.held)
@@ -164,7 +165,7 @@ class Covers:
         self.version = number
 
     def find_storable(self, confirmed: Position, made_by: int) -> list[StoredCover]:
-        """Returns the covers that may be written to the store.
+        """Returns the covers that may be written to the store; covers that hold copies stay in memory.
 
         Args:
             confirmed: The highest position of a representative.

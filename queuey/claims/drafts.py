@@ -94,7 +94,7 @@ class EntryDraft:
         return ids.seconds_to_ticks(self.now / 1000 + self._timing.margin), ids.LOW_MAX
 
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Makes messages done. Refuses undelivered ones while the partition remembers too many done messages."""
+        """Makes messages done, even if renewed before. Refuses undelivered ones while too many done are remembered."""
         state, settlements = self._state, []
         for receipt in receipts:
             position = receipt.ticks, receipt.low
@@ -116,7 +116,7 @@ class EntryDraft:
 
         No claim begins for an id in the future, because such a message may not exist; for an undelivered message of a
         queue that keeps keys, because its key is not known; in an ordered queue, while another caller has a message of
-        the same key; or if the limits leave no place for it.
+        the same key; if the limits leave no place for it; or beyond ``MAX_OUTSTANDING``.
         """
         settlements = []
         expires = self.now + round(ttl * 1000)
@@ -177,7 +177,7 @@ class EntryDraft:
         return until
 
     def release(self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0) -> list[Settlement]:
-        """Ends claims now, or ``delay`` seconds from now even if that is before or after their expiry.
+        """Ends claims now, or ``delay`` seconds from now, whatever their expiry is; cancelled messages become done.
 
         In an ordered queue a claim cannot be released with a delay while another caller has a message of the same key,
         as may happen once the claim has expired.
@@ -276,7 +276,7 @@ class EntryDraft:
                 self.size += 1
 
     def end_gone(self, positions: Iterable[Position]) -> None:
-        """Ends gone or cancelled messages whose claims have ended; withdraws the covers of gone messages."""
+        """Ends gone or cancelled messages that are free and not in the entry yet; withdraws the covers of gone ones."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._end_without_letter(position)
@@ -308,7 +308,7 @@ class EntryDraft:
         self._keeps = True
 
     def expire(self, ended: EndedMessages, target: str) -> None:
-        """Makes expired messages dead letters in the queue ``target``, up to the limits of the entry and the outbox."""
+        """Makes expired messages dead letters in ``target``, cancelled ones done, as entry and outbox have room."""
         room = min(MAX_ENTRY_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
         for position in find_expirable(self._state, ended, self._is_touched, self.expired, room):
             if not self._end_cancelled(position):
@@ -317,7 +317,7 @@ class EntryDraft:
                     self._covers.withdraw(position)
 
     def dead_letter_claimed(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
-        """Makes outstanding messages dead letters at the request of their workers; cancelled ones become done."""
+        """Makes outstanding messages dead letters at their workers' request, cancelled ones done; others are final."""
         settlements = []
         for receipt in receipts:
             position = receipt.position
@@ -383,7 +383,7 @@ class EntryDraft:
     ) -> tuple[list[Message], OrderCheck | None]:
         """Returns messages for the polls, sorted in an ordered queue, and the check of their order there."""
         if self._waiting is not None:
-            fresh = self._unexpired(fresh, done=any(poll.ttl for poll in polls))
+            fresh = self._drop_expired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
         messages = [m for m in again if self._may_redeliver(m.position, max_deliveries)] if again else []
         positions = [(message.ticks, message.low) for message in fresh]
@@ -419,7 +419,7 @@ class EntryDraft:
     def is_ended_here(self, position: Position) -> bool:
         return position in self._finals or position in self._outs or position in self._superseded
 
-    def _unexpired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
+    def _drop_expired(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
         """Returns messages that have not expired for any process. With ``done``, others become done if not kept.
 
         Clocks differ: another process may have skipped an expired message already and delivered its key's next one.

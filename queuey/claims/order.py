@@ -84,7 +84,7 @@ class Waiting:
         return len(self._by_key.get(key, ()))
 
     def iterate(self, state: State) -> Iterator[Position]:
-        """Yields all waiting messages, ascending. Removes the leading ones that were delivered or are done."""
+        """Returns an iterator of all waiting messages, ascending; first removes leading delivered or done ones."""
         while self._keys and state.is_known(next(iter(self._keys))):
             position, key = self._keys.popitem(last=False)
             # `choose` skips busy keys, so the positions of a key that is always busy are trimmed here.
@@ -96,7 +96,7 @@ class Waiting:
         return (position for position in self._keys if not state.is_known(position))
 
     def choose(self, state: State, free: Callable[[int], int], limit: int) -> list[Position]:
-        """Returns the first messages that may be delivered now, ascending.
+        """Returns the first messages that may be delivered now, ascending; removes delivered ones before them.
 
         Args:
             state: The state after the last entry.

@@ -108,6 +108,7 @@ class Places:
         return self._limits.per_key - self._live_of(key) - self._added[key]
 
     def _recount_changed(self) -> None:
+        """Counts the changed messages again, and empties the set of them."""
         while self._changed:
             position = self._changed.pop()
             claim = self._state.outstanding.get(position)

@@ -335,6 +335,7 @@ class State:
             self._rebuild_expiries()
 
     def _record_keys(self, positions: list[Position], keys: list[int]) -> None:
+        """Makes keys busy with outstanding messages; 0, and a message whose key is known already, change nothing."""
         for position, key in zip(positions, keys, strict=True):
             claim = self.outstanding[position]
             if key and not claim.key:
@@ -498,7 +499,7 @@ class State:
         return inf
 
     def has_ended(self, position: Position, expired: int) -> bool:
-        """Returns whether a message is outstanding and its claim is over or was released."""
+        """Returns whether a message is outstanding and its claim is over, was released, or ends later than any may."""
         claim = self.outstanding.get(position)
         return claim is not None and not expired <= claim.expires <= expired + MAX_CLAIM_MILLISECONDS
 

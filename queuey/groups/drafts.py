@@ -75,6 +75,8 @@ class GroupDraft:
     def join(self, request: JoinRequest, digest: bytes) -> Member:
         """Adds a member in the state *new*, which has no targets yet.
 
+        If it names an instance, or the group is full, sessions that are over are ended first.
+
         Raises:
             InstanceTaken: The instance belongs to another credential.
             TooManyMembers: The group has ``MAX_MEMBERS`` members even after ended sessions were removed, or has had
@@ -117,7 +119,8 @@ class GroupDraft:
     def make_present(self, number: int) -> None:
         """Makes a new member present.
 
-        It inherits the targets of former members with the same instance and credential; otherwise a plan becomes due.
+        Removes former members with the same instance. It inherits their targets if they had the same credential and
+        were not leaving. A plan becomes due unless it inherits with the same subscription and the targets are even.
         Members in other states, and unknown numbers, are ignored.
         """
         member = self._members.get(number)
@@ -158,7 +161,7 @@ class GroupDraft:
         self.leave(number)
 
     def request_plan(self) -> None:
-        """Makes a plan due: now, or after a delay if the previous plan is recent."""
+        """Makes a plan due, unless one is: now, or after a delay if the previous plan is recent."""
         if self._head.due is None:
             # Epochs of a young group are ahead of the clock.
             last = min(self._head.epoch, self._now)
@@ -169,7 +172,9 @@ class GroupDraft:
         return self._head.due is not None and self._head.due <= self._now
 
     def plan(self, queues: Sequence[Queue], rights: Rights) -> None:
-        """Makes a new plan with a new epoch. Members whose rights have changed are removed first (O6).
+        """Makes a new plan with a new epoch; none is due any more.
+
+        Before, sessions that are over are ended, and members whose rights have changed are removed (O6).
 
         Args:
             queues: The present queues that match a subscription of the group.
@@ -203,7 +208,7 @@ class GroupDraft:
         return max(self._seen.get(member.number, 0), member.joined, moved) + member.session
 
     def _subscribe(self, subscription: Subscription) -> int:
-        """Returns the slot of a subscription. Members with equal subscriptions and rights share a slot.
+        """Adds a subscription if it is new; returns its slot. Members with equal subscriptions and rights share a slot.
 
         Raises ``InvalidRequest`` if there are too many subscriptions, or they are too long.
         """

@@ -133,9 +133,9 @@ class Service:
         self.expiry.watch()
 
     async def end(self, seconds: float) -> None:
-        """Stops the background work, within ``seconds``. Must run in the loop's thread.
+        """Stops the background work and the groups, within ``seconds``. Must run in the loop's thread.
 
-        Other processes continue running moves at once.
+        Sets :attr:`stopping` first, which answers waiting requests. Other processes continue running moves at once.
         """
         self.stopping.set()
         tasks = [task for task in (self.moves.end(), self.schedules.end(), self.expiry.end()) if task is not None]

@@ -89,7 +89,10 @@ class Call:
             self._waits_for.cancel()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Runs the coroutine step by step, each with its requester set, until it ends or is given up."""
+        """Runs the coroutine step by step, each with its requester set, until it ends or is given up.
+
+        A cancellation from outside is raised in the end even if the coroutine has caught it.
+        """
         cancelled: asyncio.CancelledError | None = None
         while True:
             error: BaseException | None = None

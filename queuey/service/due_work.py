@@ -175,7 +175,7 @@ class DueRunner:
         return self._task
 
     def _plan_step(self, name: Name, following: NextStep) -> None:
-        """Plans a record's next step, unless it has none or too many records are planned."""
+        """Plans a record's next step, unless too many records are planned; drops a record that has none."""
         if following.due == ids.TICKS_MAX:
             self._planned.pop(name, None)
         elif name in self._planned or len(self._planned) < MAX_PLANNED:
@@ -184,7 +184,10 @@ class DueRunner:
             )
 
     async def _run(self) -> None:
-        """Takes turns until the service or the store ends; the pause doubles with each failed turn."""
+        """Takes turns until the service or the store ends; the pause doubles with each failed turn.
+
+        When the service ends, it ends the work, too.
+        """
         failed = 0
         while not self._stopping.is_set():
             self._woken.clear()
@@ -208,7 +211,7 @@ class DueRunner:
         now = self._store.claim_logs.claim_time()
         boottime = self._core.boottime()
         if self._next_search is None or boottime >= self._next_search:
-            await self._find_overdue(now)
+            await self._plan_overdue(now)
             # Jitter keeps processes from searching at the same moment.
             self._next_search = boottime + self._timing.search * (0.8 + 0.4 * self._core.chance.random())
         due = order_of_steps(
@@ -223,7 +226,7 @@ class DueRunner:
         waits = (max((step.due - now) / TICKS_PER_SECOND, step.retry - boottime) for step in self._planned.values())
         return max(0.0, min([self._next_search - boottime, *waits]))
 
-    async def _find_overdue(self, now: int) -> None:
+    async def _plan_overdue(self, now: int) -> None:
         """Plans overdue records, the first time all records. If the clock was ahead, plans all of them again."""
         was_ahead, rows = await self._search(now)
         for row in rows:

@@ -70,6 +70,7 @@ class Explaining:
         return access.use(lambda queue: self._explain(queue, position, partition))
 
     def _explain(self, queue: Queue, position: Position, partition: int | None) -> Explanation:
+        """Explains by the stored messages; without any, by the time of the id and what the claim logs know of it."""
         if partition is not None and not 1 <= partition <= queue.partitions:
             text = f"The queue has no partition {partition}, only partitions 1 to {queue.partitions}."
             reason = Reason(code="no_partition", text=text, partition=partition)

@@ -58,7 +58,7 @@ class Name:
         self._claims = claims
         self._turns = turns
         self._queue = queue
-        self._make_name = name
+        self._name = name
         self._core = claims.core
 
     async def change(self, item: NewMessage | None, content: bytes, *, free_only: bool = False) -> Changed:
@@ -89,7 +89,7 @@ class Name:
             if free_only and named is not None and location is not None and await self.is_used(location):
                 if named.content == content:
                     return Changed(location, stored=False)
-                raise NameTaken(self._make_name)
+                raise NameTaken(self._name)
             try:
                 written = await self.write(item, content, named)
             except NameChanged:
@@ -142,21 +142,21 @@ class Name:
             await self.settle(named)
 
     def _make_busy_error(self) -> StoreBusy:
-        return StoreBusy(f'Too many concurrent changes of name "{self._make_name}". Try again later.')
+        return StoreBusy(f'Too many concurrent changes of name "{self._name}". Try again later.')
 
     # Steps
 
     async def find(self) -> Named | None:
-        return await self._store.names.find_named(self._queue, self._make_name)
+        return await self._store.names.find_named(self._queue, self._name)
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
         """Replaces the message of the name if its row is still ``seen``; else raises ``NameChanged``."""
-        return await self._store.names.write_named(self._queue, self._make_name, item, content, seen)
+        return await self._store.names.write_named(self._queue, self._name, item, content, seen)
 
     async def settle(self, seen: Named) -> None:
         """Removes the replaced value from the name's row. If that fails, the next caller finishes it."""
         with suppress(StoreUnavailable, TooManyRequests):
-            await self._store.names.settle_named(self._queue, self._make_name, seen)
+            await self._store.names.settle_named(self._queue, self._name, seen)
 
     async def fetch(self, location: Location) -> Message | None:
         messages: list[Message] = await self._store.messages.fetch(self._queue, [location])
@@ -176,7 +176,7 @@ class Name:
         await self._claims.supersede(self._queue, location)
 
     async def pause(self, attempt: int) -> None:
-        with self._turns.wait_slot(self._queue.application, self._make_name):
+        with self._turns.wait_slot(self._queue.application, self._name):
             await asyncio.sleep(RETRY_INTERVAL * (attempt + self._core.chance.random()))
 
 
@@ -197,6 +197,7 @@ class NameUseCases:
         """Stores a message under a free name. If the name already has the same message, returns that one.
 
         Raises:
+            InvalidRequest: The queue's kind rules names out, or the message has a key that limits claims.
             NameTaken: The name has another message.
             ClaimsRefused: The queue's consistency level allows neither claims nor names.
             StoreBusy: Too many concurrent changes of the name.
@@ -343,6 +344,7 @@ class Turns:
         del self._turns[key]
 
     def _count_refusal(self, name: str) -> StoreBusy:
+        """Counts a refusal and returns its error."""
         self.refused += 1
         return StoreBusy(f'Too many callers are changing the message of name "{name}". Try again later.')
 

@@ -30,6 +30,7 @@ def require_group_name(group: str) -> None:
 
 
 def check_partitions(numbers: Iterable[int], queue: Queue) -> None:
+    """Raises ``InvalidRequest``, which names each partition that the queue does not have."""
     checked = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
     if errors := {field: error for field, error in checked.items() if error is not None}:
         raise InvalidRequest(errors)
@@ -130,7 +131,11 @@ class OffsetUseCases:
         return access.use(standing)
 
     def read_lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
-        """Returns the lag behind each partition's cursor; behind None all messages count. Records nothing."""
+        """Returns the lag behind each partition's cursor; behind None all messages count. Records nothing.
+
+        Raises:
+            InvalidRequest: The queue does not have one of the partitions.
+        """
 
         def lag(queue: Queue) -> LagRead:
             check_partitions(cursors, queue)

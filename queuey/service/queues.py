@@ -72,6 +72,8 @@ class Queues:
     ) -> tuple[Queue, bool]:
         """Creates a queue, or finds an existing one with the same fields. Returns it, and whether it is new.
 
+        Principals may be in another order.
+
         Args:
             application: The owner.
             name: The name; None for a random one.
@@ -101,7 +103,10 @@ class Queues:
         return bridge.run(self._store.catalogue.create_queue(application, name, spec))
 
     def make_claimable(self, spec: QueueSpec) -> QueueSpec:
-        """Returns a spec with the first consistency level, from the default on, at which messages can be claimed."""
+        """Returns a spec with the first consistency level, from the default on, at which messages can be claimed.
+
+        If claims are refused at all of them, the spec is unchanged.
+        """
         for level in CONSISTENCIES[1:]:
             row = Queue(application="", name="", uid=0, qid=0, consistency=level)
             if self._store.claim_logs.claims_refusal(row) is None:

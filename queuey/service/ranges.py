@@ -239,7 +239,7 @@ def sort_furthest_behind_first(pieces: Sequence[Slice]) -> list[Slice]:
 
 
 def append_pages(pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
-    """Appends pages to a reading in order; its horizon is the highest one of them."""
+    """Appends pages to a reading in order, with their ``next`` and ``more``; its horizon is the highest one of them."""
     for piece, page in zip(pieces, pages, strict=True):
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
@@ -357,6 +357,7 @@ class Merge:
         self._order = sorted(self._entries)
 
     def _set_unread(self, piece: Slice, page: Page) -> None:
+        """Records what a page leaves unread of its slice, up to the horizon unless it also reads undue messages."""
         number, start = piece.partition, page.next
         self._next[number] = start
         self._unread.pop(number, None)

@@ -63,7 +63,7 @@ class Reader:
         return self._store.claim_logs.claim_time()
 
     def read(self, access: QueueAccess, requested: Range, *, waiter: Waiter | None = None) -> Reading:
-        """Reads a range of one queue.
+        """Reads a range of one queue, and counts the messages as delivered.
 
         Args:
             access: The queue.
@@ -82,6 +82,8 @@ class Reader:
 
     async def read_short(self, queue: Queue, requested: Range, waiter: Waiter | None = None) -> Reading | None:
         """Reads up to ``MAX_SHORT_MESSAGES`` messages of one partition. Returns None if the read is not short.
+
+        Subscribes the waiter before it reads, and counts the messages as delivered.
 
         Raises:
             QueueChanged: The row is out of date.
@@ -123,6 +125,8 @@ class Reader:
 
     def read_many(self, sources: Sequence[Source], *, waiter: Waiter | None = None) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each up to its own horizon. They share the bytes of one answer.
+
+        The messages are counted as delivered. With a waiter, reads as :meth:`read_woken`.
 
         Returns for each source its reading, or the error if the queue is gone or the caller has lost access to it.
         """

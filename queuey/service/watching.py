@@ -56,6 +56,7 @@ class _Shared:
         self._watchers = watchers
 
     def wake(self) -> None:
+        """Schedules a wake of the waiters, unless one is scheduled already."""
         if not self._is_wake_scheduled:
             self._is_wake_scheduled = True
             self._watchers.schedule(self._wake)
@@ -87,6 +88,7 @@ class Watchers:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
     def count(self, *, for_all: bool) -> int:
+        """Returns the number of requests that wait for triggers of one kind, each counted once."""
         with self._lock:
             waiter_lists = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
             return len({waiter for waiters in waiter_lists for waiter in waiters})
@@ -145,7 +147,10 @@ class Watchers:
         return stops
 
     def wake_waiters(self, shared: _Shared, count: int) -> None:
-        """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. :attr:`schedule` calls it."""
+        """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. :attr:`schedule` calls it.
+
+        Waiters that were woken and have not begun an attempt are left out; woken ones go to the end of the line.
+        """
         with self._lock:
             if shared.for_all:
                 called = list(shared.waiters)

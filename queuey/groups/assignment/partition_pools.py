@@ -172,6 +172,7 @@ def _find_previous_owners(
 
 
 def _add_partitions(pool: Pool[Q], queue: Q, owners: list[tuple[int, tuple[Q, int] | None]]) -> None:
+    """Adds a queue's partitions: previous owners in the pool keep theirs, others are free; leaves out reserved ones."""
     allowed = set(pool.members)
     for number, (owner, pair) in enumerate(owners, 1):
         if owner == _RESERVED:

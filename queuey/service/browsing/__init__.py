@@ -88,7 +88,7 @@ class Browsing:
             message_filter: Selects messages.
             partitions: Partitions to read; None means all.
             since: An id, an instant, or the cursor of the previous step; blank starts at the newest message.
-            limit: Max messages to read.
+            limit: Max messages to read; never more than ``MAX_SCANNED``.
             upcoming: Read delayed messages that are not due instead, the next one first.
 
         Raises:

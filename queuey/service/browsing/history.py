@@ -138,7 +138,7 @@ class History:
         workers.handle(ACTIVITY, lambda query, answer: answer(self.read_own_activity(query)))
 
     def record(self, queue: Queue, sent: int, taken: int) -> None:
-        """Counts messages of a queue in the present cell. A new ring may take the room of old ones."""
+        """Counts messages of a queue in the present cell, if any. A new ring may take the room of old ones."""
         if not sent and not taken:
             return
         last = int(self._clock()) // STEP
@@ -173,6 +173,7 @@ class History:
         return [(ring.application, ring.name) for ring in in_order[:MAX_SAMPLED]]
 
     def read_own(self, uid: int) -> Cells:
+        """Returns the cells of this process up to the present one; blank ones if it has no ring for the queue."""
         with self._lock:
             ring = self._rings.get(uid)
             return _BLANK if ring is None else ring.copy_cells(int(self._clock()) // STEP)

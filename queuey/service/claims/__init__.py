@@ -175,7 +175,7 @@ class ClaimUseCases(JobActs):
         worker: str = "",
         states: bool = False,
     ) -> list[ClaimDelivery]:
-        """Claims messages for a caller.
+        """Claims messages for a caller, and counts them as delivered.
 
         Args:
             queue: The queue's row, already authorized for the caller.
@@ -194,8 +194,9 @@ class ClaimUseCases(JobActs):
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
             ClaimUndecided: Some messages may be free soon. The waiter is woken then.
-            InvalidRequest: The queue does not have one of the partitions.
-            StoreUnavailable: Its ``outcome`` says whether something may have been claimed or acknowledged.
+            InvalidRequest: The queue does not have one of the partitions, or a log never had a receipt's entry.
+            StoreUnavailable: Its ``outcome`` says whether something may have been claimed or acknowledged. Also raised
+                if the claims may expire before the answer arrives; they are released then.
         """
         self.check(queue, partitions)
         order = self._search_order(queue, partitions, limit)
@@ -234,7 +235,7 @@ class ClaimUseCases(JobActs):
         waiter: Waiter | None,
         refused: dict[str, QueueyError],
     ) -> tuple[Queue | None, list[ClaimDelivery]]:
-        """Claims messages of the first queue that has any; returns the queue and its messages.
+        """Claims messages of the first queue that has any; returns the queue and its messages, or None and no messages.
 
         Args:
             accesses: Queues in order of preference.
@@ -270,7 +271,7 @@ class ClaimUseCases(JobActs):
         return None, []
 
     async def _complete_deliveries(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
-        """Voids earlier results and adds job states, before the receipts leave the service."""
+        """Voids results of earlier deliveries and adds job states, before the receipts leave the service."""
         if queue.result_ttl:
             now = self._store.claim_logs.claim_now() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
@@ -308,7 +309,7 @@ class ClaimUseCases(JobActs):
                 raise InvalidRequest({"partitions": text})
 
     def _search_order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
-        """Returns partitions in search order, starting with one whose next entry has room."""
+        """Returns partitions in search order, from one whose next entry has room, or else the least busy one."""
         if queue.partitions == 1:
             return (1,)
         if partitions is not None and len(partitions) == 1:
@@ -342,7 +343,7 @@ class ClaimUseCases(JobActs):
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
-            InvalidRequest: The queue does not have one of the partitions.
+            InvalidRequest: The queue does not have one of the partitions, or a log never had a receipt's entry.
             StoreUnavailable: Its ``outcome`` says whether some receipts may have been acknowledged.
         """
         if results:
@@ -361,6 +362,7 @@ class ClaimUseCases(JobActs):
         )
 
     async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Carries out writes, at most ``MAX_CONCURRENT_WRITES`` at a time; raises the first error."""
         async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
                 await write()
@@ -373,7 +375,7 @@ class ClaimUseCases(JobActs):
         """Extends claims to at least ``ttl`` seconds from now; 0 releases them.
 
         An expired claim becomes valid again if no other caller has claimed the message. Results and errors are those of
-        :meth:`acknowledge`.
+        :meth:`acknowledge`; ``StoreUnavailable`` is also raised if the claims may expire before the answer arrives.
         """
         return await self._settle(queue, "renew" if ttl else "release", receipts, ttl)
 
@@ -392,7 +394,7 @@ class ClaimUseCases(JobActs):
             queue: As for :meth:`acknowledge`, as are results and errors.
             receipts: As for :meth:`acknowledge`. With a reason, each one is a write to the store, so pass only a few.
             delay: Seconds. None means 0, or with a reason the queue's backoff.
-            reason: Error of the handler; None records nothing.
+            reason: Error of the handler; None records nothing, or ``GivenUp`` if ``retry`` is False.
             retry: If False, the messages become dead letters at once. A dead letter queue delivers them again anyway.
         """
         if not retry:
@@ -405,7 +407,7 @@ class ClaimUseCases(JobActs):
         return await self._settle(queue, kind, receipts, delay or 0.0)
 
     async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
-        """Sets the states of claimed jobs. They are informational and last until the message is done.
+        """Sets the states of jobs whose receipts are valid. They are informational and last until the message is done.
 
         Args:
             queue: As for :meth:`acknowledge`, as are results and errors.

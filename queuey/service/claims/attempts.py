@@ -67,7 +67,10 @@ class Attempts:
         self._ledger = ledger
 
     async def add(self, queue: Queue, partition: int, position: Position, attempt: Attempt) -> None:
-        """Adds an attempt. If the delivery has one, an expired claim does not replace the worker's own error."""
+        """Adds an attempt, or replaces that of the same delivery; an expired claim replaces none.
+
+        Only the last ``MAX_KEPT_ATTEMPTS`` are kept. The attempt is lost if other changes come first five times.
+        """
 
         def added(record: DeliveryRecord) -> DeliveryRecord:
             others = [other for other in record.attempts if other.number != attempt.number]
@@ -121,6 +124,7 @@ class Attempts:
 async def record_expired_claims(
     ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]
 ) -> None:
+    """Adds a failed attempt with the error ``EXPIRED`` for each claim, unless its delivery has one."""
     attempts = Attempts(ledger)
     for position, claim in claims.items():
         expired_at, text = claim.expires / 1000, "neither acknowledged, renewed nor released in time"

@@ -87,7 +87,7 @@ class PiggybackedAck(msgspec.Struct):
         return self.settled is None and bool(self.receipts)
 
     async def wait(self, settles: Mapping[int, SettleRequest]) -> None:
-        """Waits for the results.
+        """Waits for the results and sets :attr:`settled`; from then on, errors of the request are in doubt.
 
         Raises:
             QueueyError: The acknowledgement failed. Some receipts may have been acknowledged.
@@ -129,7 +129,10 @@ class PartitionRotation:
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
 
     def order(self, qid: int, partitions: int, refused: Refused) -> Sequence[int]:
-        """Returns the partitions of a queue in search order. Do not modify the list."""
+        """Returns the partitions of a queue in search order. Starts the next turn if the current one is over.
+
+        Do not modify the list.
+        """
         now = self._boottime()
         with self._lock:
             turn = self._turns.get(qid)
@@ -141,12 +144,14 @@ class PartitionRotation:
             return turn.order
 
     def end_turn(self, qid: int, number: int) -> None:
+        """Ends the queue's current turn if it is this partition's."""
         with self._lock:
             turn = self._turns.get(qid)
             if turn is not None and turn.order[0] == number:
                 turn.ends = -1e9
 
     def _begin(self, qid: int, partitions: int) -> _Turn:
+        """Adds a queue, and forgets the least recently used one beyond ``MAX_QUEUES``."""
         turn = self._turns[qid] = _Turn(partitions)
         start = int(self._first() * partitions) % partitions
         turn.order = [*turn.order[start:], *turn.order[:start]]
@@ -197,6 +202,7 @@ class ClaimSearch:
 
         Raises:
             GivenUp: The caller cancelled the claim.
+            QueueyError: The acknowledgement failed, the claims come too late, or nothing was found and a search failed.
         """
         for number, request in settles.items():
             if number != partitions[0]:
@@ -221,7 +227,10 @@ class ClaimSearch:
         return self._found
 
     async def _search(self, partitions: Sequence[int], settles: Mapping[int, SettleRequest]) -> QueueyError | None:
-        """Searches the partitions in order; returns the error that ended the search or may have hidden messages."""
+        """Searches the partitions in order; returns the error that ended the search or may have hidden messages.
+
+        Collects the messages in ``_found``, and ends the turn of a partition that had none.
+        """
         refused: QueueyError | None = None
         acks = [settles[partitions[0]]] if partitions[0] in settles else []
         for number in partitions:
@@ -248,12 +257,14 @@ class ClaimSearch:
         return refused
 
     def _remaining_poll(self) -> Poll:
+        """Returns the poll with the limits that the messages found so far leave."""
         if not self._found:
             return self._poll
         poll, weight = self._poll, bytes_of(delivery.message for delivery in self._found)
         return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
+        """Returns whether messages were found and, with ``gather``, a limit of the poll is reached."""
         if not self._found or not self._gather:
             return bool(self._found)
         remaining = self._remaining_poll()
@@ -268,7 +279,7 @@ class ClaimSearch:
 
 
 async def gather_answers(requests: Mapping[int, Request]) -> dict[int, Any]:
-    """Returns the answers to requests, by partition.
+    """Returns the answers to requests, by partition, once all have been answered.
 
     Raises:
         QueueyError: The first error; in doubt if other requests may have changed something.

@@ -43,6 +43,8 @@ class ExpiryTurn(NamedTuple):
 class ExpiryRequest(ReadingRequest):
     """Gives up expired messages, claimed or not. The result is an :class:`ExpiryTurn`.
 
+    Also ends outstanding messages that no longer exist, and advances the cursor. Reads at most ``MAX_PAGES`` pages.
+
     Args:
         queue: The queue's row.
         now: Current time in ticks.
@@ -114,7 +116,7 @@ class ExpiryRequest(ReadingRequest):
         return ticks_until_due(self._margin)
 
     async def _search_delayed(self, sources: Sources) -> None:
-        """Checks whether a delayed message exists, which ends after all messages that are posted now."""
+        """Sets ``_has_live`` if a delayed message exists, which ends after all messages that are posted now."""
         if not self._has_live:
             lower = self._now, LOW_MIN
             delayed = Slice(sources.partition, lower, limit=1, delayed=False, due=False, bodies=False)

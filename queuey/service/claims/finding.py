@@ -202,7 +202,10 @@ class Finder:
         return candidates
 
     def _begin(self, state: State) -> None:
-        """Chooses what reads include by the log: expired messages may exist after the queue has dropped the option."""
+        """Chooses what reads include by the log: expired messages may exist after the queue has dropped the option.
+
+        Forgets the waiting messages.
+        """
         self.keeps = state.keeps
         self.scanner.split_ended = self._split_ended if state.keeps else None
         if self.ordered is not None:
@@ -234,8 +237,8 @@ class Finder:
     ) -> int:
         """Reads messages whose claims have ended; returns the bytes left.
 
-        Cancelled and missing messages are ``gone``; messages at the limit of deliveries are ``dead``. Others are read
-        instead.
+        Cancelled and missing messages are ``gone``; messages at the limit of deliveries are ``dead``; expired ones are
+        ``ended``. Others are read instead. Sets ``unread`` if some remain although there are too few messages.
 
         Args:
             state: State after the last entry.

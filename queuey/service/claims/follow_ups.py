@@ -71,7 +71,10 @@ class FollowUps:
             self.open.setdefault(key, since)
 
     def find_due_deletions(self, state: State, own: int, now: float) -> list[int]:
-        """Returns the entries whose deletions this process carries out now: ``own`` and overdue ones."""
+        """Returns the entries whose deletions this process carries out now: ``own`` and overdue ones.
+
+        Overdue ones are returned again only ``OVERDUE`` seconds later, unless they are marked as deleted.
+        """
         self._deleted.intersection_update(state.pending_deletes)
         return [
             key
@@ -93,7 +96,10 @@ class FollowUps:
         return last_deleted
 
     def find_due_letters(self, state: State, own: Iterable[Position], now: float, limit: int) -> Letters:
-        """Returns the dead letters to publish now, ``own`` and overdue ones, up to ``limit`` and ``MAX_LETTERS``."""
+        """Returns the dead letters to publish now, ``own`` and overdue ones, up to ``limit`` and ``MAX_LETTERS``.
+
+        Each is returned again only ``OVERDUE`` seconds later, if it is still in the outbox.
+        """
         self._forget_done(state)
         self.open.update(dict.fromkeys(own, -inf))
         due = (position for position in state.outbox if self._is_overdue(position, now))
@@ -190,7 +196,9 @@ async def publish(
     now: float,
     kept: bool = False,
 ) -> tuple[list[Position], bool]:
-    """Publishes dead letters, and records the ends of cancelled messages, until an error occurs.
+    """Publishes dead letters, and records the ends of gone and cancelled messages, until an error occurs.
+
+    Also deletes cancelled messages if the queue deletes acknowledged ones.
 
     Args:
         store: Store of all queues.
@@ -237,7 +245,10 @@ async def publish(
 
 
 async def _store_letter(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
-    """Stores a dead letter at its message's position, or under a key where it could overwrite another message."""
+    """Stores a dead letter at its message's position, or under a key where it could overwrite another message.
+
+    Tries again with a fresh row of the target if that has changed.
+    """
     partition, position = location
     # Callers cannot choose a key with this control character.
     text = f"\x01dead {queue.qid:x} {partition} {position[0]:x} {position[1]}"
@@ -371,7 +382,10 @@ class LogCompaction:
         self.to_name = number
 
     def find_truncatable(self, last: int, now: float) -> int | None:
-        """Returns the number below which entries may be removed by an entry that names :attr:`to_name`, or None."""
+        """Returns the number below which entries may be removed by an entry that names :attr:`to_name`, or None.
+
+        Drops the old marks, so an immediate second call finds None.
+        """
         last_old = 0
         while self._marks and self._marks[0][0] <= now - self._upkeep.kept_seconds:
             last_old = self._marks.popleft()[1]

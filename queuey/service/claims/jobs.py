@@ -186,7 +186,7 @@ class JobStatuses:
         self._results = Results(store.ledger)
 
     async def read_answer(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
-        """Returns the status of jobs. Later attempts of a waiting request return no infos until a job has ended."""
+        """Returns the status of jobs; subscribes the waiter. Later attempts return no infos until a job has ended."""
         if waiter is not None:
             numbers = sorted({number for number, _ in poll.places})
             poll.source = poll.source or self._watch.make_source(poll.places)
@@ -441,6 +441,7 @@ def _find_views(positions: Iterable[Position], expired: int, state: State) -> di
 
 
 def _find_view(position: Position, expired: int, state: State) -> LogView:
+    """Returns a job's standing. A done job with an id older than the newest move may have been moved."""
     claim = state.outstanding.get(position)
     if claim is not None:
         return LogView(state.status_of(position, expired), claim)

@@ -96,6 +96,7 @@ class LogCache:
             self._evict()
 
     def _evict(self) -> None:
+        """Removes idle logs, the least recently used first, until the size is within the bound; busy ones stay."""
         for _ in range(len(self._logs)):
             if self.weight <= self._bound:
                 return

@@ -267,6 +267,7 @@ class MoveRequest(ReadingRequest):
 
 
 def _first_chunk(messages: Sequence[Message]) -> list[Message]:
+    """Returns the first messages, up to ``CHUNK`` of them, ending with the one that reaches ``CHUNK_BYTES``."""
     limited, weight = [], 0
     for message in islice(messages, CHUNK):
         if weight >= CHUNK_BYTES:

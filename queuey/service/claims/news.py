@@ -108,13 +108,17 @@ class ClaimWakeups:
         return stop
 
     def _remove_wake(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+        """Removes a wake function; after the last one, ends the polls of the partition."""
         watched.wakes.remove(wake)
         if not watched.wakes:
             watched.cancel_poll()
             del self.watched[key]
 
     def after_round(self, log: PartitionLog) -> None:
-        """Wakes claims if more may be found after a round of a watched log, and schedules the next poll."""
+        """Wakes claims if more may be found after a round of a watched log, and schedules the next poll.
+
+        Does nothing while the clock is not trusted.
+        """
         watched = self.watched[log.key]
         try:
             has_ended, seconds = self._find_next_expiry(log.state)

@@ -261,6 +261,7 @@ class ClaimOverview(ABC):
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
     def _read_pages(self, queue: Queue, unread: Slice) -> Iterator[list[Message]]:
+        """Yields the messages of a slice page by page, up to its end; skips empty pages."""
         more = True
         while more:
             [page] = bridge.run(self._store.messages.read(queue, [unread]))

@@ -260,7 +260,7 @@ class PartitionLog:
     async def _prepare(self, queue: Queue, requests: Sequence[Request]) -> None:
         """Loads the state if needed, and reads entries until the state has all that the requests name.
 
-        Settlements that name entries which the log does not have fail.
+        Settlements that name entries which the log does not have fail. After loading, open deletions are carried out.
         """
         if not self._is_loaded:
             await self._read_from(queue, State(), newest=True)
@@ -331,6 +331,7 @@ class PartitionLog:
     def _draft_covers(
         self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int
     ) -> CoverDraft:
+        """Begins the changes of covers with the copies found by the first request, if it reads, else by the scan."""
         if isinstance(first, ReadingRequest):
             return duplicates.begin_draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
@@ -352,7 +353,7 @@ class PartitionLog:
     def _must_search_again(
         self, candidates: Candidates | None, draft: EntryDraft, passed_count: int, *, is_written: bool
     ) -> bool:
-        """Returns whether another round may find messages for the polls that get none in this one.
+        """Returns whether another round may find messages for the polls that get none; records where the scan ended.
 
         It may if messages were found that others got or that are gone, if not all messages with ended claims were read,
         if withheld copies are to be delivered, or if the scan was cut short and the next one gets further.
@@ -375,7 +376,10 @@ class PartitionLog:
     def _answer_requests(
         self, requests: Sequence[Request], polls: Sequence[PollRequest], candidates: Candidates | None, end: RoundEnd
     ) -> None:
-        """Answers a round's requests. Polls that got nothing go back to the queue if another round may help."""
+        """Answers a round's requests. Polls that got nothing go back to the queue if another round may help.
+
+        A settlement fails as a whole if one of its receipts was refused.
+        """
         if candidates is not None and (
             unanswered := [poll for poll in polls if not self._answer_poll(poll, candidates, end)]
         ):
@@ -487,7 +491,7 @@ class PartitionLog:
     async def _append(self, queue: Queue, entry: Entry, requests: Sequence[Request]) -> bool:
         """Appends an entry until the result is certain, and applies it, or the other process's entry that was first.
 
-        Returns whether this entry was appended.
+        Returns whether this entry was appended. While that is in doubt, requests that wait too long get an error.
         """
         state = self.state
         log_entry = LogEntry(state.number + 1, encode_entry(entry))

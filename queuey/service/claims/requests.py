@@ -55,7 +55,10 @@ class Request:
         self.sent = self.doubtful = False
 
     def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - depends on the request
-        """Answers the caller; returns False if it already has an answer or has given up."""
+        """Answers the caller; returns False if it already has an answer or has given up.
+
+        The error of a request that may have been done before is in doubt.
+        """
         if self.future.done():
             return False
         if error is None:

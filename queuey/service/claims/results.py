@@ -72,13 +72,19 @@ _decode = msgspec.msgpack.Decoder(JobEnd).decode
 
 
 class Results:
-    """Ends of all queues' jobs, in a ledger. Its methods raise as the ledger does."""
+    """Ends of all queues' jobs, in a ledger. Its methods raise as the ledger does.
+
+    Writes also raise ``StoreBusy`` if others come first five times.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     async def write_result(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
-        """Writes the result of a delivery that is about to be acknowledged, and was the last one at ``time``."""
+        """Writes the result of a delivery that is about to be acknowledged, and was the last one at ``time``.
+
+        Does nothing if this delivery has a result already, or a later one has a row.
+        """
         is_kept = isinstance(result, bytes)
         end = JobEnd(
             receipt.partition,
@@ -129,7 +135,10 @@ class Results:
     async def record_leaving(
         self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
     ) -> None:
-        """Records that an unfinished message is about to be removed. Its last delivery may still be acknowledged."""
+        """Records that an unfinished message is about to be removed. Its last delivery may still be acknowledged.
+
+        An end without an acknowledgement that is recorded already stays as it is.
+        """
         end = JobEnd(partition, position, 0, status, time)
 
         def changed(row: JobEnd) -> JobEnd:

@@ -246,7 +246,8 @@ class Scanner:
     ) -> Slice | None:
         """Reads ids for a chain up to the first new message, and messages from there.
 
-        Stops after ``max_known`` known messages and returns the unread slice; returns None if nothing is left.
+        Stops after ``max_known`` known messages or too many pages, and returns the unread slice. Returns None if it has
+        found a new message, or nothing is left.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MAX_SCAN_PAGES):
@@ -308,7 +309,10 @@ class Scanner:
             part = replace(part, lower=end, limit=PAGE)
 
     def advance_front(self, state: State, result: ScanResult) -> bool:
-        """Moves the front up to the first message of a scan that is still free; returns whether it has moved."""
+        """Moves the front to the first message of a scan that is still free, or past the scan if none is.
+
+        Returns whether it has moved up.
+        """
         before = self._front
         for position in result.ahead:
             if not (state.is_known(position) or position in result.copies.hidden or position in result.ended.all):

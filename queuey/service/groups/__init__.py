@@ -111,7 +111,7 @@ class GroupUseCases:
         return self.rights(credential)
 
     async def join(self, application: str, group: str, request: JoinRequest) -> Joined:
-        """Adds a member to a group.
+        """Adds a member to a group, which is created if needed.
 
         Raises:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
@@ -211,6 +211,7 @@ class GroupUseCases:
 
         Raises:
             GroupActive: The group has such members.
+            GroupElsewhere: The group has members, and another data centre serves it.
         """
         await self._read_inactive(application, group)
 
@@ -252,7 +253,7 @@ class GroupUseCases:
         """Returns a page of a group: 100 queues, or 16 with ``lag``.
 
         With ``few``, only the first 16 queues of the last plan count, and none are searched, so the cost does not
-        depend on the number of queues.
+        depend on the number of queues. If the clock is sound, members whose sessions are over count as absent or gone.
 
         Raises:
             GroupNotFound: The group does not exist.
@@ -298,7 +299,7 @@ class GroupUseCases:
         raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 
     async def move(self, application: str, group: str, centre: str) -> None:
-        """Moves a group to this process's data centre, ``centre``, after its former one was lost.
+        """Moves a group to this process's data centre, ``centre``, after its former one was lost, unless it is there.
 
         Raises:
             GroupNotFound: The group does not exist.

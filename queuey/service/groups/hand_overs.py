@@ -70,6 +70,7 @@ class HandOvers:
     async def settle_all(
         self, names: Iterable[str], since: int, give_backs: Mapping[str, GiveBacks] | None = None
     ) -> None:
+        """Settles queues in the order of their names, at most ``AT_ONCE`` at a time, each with its give-backs."""
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
             batch = waiting[first : first + AT_ONCE]
@@ -103,7 +104,10 @@ class HandOvers:
                 del self._give_backs[name]
 
     async def _hand_over(self, name: str) -> Rows:
-        """Hands over free partitions of a queue; returns its rows afterwards, empty if the queue is gone."""
+        """Hands over free partitions of a queue; returns its rows afterwards, empty if the queue is gone.
+
+        Tries again if others change the rows. Changes nothing if the queue has too many groups already.
+        """
         is_fresh = False
         for _ in range(ATTEMPTS):
             began = self._core.boottime()

@@ -116,7 +116,7 @@ class LocalGroup:
         """Returns a member by its id.
 
         Raises:
-            MemberGone: The id is unknown, or the member joined with another credential.
+            MemberGone: The id is unknown, the member is absent, or it joined with another credential.
             GroupElsewhere: Another data centre serves the group.
         """
         for max_age in (STATE_AGE, 0.0):
@@ -263,7 +263,7 @@ class LocalGroup:
         return answer_heartbeat(targets, member, beat.content, rows, seen=self._last_seen(member), now=beat.clock.now)
 
     async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
-        """Removes a member; if it ``said`` so itself, its partitions count as given back.
+        """Removes a member; if it ``said`` so itself and has the same caller, its partitions count as given back.
 
         With ``returns``, its targets are kept until its instance joins again.
         """
@@ -294,7 +294,10 @@ class LocalGroup:
     # Periodic work
 
     def _wake_all(self) -> None:
-        """Wakes members that are gone or whose partitions move by a new plan; announces plans of this process."""
+        """Wakes members that are gone or whose partitions move by a new plan; announces plans of this process.
+
+        If this process has requested a plan, it begins the next turn at once.
+        """
         members, targets = self.cache.state.members, self.cache.targets
         is_planned, self._targets = targets is not self._targets, targets
         if self.cache.is_own and is_planned:

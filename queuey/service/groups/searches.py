@@ -21,7 +21,8 @@ _SPECIAL = re.compile(r"[*?\[]")
 async def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
     """Returns the queues to which members subscribe, or without members the queues of the last plan, by name.
 
-    If the listing lacks a planned queue, the queue counts as deleted only if a read of its own row confirms that.
+    If the listing lacks a planned queue, the queue counts as deleted only if a read of its own row confirms that. A
+    listing ends once there are more than ``MAX_PARTITIONS`` queues.
 
     Args:
         store: Store of the queues.
@@ -57,6 +58,7 @@ async def read_planned_queues(store: Store, application: str, state: GroupState,
 
 
 async def _list_by_prefix(store: Store, application: str, prefix: str) -> AsyncIterator[Queue]:
+    """Yields the queues whose names begin with a prefix, by name, from at most ``MAX_LISTED`` rows."""
     start = prefix
     for _ in range(MAX_LISTED // PAGE):
         page = await store.catalogue.list_queues(application, start=start, limit=PAGE)

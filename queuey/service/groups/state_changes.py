@@ -70,6 +70,7 @@ class StateChanges:
             self.apply(GroupDraft.request_plan)
 
     async def _apply_waiting(self) -> None:
+        """Applies the waiting changes until none are left. If it is cancelled, they fail with ``StoreClosed``."""
         while self._acts:
             acts, self._acts = self._acts, []
             try:
@@ -135,7 +136,7 @@ class StateChanges:
         return sessions
 
     async def check_rights(self, state: GroupState) -> None:
-        """Removes members whose credentials have other rights now than in the state."""
+        """Begins to remove members whose credentials have other rights now than in the state."""
         used = {member.subscription for member in state.members.values()}
         credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = await self._core.in_thread(

@@ -75,7 +75,7 @@ class MoveUseCases:
         self._runner.watch()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Returns the background task, or None if it was not started. The task ends when the service does."""
+        """Wakes and returns the background task, which ends if the service is stopping; None if it was not started."""
         return self._runner.end()
 
     def begin(self, source: QueueAccess, target: QueueAccess) -> MoveState:
@@ -86,7 +86,7 @@ class MoveUseCases:
         Raises:
             InvalidRequest: Source and target are the same queue, or one is ordered or limits claims by key.
             ClaimsRefused: The source's consistency level does not allow claims.
-            MoveUnderWay: The source is being moved to another queue.
+            MoveUnderWay: The source is being moved to another queue, or its move is being cancelled.
             TooManyMoves: The application has the max number of moves.
         """
         if source.queue.uid == target.queue.uid:
@@ -252,7 +252,7 @@ class MoveCarrier(DueWork):
         return work
 
     async def _save(self, work: _Work, progress: Progress, due: int) -> _Work:
-        """Records progress.
+        """Records progress, with the present time if messages were moved since the last record, and counts these.
 
         Raises:
             RecordChanged: Another process now works on the move.

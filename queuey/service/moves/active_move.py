@@ -318,7 +318,9 @@ class ActiveMove:
         return await call(queue)
 
     async def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
-        """Posts a chunk once; its messages keep the rest of their TTL.
+        """Posts a chunk once; returns the position of its last message, or ``after`` if nothing is left to post.
+
+        The messages keep the rest of their TTL.
 
         Messages that have expired since they were taken are dropped, unless the source makes dead letters of expired
         ones. Then they are posted, and the target decides.

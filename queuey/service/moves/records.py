@@ -209,7 +209,7 @@ class MoveRecords:
         raise MoveNotFound(name)
 
     async def list_moves(self, application: str) -> list[MoveRecord]:
-        """Returns an application's moves, the newest first: running ones, and the last ones that have ended."""
+        """Returns the newest ``MAX_LISTED`` moves of an application, running or ended, the newest first."""
         moves = {
             value.move.number: value
             for value in (*await self._list_old(application), *await self._list_all(application))

@@ -96,7 +96,10 @@ _decode_sent = msgspec.msgpack.Decoder(SubmittedForm).decode
 
 
 class AuditLog:
-    """Writes and reads the logs of applications; blocks. Reads do not count as deliveries."""
+    """Writes and reads the logs of applications; blocks.
+
+    Pages that are read do not count as deliveries; a single entry counts only in the process's total.
+    """
 
     def __init__(
         self,

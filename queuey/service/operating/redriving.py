@@ -83,7 +83,10 @@ class SentBack(msgspec.Struct, frozen=True):
 
 
 class Redriving:
-    """Finds dead letters and sends them back; blocks. Reads do not count as deliveries."""
+    """Finds dead letters and sends them back; blocks.
+
+    Pages that are read do not count as deliveries; a single dead letter counts only in the process's total.
+    """
 
     def __init__(self, messages: MessageUseCases, reader: Reader, core: Core) -> None:
         self._messages = messages

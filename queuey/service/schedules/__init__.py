@@ -144,6 +144,7 @@ class ScheduleUseCases:
 
     @staticmethod
     def _reschedule_if_changed(before: Schedule | None, schedule: Schedule, now: float) -> Schedule:
+        """Computes the next instant again if the schedule is new, or its timetable or its pause has changed."""
         old, new = None if before is None else before.plan, schedule.plan
         if old is not None and old.timetable == new.timetable and old.paused == new.paused:
             return schedule
@@ -192,6 +193,8 @@ class ScheduleUseCases:
 
     async def fire(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
         """Posts a schedule's message now, even if the schedule is paused. Its timetable does not change.
+
+        If the schedule is firing already, that is finished first.
 
         Raises:
             ScheduleNotFound: The caller may not manage a schedule with this name, or it does not exist.

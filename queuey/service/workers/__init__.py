@@ -121,7 +121,7 @@ class Workers:
         self._handlers[topic.number] = partial(topic.handle, handler)
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Joins the workers of a service, and starts the thread for their connections."""
+        """Joins the workers of a service; unless it is the only one, starts the thread for their connections."""
         self.identity = identity
         if identity.total == 1:
             return
@@ -257,6 +257,7 @@ class _End(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
+        """Writes the waiting frames, if connected; closes the connection if too many bytes stay unsent."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._unsent))
             self._unsent = []
@@ -269,7 +270,7 @@ class _End(asyncio.Protocol):
 
 
 class _Asker(_End):
-    """A connection on which another worker asks."""
+    """A connection on which another worker asks. When it is lost, the work on open questions is cancelled."""
 
     def __init__(
         self, calls: LoopCalls, handlers: dict[int, Handler[bytes, bytes]], forget: Callable[[_Asker], None]

@@ -116,6 +116,7 @@ class News:
         return partial(self._forget, answer)
 
     def _answer_all(self) -> None:
+        """Answers all open questions of other workers, which may then send further news."""
         with self._lock:
             asking, self._asking = self._asking, []
         for answer in asking:
