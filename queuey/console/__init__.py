@@ -21,10 +21,10 @@ LINK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 class ConsoleRoom(Room, frozen=True, kw_only=True):
-    """The console as the setting ``console`` wants it. It needs the service's own API.
+    """The console, which is served if the setting ``console`` is ``on``, and needs the service's own API.
 
-    ``auto`` becomes :class:`LocalConsoleRoom` or, unless the service is at a terminal and on loopback alone, serves
-    nothing. With ``on``, the check before the start makes the login providers without asking them.
+    At a terminal, ``auto`` becomes :class:`LocalConsoleRoom` if the service has its own API and listens on loopback
+    alone. The check before the start makes the login providers of ``on`` without asking them.
     """
 
     group = "Service"
@@ -70,8 +70,8 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
 class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
     """The console that ``auto`` serves: for browsers on this machine, with a link that logs in once.
 
-    It has no logins by providers, because their redirect addresses are on other hosts. The service prints the link, or
-    only the console's address if it has none.
+    It has no logins by providers, because their redirect addresses are on other hosts. Without a
+    link, the service prints only the console's address.
     """
 
     def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:

@@ -93,7 +93,8 @@ def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str,
 def show_queues(ask: PageRequest) -> Response:
     """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page.
 
-    Counting ends at :data:`SEARCH_TIMEOUT`; the page says how many queues were not counted. A caller who may not list queues gets the page of :func:`queuey.console.overview.find_unlisted_page`.
+    Counting ends at :data:`SEARCH_TIMEOUT`; the page says how many queues were not counted. A caller who may not list
+    queues gets the page of :func:`queuey.console.overview.find_unlisted_page`.
     """
     if (refusal := overview.find_unlisted_page(ask)) is not None:
         return refusal

@@ -318,7 +318,7 @@ def _parse_offsets(ask: PageRequest) -> _Offsets:
 def _parse_position(ask: PageRequest, text: str) -> Position:
     """Returns the id of the last message that counts as processed: ``earliest``, ``latest``, a time or an id.
 
-    With a time, only the messages before it count as processed; ``latest`` means all messages up to now.
+    With a time, only the messages before it count as processed; ``latest`` means all before the queue's horizon.
 
     Raises:
         BadField: The text has another form, or means a time in the future.

@@ -54,7 +54,7 @@ def read_ttl(query: dict[str, str]) -> int:
 
 
 def read_limit(query: dict[str, str]) -> int:
-    """Returns the max number of messages; refuses 0 and more than ``MAX_POLLED``. Raises as :func:`read_ttl`."""
+    """Returns the max number of messages; refuses less than 1 and above ``MAX_POLLED``. Raises as :func:`read_ttl`."""
     limit = _read_integer(query, "limit", DEFAULT_LIMIT)
     if limit > MAX_POLLED:
         raise BadArgument(f"Limit must be <={MAX_POLLED}")
@@ -62,9 +62,9 @@ def read_limit(query: dict[str, str]) -> int:
 
 
 def read_count_limit(query: dict[str, str], max_count: int) -> int:
-    """Returns the max number of messages to count exactly: the given one, but at most ``max_count``. Refuses 0.
+    """Returns the max number of messages to count exactly: the given one, but at most ``max_count``.
 
-    Raises as :func:`read_ttl`.
+    Refuses less than 1. Raises as :func:`read_ttl`.
     """
     return min(max_count, _check_positive(_read_integer(query, "limit", max_count)))
 

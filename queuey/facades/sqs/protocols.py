@@ -93,7 +93,7 @@ def is_json(request: Request) -> bool:
 
 
 def read_call(request: Request, body: bytes) -> Call:
-    """Parses a request of either protocol; a form's fields may be in the query and in the body.
+    """Parses a request of either protocol; a form's fields may be in query and body, which has precedence.
 
     Does not check whether the action exists; a form without one has a blank action.
 

@@ -206,7 +206,10 @@ class QueueActions:
         )
 
     def remove_tags(self, signed: SignedRequest) -> Result:
-        """Removes tags by key; keys that the queue does not have are ignored. Refuses a request without keys."""
+        """Removes tags by key, ignoring keys that the queue does not have; refuses a request without keys.
+
+        Needs ``admin``.
+        """
         parameters = signed.read(requests.UntagQueue)
         if not parameters.tag_keys:
             raise missing("TagKeys")
