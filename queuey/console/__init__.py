@@ -21,6 +21,12 @@ LINK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 class ConsoleRoom(Room, frozen=True, kw_only=True):
+    """The console, which is served if the setting ``console`` is ``on``, and needs the service's own API.
+
+    At a terminal, ``auto`` becomes :class:`LocalConsoleRoom` if the service has its own API and listens on loopback
+    alone. The check before the start makes the login providers of ``on`` without asking them.
+    """
+
     group = "Service"
 
     console: Annotated[
@@ -64,7 +70,8 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
 class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
     """The console that ``auto`` serves: for browsers on this machine, with a link that logs in once.
 
-    It has no logins by providers, because their redirect addresses are on other hosts.
+    It has no logins by providers, because their redirect addresses are on other hosts. Without a
+    link, the service prints only the console's address.
     """
 
     def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:

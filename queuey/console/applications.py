@@ -48,9 +48,10 @@ OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unkn
 
 
 def show_applications(ask: PageRequest) -> Response:
-    """Lists the applications that the caller may see, or redirects to the only one.
+    """Lists the applications that the caller may see or, without fields in the query, redirects to the only one.
 
-    With ``depth``, it shows figures of the first :data:`MAX_APPLICATIONS`.
+    Only operators see all, in pages; the prefix filters one page. With ``depth``, it shows figures of the first
+    :data:`MAX_APPLICATIONS`.
     """
     prefix, start = _prefix_and_start(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
@@ -75,7 +76,10 @@ def show_applications(ask: PageRequest) -> Response:
 
 
 def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Sums the figures of the first applications, until a timeout; leaves out those without ``measure``."""
+    """Sums the figures of the first applications, until a timeout; leaves out those without ``measure``.
+
+    Skips deleted applications, and counts at most :data:`MAX_QUEUES` queues of each.
+    """
     totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for name in names[:MAX_APPLICATIONS]:
@@ -89,7 +93,8 @@ def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str,
 def show_queues(ask: PageRequest) -> Response:
     """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page.
 
-    A caller who may not list queues gets the page of :func:`queuey.console.overview.find_unlisted_page`.
+    Counting ends at :data:`SEARCH_TIMEOUT`; the page says how many queues were not counted. A caller who may not list
+    queues gets the page of :func:`queuey.console.overview.find_unlisted_page`.
     """
     if (refusal := overview.find_unlisted_page(ask)) is not None:
         return refusal
@@ -185,13 +190,13 @@ def show_failures(ask: PageRequest) -> Response:
 
 
 def _dead_letter_names(queue: Queue) -> list[str]:
-    """Returns the names of the queues in which a queue's dead letters may be: itself, and its ``dead_letter``."""
+    """Returns the names of the queue's ``dead_letter``, and of the queue itself if it holds dead letters."""
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
 def _prefix_and_start(ask: PageRequest) -> tuple[str, str]:
-    """Returns the prefix of the names to list, and the first name, which is not before the prefix."""
+    """Returns the prefix of the names to list, and the first name: ``start``, or the prefix if that is later."""
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
@@ -224,7 +229,10 @@ def show_schedules(ask: PageRequest) -> Response:
 
 
 def show_schedule(ask: PageRequest) -> Response:
-    """Shows a schedule of a queue that the caller administers, with the acts that the caller may do."""
+    """Shows a schedule of a queue that the caller administers, with the acts that the caller may do.
+
+    The acts have either pause or resume, as the schedule's state allows.
+    """
     schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"
@@ -240,7 +248,10 @@ def show_schedule(ask: PageRequest) -> Response:
 
 
 def show_log(ask: PageRequest) -> Response:
-    """Lists audit entries, newest first: those of queues with the right ``admin``, and the caller's own."""
+    """Lists audit entries, newest first: those of queues with the right ``admin``, and the caller's own.
+
+    With ``queue``, it lists only that queue's. Refuses an invalid ``cursor``.
+    """
     ask.service.queues.require_application(ask.application)
     patterns, who = ask.caller.find_patterns(ask.application, "admin"), ask.callers.find_holder_name(ask.request)
     queue = ask.given.get("queue", "")
@@ -265,7 +276,10 @@ def show_log(ask: PageRequest) -> Response:
 
 
 def show_entry(ask: PageRequest) -> Response:
-    """Shows an audit entry. Hides details from messages without the right ``read``, except for who acted."""
+    """Shows an audit entry; one that the caller may not see counts as missing.
+
+    Hides details from messages without the right ``read``, except for who acted.
+    """
     ask.service.queues.require_application(ask.application)
     partition, position = parse_place(ask.match["place"])
     entry = ask.service.audit.find(ask.application, (partition or 1, position))
@@ -284,7 +298,10 @@ def show_entry(ask: PageRequest) -> Response:
 
 
 def _may_see(ask: PageRequest, entry: Entry, who: str) -> bool:
-    """Returns whether a caller may see an entry; one about the application needs ``admin`` for all queues."""
+    """Returns whether an entry is the caller's own, or is of a queue with the right ``admin``.
+
+    An entry about the application needs ``admin`` for all queues.
+    """
     if entry.queue:
         return entry.who == who or ask.may("admin", entry.queue)
     return entry.who == who or "*" in ask.caller.find_patterns(ask.application, "admin")

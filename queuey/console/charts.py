@@ -72,7 +72,10 @@ def measure_figures(service: Service, access: QueueAccess, cells: Cells) -> Figu
 
 
 def count_backlog(service: Service, access: QueueAccess) -> Backlog:
-    """Counts the jobs of a queue. In a queue without claims, all messages count as waiting."""
+    """Counts the jobs of a queue, above :data:`MAX_COUNTED` by estimate.
+
+    In a queue that takes no claims, all messages count as waiting, roughly.
+    """
     try:
         return service.claims.backlog(access, MAX_COUNTED)
     except ClaimsRefused:
@@ -102,7 +105,10 @@ def rate_text(rate: float) -> str:
 
 
 def choose_span(name: str, cells: Cells) -> str:
-    """Returns the span that charts show: the chosen one, else the shorter one if nothing is known before it."""
+    """Returns the span that charts show: the chosen one, else the shorter one if nothing is known before it, else all.
+
+    An unknown name counts as none.
+    """
     if name in SPANS:
         return name
     short, whole = SPANS
@@ -121,7 +127,10 @@ class Interval(NamedTuple):
 
 
 def make_table(cells: Cells, seconds: int) -> list[Interval]:
-    """Returns the counts of the last ``seconds`` in :data:`TABLE_ROWS` equal parts, the latest first."""
+    """Returns the counts of the last ``seconds`` in :data:`TABLE_ROWS` equal parts, the latest first.
+
+    The depth is the last known one of each part, or None.
+    """
     step = seconds // STEP // TABLE_ROWS
     rows = []
     for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
@@ -143,7 +152,15 @@ class ChartView:
         """Streams with the key or user of each. Used only in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
-        """Streams the last hour, and with ``tiles`` the figures, at each heartbeat. Checks the rights each time."""
+        """Streams the last hour, and with ``tiles`` the figures, at once and at each heartbeat.
+
+        Checks the rights each time; an error ends the stream. Once the caller is admitted, errors are texts, not pages.
+
+        Raises:
+            NoCredential: The request has no session.
+            NotAllowed: The caller may not measure the queue.
+            TooManyRequests: The key or user has :data:`MAX_LIVE` streams.
+        """
         tiles = "tiles" in read_query(request, FIELDS)
         if (await self._authorization.identify(request)).is_anonymous:
             raise NoCredential("Log in to see this page.")
@@ -168,7 +185,7 @@ class ChartView:
         self._streams.append((holder, turn))
 
     async def read_figures(self, request: Request, match: Match, *, tiles: bool) -> dict[str, object]:
-        """Returns the last hour of a queue, and its figures if ``tiles``.
+        """Returns the last hour of a queue, and its figures if ``tiles``. Also counts the messages, and records that.
 
         Raises:
             NotAllowed: The caller may no longer see the queue.
@@ -177,7 +194,10 @@ class ChartView:
         return await request.in_pool(lambda: self._record_and_render(access, tiles=tiles), computes=True)
 
     def _record_and_render(self, access: QueueAccess, *, tiles: bool) -> dict[str, object]:
-        """Counts the messages of the queue, records their number, and returns the data of its charts."""
+        """Counts the messages of the queue, records their number if it is known, and returns the data of its charts.
+
+        Without ``tiles`` the figures are empty; an unknown depth is None.
+        """
         count = self._service.queues.count(access.queue)
         if count is not None:
             self._history.record_depth(access.queue, count)
@@ -193,7 +213,10 @@ class ChartView:
 
 
 class ChartEvents:
-    """Sends the last hour of a queue at each heartbeat (:class:`queuey.web.admission.event_streams.Source`)."""
+    """Sends the last hour of a queue at each heartbeat (:class:`queuey.web.admission.event_streams.Source`).
+
+    The first event counts the stream for its key or user, which may raise TooManyRequests.
+    """
 
     queues = 0
     more = False
@@ -229,7 +252,10 @@ def mean_rates(cells: Cells) -> tuple[float, float]:
 
 
 def sample_depths(service: Service, history: History, wait: Callable[[float], bool]) -> None:
-    """Counts the messages of recently used queues at intervals, until ``wait`` returns True."""
+    """Counts and records the messages of recently used queues at intervals, until ``wait`` returns True.
+
+    Also ends when the store is closed; a queue that cannot be counted is only logged.
+    """
     while not wait(SAMPLE_INTERVAL):
         for application, name in history.recently_used():
             try:

@@ -53,7 +53,7 @@ def name_of(authority: str) -> str:
 
 
 def read(request: Request, name: str) -> str | None:
-    """Returns the token of a cookie, or None if it was not sent or is not a token."""
+    """Returns the token of the first valid cookie of this name, or None if none was sent or none has a token."""
     expected = _cookie_name(request, name)
     for pair in request.headers.get("cookie", "").split(";"):
         sent, _, token = pair.strip().partition("=")
@@ -63,7 +63,11 @@ def read(request: Request, name: str) -> str | None:
 
 
 def make_cookie(request: Request, name: str, token: str, seconds: int) -> Header:
-    """Returns the header that sets a cookie for this many seconds, for this host alone."""
+    """Returns the header that sets a cookie for this many seconds, for this host alone and not for scripts.
+
+    Browsers send it only with requests from this site, and only over https unless the request came over http on this
+    machine.
+    """
     secure = "" if is_on_this_machine(request) else "; Secure"
     value = f"{_cookie_name(request, name)}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     return ("Set-Cookie", value)

@@ -35,6 +35,8 @@ class Html(str):
 def moment_absolute(seconds: float | None) -> str:
     """Formats an instant, given in seconds since 1970, as date and time; 0 and None are ``never``.
 
+    A year that dates cannot have gives the number of seconds.
+
     Example:
         >>> moment_absolute(1.5)
         '1970-01-01 00:00:01 UTC'
@@ -48,7 +50,7 @@ def moment_absolute(seconds: float | None) -> str:
 
 
 def relative(seconds: float, now: float) -> str:
-    """Formats an instant as its distance from now, or as its date if it is far away.
+    """Formats an instant as its distance from now, or as its date if that is above :data:`MAX_RELATIVE`.
 
     Example:
         >>> relative(1000, 1420), relative(1720, 1420), relative(1420, 1420)
@@ -63,7 +65,10 @@ def relative(seconds: float, now: float) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """Formats an instant, given in seconds since 1970, as its distance from now, with date and time as tooltip."""
+    """Formats an instant, given in seconds since 1970, as its distance from now, with date and time as tooltip.
+
+    0, None and a year that dates cannot have give the plain text of :func:`moment_absolute`.
+    """
     absolute = moment_absolute(seconds)
     if not seconds or not absolute.endswith("UTC"):
         return absolute
@@ -98,7 +103,10 @@ def compact(number: float) -> str:
 
 
 def coloured_json(text: str) -> str:
-    """Returns JSON, which may be cut, as HTML with a colour for each type of value, up to ``MAX_COLOURED`` tokens."""
+    """Returns JSON, which may be cut, as HTML with a colour for each type of value.
+
+    After :data:`MAX_COLOURED` tokens, the rest has no colours.
+    """
     pieces: list[str] = []
     end = 0
     for number, match in enumerate(_TOKEN.finditer(text)):
@@ -112,7 +120,11 @@ def coloured_json(text: str) -> str:
 
 
 def spark_paths(values: Sequence[float | None]) -> tuple[str, str]:
-    """Returns the SVG paths of a small chart: its area and its line. A missing value repeats the previous one."""
+    """Returns the SVG paths of a small chart, scaled to its highest value: its area and its line.
+
+    A missing value repeats the previous one, or is 0 at the beginning; a negative one is 0, and a single one is a flat
+    line.
+    """
     levels: list[float] = []
     for value in values:
         levels.append(max(0.0, value) if value is not None else levels[-1] if levels else 0.0)
@@ -155,7 +167,10 @@ class Sorting(NamedTuple):
 
 
 def labelled(rows: str, columns: Iterable[str | tuple[str, ...]]) -> str:
-    """Adds the text and class of its head to each cell of rows, as narrow windows show rows as cards."""
+    """Adds the text of its head to each cell of rows, as narrow windows show rows as cards.
+
+    A cell without attributes gets the head's class, too. A cell whose head has no text stays as it is.
+    """
     of_cells: Iterator[Head] = iter(())
 
     def name(match: re.Match[str]) -> str:

@@ -51,7 +51,10 @@ class GroupStatus(NamedTuple):
 
 
 def status_of(group: GroupInfo) -> GroupStatus:
-    """Returns the state of a group; ``seconds`` is the longest lag of any partition."""
+    """Returns the state of a group, the first that applies: no members, an owner to change, a long lag, or ok.
+
+    ``seconds`` is the longest lag of any partition with unprocessed messages.
+    """
     partitions = [partition for by_number in group.queues.values() for partition in by_number.values()]
     members = sum(member.state != "absent" for member in group.members)
     seconds = max((partition.lag_seconds or 0.0 for partition in partitions if partition.lag), default=0.0)
@@ -100,7 +103,7 @@ class GroupPages:
     async def read_statuses(
         self, request: Request, match: Match, names: Sequence[str], until: float
     ) -> dict[str, GroupStatus]:
-        """Returns the states of groups by name, as many as can be read until a time."""
+        """Returns the states of groups by name, as many as can be read until a time, without deleted groups."""
         standings: dict[str, GroupStatus] = {}
         for name in names:
             if time.monotonic() > until:

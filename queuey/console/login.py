@@ -83,11 +83,11 @@ class LoginViews:
     def render_form(
         self, request: Request, following: str, *headers: Header, status: int = 200, error: str = ""
     ) -> Response:
-        """Returns the login form, and a visitor cookie, to which the form is bound.
+        """Returns the login form, and a visitor cookie, to which the form is bound. Keeps the browser's own, if valid.
 
         Args:
             request: The request to answer.
-            following: The page to show after the login.
+            following: The page to show after the login; the first page unless it is one of the console.
             headers: Further headers.
             status: HTTP status of the response.
             error: Why the last login failed.
@@ -109,8 +109,9 @@ class LoginViews:
     def log_in(self, request: Request, match: Match) -> Response:
         """Begins a session for a key, and ends the browser's previous session. Blocks.
 
-        Shows the form again, with 403, if the key is not valid or the form is not of this browser. Wrong keys are
-        limited by address, logins by key.
+        Shows the form again, with 403, if the key is not valid or the form is not of this browser; with such a form, a
+        browser that has a session gets the page instead. Raises TooManyRequests: wrong keys are limited by address,
+        logins by key.
         """
         fields = read_fields(request)
         following = fields.get("next", "")
@@ -132,10 +133,12 @@ class LoginViews:
     ) -> Response:
         """Begins a session, ends the browser's previous session, and redirects to a page. Blocks.
 
+        Sets the session's cookie, and expires the visitor's.
+
         Args:
             request: The request to answer.
             holder: The user or key that has logged in.
-            following: The page.
+            following: The page; the first page unless it is one of the console.
             until: Latest end of the session, in seconds since 1970; None for the default.
         """
         token, session = self._sessions.begin(holder, until=until)
@@ -158,7 +161,10 @@ class LoginViews:
         return expires
 
     def log_out(self, request: Request, match: Match) -> Response:
-        """Ends the session and redirects to the login form; refuses a form that is not of this session."""
+        """Ends the session, drops its cookie, and redirects to the login form.
+
+        Refuses a form that is not of this session.
+        """
         read_form(request, cookies.SESSION)
         self._end_session(request)
         return pages.redirect(pages.link("login"), cookies.make_expired_cookie(request, cookies.SESSION))
@@ -169,6 +175,7 @@ class LoginViews:
         return False
 
     def _end_session(self, request: Request) -> None:
+        """Ends the session of the request's cookie, if it has one, and drops its cached credential."""
         token = cookies.read(request, cookies.SESSION)
         if token is not None:
             self._sessions.end(token)
@@ -201,7 +208,8 @@ class LinkViews:
     def log_in(self, request: Request, match: Match) -> Response:
         """Uses up the link, begins a session of its key, and records the login in the audit log. Blocks.
 
-        Shows the login form, with 403, if the link is not valid.
+        Shows the login form, with 403, if the link is not valid or its key has expired or was revoked. Raises
+        TooManyRequests after too many such attempts of the address.
         """
         token = read_fields(request).get("token", "")
         address = rate_limit_name(request.address)
@@ -265,7 +273,11 @@ class ProviderViews:
         return provider
 
     def _redirect_to_provider(self, request: Request, provider: Provider) -> Response:
-        """Redirects to the provider, or shows the login form to a browser without a visitor cookie."""
+        """Redirects to the provider, or shows the login form to a browser without a visitor cookie.
+
+        Also shows it, with 503, if the provider cannot be reached. A longer page address than :data:`MAX_FOLLOWING` is
+        forgotten.
+        """
         following = own_page(read_query(request, _FIELDS).get("next", ""))
         visitor = cookies.read(request, cookies.VISITOR)
         if visitor is None:  # The request came from a link of another site, or from an old page.
@@ -299,7 +311,7 @@ class ProviderViews:
     def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
         """Exchanges the code for the user's rights, and begins a session.
 
-        A failed attempt counts for the limits of browser and address.
+        A failed attempt counts for the limits of browser and address, unless the provider could not be reached.
 
         Raises:
             InvalidToken, IssuerUnavailable: The provider's answer is not valid, or the provider cannot be reached.

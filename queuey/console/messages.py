@@ -63,7 +63,11 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_list(ask: PageRequest) -> Response:
-    """Shows messages, newest first, or the next ones of a scan. Consumes nothing. With ``id`` it redirects to that."""
+    """Shows messages, newest first, or the next ones of a scan. Consumes nothing. With ``id`` it redirects to that.
+
+    Without a filter it reads :data:`PAGE_SIZE` messages, else :data:`SCAN_SIZE` in one request; the page goes on by
+    itself until it has shown enough or read :data:`MAX_UNCONFIRMED`. A part of a page has only the rows.
+    """
     access, fields = ask.enter("read"), ask.given
     if fields.get("id"):
         place = _parse_id(fields["id"], fields.get("partition", ""))
@@ -122,7 +126,11 @@ def show(ask: PageRequest) -> Response:
 
 
 def download(ask: PageRequest) -> Response:
-    """Sends the body of a message as a download, which browsers do not open: the body is untrusted."""
+    """Sends the body of a message as a download, which browsers do not open: the body is untrusted.
+
+    Raises:
+        MessageNotFound: The message does not exist.
+    """
     message = _fetch(ask, ask.enter("read"), *parse_place(ask.match["place"]))
     if message is None:
         raise MessageNotFound(ask.match["place"])
@@ -137,7 +145,10 @@ def download(ask: PageRequest) -> Response:
 
 
 def _fetch(ask: PageRequest, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
-    """Returns a message, from the lowest partition if several have the id, or None if none has it."""
+    """Returns a message, from the lowest partition if several have the id, or None if none has it.
+
+    Without a partition, it searches all, a few at a time. Charts do not count it as taken.
+    """
     step = max(1, ask.service.limits.page_bytes // ask.service.limits.longest)
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
     for start in range(0, len(numbers), step):
@@ -157,7 +168,10 @@ def _parse_id(text: str, partition: str) -> str:
 
 
 def _parse_request(form: Mapping[str, str], access: QueueAccess) -> ListRequest:
-    """Parses the fields of a list. A key decides the partition; all are read only if they are few.
+    """Parses the fields of a list; a cursor takes the place of ``since``.
+
+    A key decides the partition, also against a chosen one, but filters only if the queue keeps keys. Without both, all
+    partitions are read if they are at most :data:`MAX_PARTITIONS`, else the first.
 
     Raises:
         InvalidRequest: A field is invalid.
@@ -219,7 +233,7 @@ def _next_address(access: QueueAccess, query: ListRequest, result: ScanResult) -
 
 
 def _list_address(access: QueueAccess, query: ListRequest, **fields: object) -> str:
-    """Returns the address of a list with the same filter, with these further fields."""
+    """Returns the address of a list with the same filter and the same ``since``, and with further fields."""
     queue, filter_fields = access.queue, msgspec.structs.asdict(query.wanted)
     fields |= filter_fields | {"since": query.since, "delayed": "on" if query.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)
@@ -231,7 +245,10 @@ def _is_newest(query: ListRequest) -> bool:
 
 
 def _is_pause(query: ListRequest, result: ScanResult) -> bool:
-    """Returns whether a scan has read or shown enough messages to stop until the user continues it."""
+    """Returns whether a scan has read or shown enough messages to stop until the user continues it.
+
+    That is at each multiple of :data:`MAX_UNCONFIRMED` messages read, or of :data:`PAGE_SIZE` shown.
+    """
     scanned, matched = query.scanned + result.scanned, query.matched + len(result.messages)
     return (
         scanned // MAX_UNCONFIRMED != query.scanned // MAX_UNCONFIRMED

@@ -81,7 +81,10 @@ class Survey(NamedTuple):
 
     @property
     def dead(self) -> dict[str, int]:
-        """Number of dead letters by the queue that holds them, without empty queues."""
+        """Number of dead letters by the queue that holds them, without empty queues.
+
+        The number that their source queue reports has precedence over the messages counted in the queue itself.
+        """
         jobs = {row.queue.name: row.backlog for row in self.jobs}
         reported = {queue_for(name): backlog.dead for name, backlog in jobs.items() if backlog}
         others = {row.queue.name: row.undone for row in self.rows if row.queue.name not in jobs}
@@ -99,7 +102,10 @@ class Survey(NamedTuple):
         return sorted(used, key=lambda row: -max(row.undone / backlog, sum(row.rates) / rate))[:MAX_SHOWN]
 
     def totals(self) -> dict[str, Any]:
-        """Sums the figures of all counted queues; dead letters count once, not as waiting."""
+        """Sums the figures of all counted queues; dead letters count once, not as waiting.
+
+        ``uncounted`` is the number of queues without a backlog.
+        """
         jobs, backlogs = self.jobs, [row.backlog for row in self.jobs if row.backlog]
         sums = {
             name: sum(getattr(backlog, name) for backlog in backlogs)
@@ -135,7 +141,7 @@ def count_backlogs(ask: PageRequest, queues: Iterable[Queue], until: float) -> d
 
 
 def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
-    """Counts the messages of a queue; raises if the caller may not measure it any more."""
+    """Authorizes the caller, and counts the messages of a queue; raises if it is gone or may not be measured."""
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
     return count_backlog(ask.service, access)
@@ -158,7 +164,8 @@ def make_rows(ask: PageRequest, queues: Sequence[Queue], until: float | None) ->
 def survey_queues(ask: PageRequest, application: str, limit: int, until: float) -> Survey:
     """Counts the most recently used queues, then the first ones by name, until a limit or a timeout.
 
-    Queues that the caller may not measure are left out.
+    Queues that the caller may not measure are left out. If a list by name would take too long, it has only the recently
+    used ones.
     """
     patterns = ask.caller.find_patterns(application, "measure")
     active = ask.history.read_activity(ActivityQuery(application, patterns))
@@ -236,7 +243,10 @@ class OverviewPages:
 
 
 def _collect_figures(ask: PageRequest) -> dict[str, Any]:
-    """Surveys up to :data:`MAX_QUEUES` queues; returns them with totals, workers and reasons of dead letters."""
+    """Surveys up to :data:`MAX_QUEUES` queues; returns them with totals, workers and reasons of dead letters.
+
+    Raises NotAllowed if the caller may measure no queue.
+    """
     patterns = ask.patterns("measure")
     surveyed = survey_queues(ask, ask.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
     return {
@@ -263,7 +273,10 @@ def _count_workers(ask: PageRequest, queues: Iterable[Row]) -> int | None:
 
 
 def _sample_reasons(ask: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
-    """Groups dead letters of the largest few queues by reason, the latest first."""
+    """Groups dead letters of the :data:`MAX_SAMPLED` largest queues by reason; returns up to :data:`MAX_SHOWN`.
+
+    The latest reason comes first. Queues that the caller may not read are left out.
+    """
     largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
     samples = [sample_failures(ask, name)["failures"] for name in largest]
     reasons = group_by_reason(sample for sample in samples if sample is not None)

@@ -140,10 +140,11 @@ def render(
         request: The request to answer.
         template: The template of the page's content.
         title: The title of the page.
-        headers: Further headers.
+        headers: Further headers, which replace usual ones of the same name.
         of: An untrusted name behind the title.
         status: HTTP status of the response.
-        caller: The caller who has logged in; None if nobody has, or if that is unknown.
+        caller: The caller who has logged in; None if nobody has, or if that is unknown. Only a caller's page has tabs
+            and a form token.
         values: Values for the template.
     """
     nonce, part = secrets.token_urlsafe(16), is_part(request)
@@ -167,7 +168,10 @@ def render(
 
 
 def list_tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
-    """Returns text, address and whether it is shown now, of each tab that the caller may see in an application."""
+    """Returns text, address and whether it is shown now, of each tab that the caller may see in an application.
+
+    Without an application it returns none. Pages of a queue belong to the tab of queues.
+    """
     if not application:
         return []
     section, _, act = path.removeprefix(link("a", application)).lstrip("/").partition("/")
@@ -285,7 +289,10 @@ def make_shown_body(body: str | bytes) -> ShownBody:
 
 
 def make_preview(message: Message) -> str:
-    """Returns the beginning of a body in one line: bytes in hex, text with single spaces."""
+    """Returns the beginning of a body in one line: bytes in hex, text with single spaces.
+
+    A cut one has up to :data:`MAX_PREVIEW` characters and ends with ``…``.
+    """
     body = message.body
     text = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())
     is_cut = len(body) > (MAX_PREVIEW // 4 if isinstance(body, bytes) else 2 * MAX_PREVIEW) or len(text) > MAX_PREVIEW

@@ -122,7 +122,10 @@ def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False)
 
 
 def _find_visible_dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str]:
-    """Returns the existing queues with dead letters of a queue, or the queue itself if it holds such."""
+    """Returns, sorted, the existing queues with dead letters of a queue, or the queue itself if it holds such.
+
+    Queues that the caller may not know of are left out.
+    """
     names = []
     for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
@@ -177,7 +180,10 @@ def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
-    """Returns title, value and whether it is a time of each option; 0 is shown as no limit unless it is a time."""
+    """Returns title, value and whether it is a time of each option; 0 is shown as no limit unless it is a time.
+
+    The backoff and a missing description are in words.
+    """
     delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
     in_words = {"backoff": delays, "description": queue.description or "none"}
     rows = []
@@ -191,7 +197,8 @@ def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool
 def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns outstanding jobs, of one state if the query names it, workers, and a sample of tasks by name.
 
-    Needs ``read``. If the store refuses claims of the queue, it returns only the reason.
+    Needs ``read``, and refuses an unknown state. Lists at most :data:`MAX_JOBS` jobs and :data:`MAX_WORKERS` workers.
+    If the store refuses claims of the queue, it returns only the reason.
     """
     reading, state = ask.enter("read"), ask.given.get("state", "")
     states = get_args(JobStatus)
@@ -217,7 +224,10 @@ def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on."""
+    """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on.
+
+    Skips deleted groups; a group that the service does not coordinate has only offsets.
+    """
     start = ask.given.get("start", "")
     names = [name for name in ask.service.offsets.list_groups(access) if name >= start]
     offsets: dict[str, Offsets] = {}
@@ -264,7 +274,10 @@ TABS = {
 
 
 def sample_failures(ask: PageRequest, name: str) -> dict[str, Any]:
-    """Returns a sample of the dead letters in a queue, or why they cannot be shown."""
+    """Returns a sample of the dead letters in a queue, and whether the caller may send them back.
+
+    If the queue does not exist or may not be read, ``failures`` is None and ``why`` has the reason.
+    """
     try:
         sample = ask.service.browsing.sample_failures(ask.enter("read", name))
     except NotFound:

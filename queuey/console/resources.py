@@ -123,7 +123,9 @@ def make_console(
     providers: Sequence[Provider] = (),
     is_local: bool = False,
 ) -> Include:
-    """Returns the include of the console.
+    """Returns the include of the console, which adds its protocol, the credentials of its sessions and its pages.
+
+    It also records the service's messages for charts.
 
     Args:
         examine: Examines the store as ``queuey doctor`` does. Blocks.
@@ -166,6 +168,8 @@ class Console:
     def admit(self, request: Request) -> bool:
         """Replaces the credential of a request for a page by that of its session, or drops it without a session.
 
+        Returns False for a path outside of the console, and changes nothing then.
+
         Raises:
             NoSuchResource: Pages are only for this machine, and the request did not come directly from it.
         """
@@ -182,7 +186,10 @@ class Console:
         return True
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """Answers with a page, or with plain text to a stream. Redirects to the login without a session."""
+        """Answers with a page, or with plain text to a stream; 429 and 503 have Retry-After.
+
+        Redirects to the login without a session. The list of messages gets a row with the error instead of a page.
+        """
         if isinstance(error, NotAuthenticated):
             return self._redirect_to_login(request)
         headers: tuple[Header, ...] = ()
@@ -247,7 +254,7 @@ class HealthView:
         self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Shows the health of the store; details only to operators."""
+        """Shows the health of the store; all other findings and statistics only to operators."""
         ask = await request.in_pool(lambda: self._asks.identify(request, match, {}))
         findings = await self._await_findings()
         operates = any(grant.application is None for grant in ask.caller.grants)

@@ -54,7 +54,13 @@ class SessionCallers:
         return f"{self.scheme} {self._mark}{token}"
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds the rights of a session's key, which may have been revoked, or the present rights of its user."""
+        """Finds the rights of a session's key, which may have been revoked, or the present rights of its user.
+
+        They end with the session, or with the key if that is sooner.
+
+        Raises:
+            NotAuthenticated: The credential is not of this process, or its session or key is gone.
+        """
         mark, token = credential[: len(self._mark)], credential[len(self._mark) :]
         if not secrets.compare_digest(mark.encode(), self._mark.encode()):
             raise NotAuthenticated("Invalid credential: only the console creates credentials of this scheme.")
@@ -137,6 +143,12 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
         """Authorizes the caller for the queue of the request, or for another queue of the application.
 
+        Args:
+            action: The right that the caller needs.
+            name: The other queue; blank for the request's.
+            dead_letter: The queue's dead-letter queue after the request. If it is another than now, the caller needs
+                ``send`` or ``admin`` with it.
+
         Raises:
             NotFound: The queue does not exist.
             NotAllowed: The caller does not have the right.
@@ -203,7 +215,10 @@ class PageRequestFactory(NamedTuple):
     def make_view(
         self, answer: Callable[[PageRequest], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
     ) -> View:
-        """Returns a view that calls ``answer`` with the caller; other query fields than ``fields`` cause a warning."""
+        """Returns a view that calls ``answer`` with the caller; other query fields than ``fields`` cause a warning.
+
+        The view raises NotAuthenticated without a session.
+        """
 
         def show(request: Request, match: Match) -> Response:
             return answer(self.identify(request, match, read_query(request, fields)))

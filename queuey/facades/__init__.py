@@ -20,6 +20,8 @@ from queuey.settings.rooms import Applications
 
 
 class FacadesRoom(Room, frozen=True, kw_only=True):
+    """The facades of the setting ``facades``. With ``facades.only``, that facade replaces the service's own API."""
+
     group = "Clients of other systems"
 
     facades: Annotated[

@@ -168,6 +168,7 @@ class Facade(ABC):
         return True
 
     def owns(self, path: str) -> bool:
+        """Returns whether a path is below the facade's prefix; paths such as ``/__lbheartbeat__`` are the service's."""
         return f"{path}/".startswith(f"{self._prefix}/") and not path.startswith("/__")
 
     # Queues
@@ -196,7 +197,10 @@ class Facade(ABC):
         raise _busy(match)
 
     def create_queue(self, request: Request, match: Match) -> Queue:
-        """Creates a queue, or returns the existing one, whatever its options. Raises as :meth:`apply`."""
+        """Creates a queue, or returns the existing one, whatever its options. Needs the right to send to it.
+
+        Raises as :meth:`apply`.
+        """
         name = self.where(match)["queue"]
         patterns = self._authorization.patterns(request, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):
@@ -216,7 +220,8 @@ class Facade(ABC):
 class OpenFacade(Facade):
     """A protocol without credentials: every caller has all rights on the application.
 
-    Requests that a browser sends for a web page of another site are refused. Queue names are the same in both APIs.
+    Requests that a browser sends for a web page of another site are refused with NotAllowed once the caller is
+    authenticated. Queue names are the same in both APIs; :meth:`where` raises for one that is not valid.
     """
 
     def __init__(self, setup: Setup, prefix: str) -> None:
@@ -244,7 +249,7 @@ class OpenFacade(Facade):
     def _refusal(self, request: Request) -> str | None:
         """Returns why a request may come from a web page of another site, or None if it does not.
 
-        ``Host`` must be an address, a name without dots or one of the setting ``hosts``.
+        A header ``Host`` that is there must be an address, a name without dots or one of the setting ``hosts``.
         """
         # An attacker can point a name of their own domain at this machine (DNS rebinding). Then their page has the same
         # origin, and only the name in Host reveals it.
@@ -271,7 +276,10 @@ def message_id(location: Location) -> str:
 
 
 def _is_cross_site(request: Request) -> bool:
-    """Returns whether headers that only browsers send show that a page of another site made the request."""
+    """Returns whether headers that only browsers send show that a page of another site made the request.
+
+    ``Origin`` counts only without ``Sec-Fetch-Site``.
+    """
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in {"none", "same-origin"}

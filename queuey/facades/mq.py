@@ -31,6 +31,7 @@ class MqFacade(OpenFacade):
     """The calls of SoftLayer MQ.
 
     Errors get 503 for overload and defects, 403 for missing rights, 400 for invalid requests, and 404 for all others.
+    The header ``Content-Encoding`` of a request is ignored: the body is stored as it is.
     """
 
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
@@ -72,10 +73,12 @@ class MqFacade(OpenFacade):
     # Queues
 
     async def show(self, request: Request, match: Match) -> Response:
+        """Answers 200 without a body if the queue exists. Needs the right to measure it."""
         await self._authorization.admit(request, self.where(match), "measure")
         return Response(200, b"")
 
     def create(self, request: Request, match: Match) -> Response:
+        """Creates a queue. Also answers 201 if it exists, whatever its options."""
         self.create_queue(request, match)
         return Response(201, b"")
 
@@ -89,7 +92,7 @@ class MqFacade(OpenFacade):
     # Messages
 
     async def post(self, request: Request, match: Match) -> Response:
-        """Stores a message; creates a missing queue."""
+        """Stores a message; creates a missing queue. With an idempotency key, a repetition stores nothing."""
         self.where(match)
         draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
         key = request.headers.get("idempotency-key")
@@ -97,7 +100,10 @@ class MqFacade(OpenFacade):
         return _answer_posted(await self.apply(request, match, "send", post))
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Claims a message; answers 204 if the queue is empty or does not exist."""
+        """Claims a message for the seconds of the setting ``redelivery``, without waiting for one.
+
+        Answers 204 if the queue is empty or does not exist.
+        """
         claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=MAX_SHORT_BYTES)
         try:
             access = await self._authorization.admit(request, self.where(match), "work")
@@ -108,7 +114,10 @@ class MqFacade(OpenFacade):
         return _answer_message(claimed[0].message) if claimed else Response(204, b"")
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Acknowledges a message, no matter who fetched it. Succeeds if it does not exist."""
+        """Acknowledges a message, no matter who fetched it.
+
+        Succeeds if the message or its queue does not exist, or the id is malformed.
+        """
         where, receipt = self.where(match), _read_receipt(match["id"])
 
         async def acknowledge(queue: Queue) -> None:

@@ -35,7 +35,9 @@ def kind_of(name: str) -> type[Facade]:
 
 
 def facades(settings: Facades, secret: bytes = b"") -> Include:
-    """Returns the include of the facades that the settings enable.
+    """Returns the include of the facades that the settings enable, with the credentials that they issue.
+
+    The include raises SettingsError if a library for a facade is not installed.
 
     Args:
         settings: Settings of the facades.

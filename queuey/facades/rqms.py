@@ -110,7 +110,7 @@ class RqmsFacade(OpenFacade):
     # Adding
 
     async def add(self, request: Request, match: Match) -> Response:
-        """Stores an item under the id in the query. Refuses an id that has another value."""
+        """Stores an item under the id in the query. Refuses an id that has another value. Creates a missing queue."""
         self.where(match)
         query = parse_form(request.query, "query")
         name = _check_id(query.get("id", ""))
@@ -120,7 +120,10 @@ class RqmsFacade(OpenFacade):
         return Response(201, b"It shall be done.", HTML)
 
     async def set(self, request: Request, match: Match) -> Response:
-        """Stores an item under the id in the path, replacing the one with this id even if that is locked."""
+        """Stores an item under the id in the path, replacing the one with this id even if that is locked.
+
+        Creates a missing queue. Needs the right ``overwrite``.
+        """
         self.where(match)
         name = _check_id(match["rest"].split("/", 2)[1] if match["rest"] else "")
         draft = await request.read(partial(_read_draft, request, name))
@@ -131,7 +134,10 @@ class RqmsFacade(OpenFacade):
     # Fetching
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Locks items; answers with an empty list if the queue does not exist."""
+        """Locks items, waiting up to :data:`FETCH_TIMEOUT` for the first; answers with an empty list if none is free.
+
+        A queue that does not exist counts as empty. A browser's request for its icon gets 404.
+        """
         if match["queue"] == ICON:
             return Response(404, b"")
         terms = _read_terms(request)
@@ -153,7 +159,12 @@ class RqmsFacade(OpenFacade):
     # Finishing
 
     async def finish(self, request: Request, match: Match) -> Response:
-        """Finishes the item of a ticket. Any ticket that does not hold a lock in this queue counts as spent."""
+        """Finishes the item of a ticket. Any ticket that does not hold a lock in this queue counts as spent.
+
+        Raises:
+            InvalidRequest: The body is not a ticket.
+            TicketSpent: The queue does not exist, or the ticket is of another queue, or spent.
+        """
         revision = _read_revision(read_body(request, MAX_FACADE_BODY))
 
         async def finish(queue: Queue) -> Response:
@@ -238,7 +249,7 @@ def _read_number(text: object, least: float) -> float:
 
 
 def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
-    """Returns claimed items in ascending order of their ids."""
+    """Returns claimed items with their tickets, in ascending order of the bytes of their ids."""
     mark = receipt_mark(queue.qid)
     items = []
     for delivery in claimed:
@@ -284,7 +295,7 @@ def _read_revision(body: bytes) -> str:
 
 
 def _read_receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
-    """Parses the revision of a ticket. Returns None if it is malformed or belongs to another queue."""
+    """Parses the revision of a ticket. Returns None if it is malformed, holds no lock or belongs to another queue."""
     text, _, mark = revision.rpartition("-")
     try:
         receipt = parse_receipt(text)

@@ -115,14 +115,20 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
     ] = SqsFacade()
 
     def prefixes(self) -> dict[str, str]:
-        """Returns the path prefix of each facade that is served."""
+        """Returns the path prefix of each facade that is served; blank for one that is alone, and always for EmoDB.
+
+        If ``only`` is set, all other facades are left out.
+        """
         if self.only is not None:
             return {self.only: ""}
         fixed = {"emodb": ""} if self.emodb.beside else {}
         return fixed | {name: prefix for name in PREFIXED_FACADES if (prefix := getattr(self, name).prefix)}
 
     def longest_body(self, otherwise: int) -> int:
-        """Returns the max bytes of a body that the service accepts, given the limit without facades."""
+        """Returns the max bytes of a body that the service accepts, given the limit without facades.
+
+        Only MQ, RQMS and SQS raise it, to :data:`MAX_FACADE_BODY`.
+        """
         return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(PREFIXED_FACADES) else otherwise
 
     def mistakes(self) -> Iterator[str]:

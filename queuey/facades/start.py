@@ -40,7 +40,7 @@ def prepare_application(facades: Facades, store: str, applications: Applications
 
 
 def make_notes(facades: Facades, settings: Settings, promise: Acknowledgement | None) -> list[str]:
-    """Returns the lines about the facades that the service prints at its start.
+    """Returns the lines about the facades that the service prints at its start. For SQS it may create the secret.
 
     Raises:
         Failed: MQ is to be served without the setting ``unsynced``, but the store answers before a message is on disk.
@@ -76,7 +76,11 @@ def serve_emodb_discovery(
 ) -> Iterator[Callable[[], object]]:
     """Serves EmoDB's health checks on the next port, and yields a function that registers in ZooKeeper.
 
-    Does nothing if EmoDB is not served. The function does nothing if no ZooKeeper servers are set.
+    Does nothing if EmoDB is not served. The function does nothing if no ZooKeeper servers are set. The registration
+    ends with the block.
+
+    Raises:
+        Failed: The next port cannot be opened, the address to register is missing, or ZooKeeper's driver is.
     """
     if "emodb" not in facades.prefixes():
         yield lambda: None
@@ -91,6 +95,7 @@ def serve_emodb_discovery(
 
 
 def _check_sqs(sqs: SqsFacade, settings: Settings) -> None:
+    """Raises SettingsError if a library or the secret of SQS is missing. On SQLite, creates a secret if needed."""
     from queuey.facades import protocols  # noqa: PLC0415 - only SQS needs them here
     from queuey.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
 

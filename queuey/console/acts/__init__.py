@@ -107,9 +107,15 @@ class ActViews:
         return self._render_page(act, ask)
 
     def do(self, request: Request, match: Match) -> Response:
-        """Executes the act, once for each form, and shows its entry in the audit log.
+        """Executes the act, once for each form, and redirects to its entry in the audit log.
 
-        A form that is sent again only shows the entry; with other contents, it shows the act's page with an error.
+        A form that is sent again only leads to the entry; with other contents, it shows the act's page with an error,
+        as a wrong typed name and an exceeded :data:`RATE` do.
+
+        Raises:
+            NoSuchResource: The act does not exist.
+            InvalidRequest: The form has no valid id.
+            NotAllowed: The form is not of this session, or the caller lacks a right of the act.
         """
         act = self._find_act(match)
         ask = self._asks.identify(request, match, {})  # Identify the caller before the form is read.
@@ -141,8 +147,8 @@ class ActViews:
     def _carry_out(self, act: Act, ask: PageRequest, entry: Entry, sent: SubmittedForm) -> Response:
         """Executes an act, and completes its audit entry.
 
-        Redirects to the entry; a secret, or a result that could not be recorded, is shown at once. An expected error
-        shows the form again.
+        Redirects to the entry; a secret, or a result that could not be recorded, is shown at once. An error is recorded
+        as ``failed`` or ``unknown``; an expected one shows the form again, an unexpected one is raised.
         """
 
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
@@ -172,7 +178,11 @@ class ActViews:
         return act
 
     def _render_page(self, act: Act, ask: PageRequest, error: QueueyError | None = None) -> Response:
-        """Renders the page of an act: its plan, its form, and the errors of a form that was refused."""
+        """Renders the page of an act: its plan, its form with a new id, and the errors of a form that was refused.
+
+        A plan with an invalid field is blank, and its errors are shown, too. If the plan fails otherwise, the form's
+        own error is raised, or else the plan's. A link fills in no inputs, unless the act has previews.
+        """
         errors = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
             plan = act.plan(ask)

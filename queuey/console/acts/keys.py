@@ -53,7 +53,7 @@ class IssueKey(Act):
 
 
 def _default_lifetime(ask: PageRequest) -> str:
-    """Returns the typed lifetime of a new key: until the caller's rights end, at most 90 days."""
+    """Returns the suggested lifetime of a new key: until the caller's rights end, from a minute to 90 days."""
     ends = ask.callers.find_rights_end(ask.request)
     minutes = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if minutes is None or minutes > 90 * 1440 else f"{minutes}m"

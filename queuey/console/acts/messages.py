@@ -30,7 +30,7 @@ MAX_ENCODED = 12
 SECONDS, PLAN_TIMEOUT = 5.0, 0.5
 """Seconds for which one request sends dead letters back, and for which a plan counts them."""
 MAX_PREVIEWED = 2000
-"""Max dead letters that the plan reads."""
+"""Max messages after which the plan reads no further page."""
 MAX_SEARCHES = 2
 """Max concurrent searches for dead letters in a worker."""
 
@@ -67,7 +67,9 @@ class SendMessage(Act):
 
 
 def read_item(ask: PageRequest) -> dict[str, Any]:
-    """Returns a message as the API takes it in JSON, from the fields of a form.
+    """Returns a message as the API takes it in JSON, from the fields of a form. Blank fields are left out.
+
+    A header line without a colon has a blank value; of lines with the same name, the last one counts.
 
     Raises:
         InvalidRequest: The body is empty, too long, or not the JSON value that the form says.
@@ -103,6 +105,8 @@ class OfMessage(Act):
 
 
 class DeleteMessage(OfMessage):
+    """Deletes a message; succeeds if it does not exist, and says so."""
+
     name, title, needs = "delete", "Delete a message", ("delete",)
     about = (
         "Message {id} of partition {partition} is deleted: no reader or worker gets it from then on. A worker that "
@@ -181,7 +185,10 @@ class RetryJob(OfMessage):
 
 
 def _act_on_job(ask: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
-    """Calls ``act`` with the job of the form. The caller needs ``claim``, and ``work`` in a queue with principals."""
+    """Calls ``act`` with the job of the form, and returns what it found.
+
+    The caller needs ``claim``, and ``work`` in a queue with principals.
+    """
     partition, position = _parse_place(ask)
     access = ask.enter("claim")
     if access.queue.principals:  # As in the API: a caller who may only read may not end jobs.
@@ -193,7 +200,8 @@ class Redrive(Act):
     """Sends matching dead letters back to their queues, for :data:`SECONDS` at a time.
 
     If the time is over first, the result's details have a cursor, from which the next act goes on. An error ends it,
-    too. Letters stay if the caller may not send to their queue. The plan reads up to :data:`MAX_PREVIEWED` messages.
+    too. Letters stay if the caller may not send to their queue, and those sent back before are only removed. The plan
+    ends after :data:`MAX_PREVIEWED` messages or :data:`PLAN_TIMEOUT`, and has no button if nothing can match.
     """
 
     name, title, needs = "redrive", "Send dead letters back", ("read", "delete")
@@ -256,7 +264,7 @@ class Redrive(Act):
 
 
 def _find_refusal(ask: PageRequest, name: str) -> str:
-    """Returns why the caller may not send to a queue, or an empty text if it may."""
+    """Returns ``stay:`` and why the caller may not send to a queue, or an empty text if it may."""
     try:
         ask.enter("send", name)
     except (NotAllowed, NotFound) as refusal:

@@ -32,7 +32,8 @@ NO_OFFSET = "none"
 class ChangeOptions(Act):
     """Changes the options that were edited; a blank one gets its default, or is refused if it cannot be reset.
 
-    Changes nothing if somebody else has changed one of them since the form was shown.
+    Changes nothing if no option was edited, or if somebody else has changed an edited one since the form was shown. For
+    a new dead-letter queue the caller needs a right to send to it or to administer it.
     """
 
     name, title, needs = "options", "Change the options", ("admin",)
@@ -142,7 +143,7 @@ class MoveMessages(Act):
 
 
 class CancelMove(Act):
-    """Cancels a move from this queue; moves from other queues are not found."""
+    """Requests the end of a move from this queue; moves from other queues are not found."""
 
     name, title, needs = "cancel-move", "Cancel a move", ("delete",)
     fields = logged_fields = ("move",)
@@ -171,6 +172,8 @@ def _count_text(ask: PageRequest) -> str:
 
 
 class PauseClaims(Act):
+    """Sets the option ``claims`` to the attribute ``claims``, whatever it was."""
+
     name, title, needs = "pause", "Pause the claims", ("admin",)
     about = (
         "No claim gets a message until the claims are resumed. Workers keep the messages that they have, and posts and "
@@ -190,6 +193,8 @@ class ResumeClaims(PauseClaims):
 
 
 class Purge(Act):
+    """Removes all messages. The number in the texts is estimated, and missing without the right ``measure``."""
+
     name, title, needs = "purge", "Purge the queue", ("admin",)
     types_name = destroys = True
     about = "All messages are removed{}, including those that are not due yet. Options and offsets of groups stay."
@@ -227,14 +232,16 @@ class _Offsets(msgspec.Struct, frozen=True):
 
     @property
     def changed(self) -> dict[int, GroupOffset]:
+        """Present offsets of the partitions that are not at the requested position."""
         return {n: offset for n, offset in self.partitions.items() if offset.offset != ids.to_hex(self.position)}
 
 
 class Rewind(Act):
     """Sets the offsets of a group to a position, in one partition or all.
 
-    Refuses if they are not those of the preview. An offset that a worker commits meanwhile stays, and the result says
-    so.
+    The preview has the position as an id, so a time is parsed only once; without group or position it has no table.
+    Refuses if the offsets are not those of the preview. An offset that a worker commits meanwhile stays, and the result
+    says so.
     """
 
     name, title, needs = "rewind", "Set the offsets of a group", ("claim", "measure")
@@ -311,7 +318,10 @@ def _parse_offsets(ask: PageRequest) -> _Offsets:
 def _parse_position(ask: PageRequest, text: str) -> Position:
     """Returns the id of the last message that counts as processed: ``earliest``, ``latest``, a time or an id.
 
-    With a time, only the messages before it count as processed. A time in the future is refused.
+    With a time, only the messages before it count as processed; ``latest`` means all before the queue's horizon.
+
+    Raises:
+        BadField: The text has another form, or means a time in the future.
     """
     if text == "earliest":
         return ids.FIRST

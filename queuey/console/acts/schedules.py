@@ -56,13 +56,19 @@ class ScheduleAct(Act):
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
     def save(self, ask: PageRequest, **changes: object) -> None:
-        """Changes the given fields of the schedule, or creates it; the others stay. :meth:`queue` checks ``seen``."""
+        """Changes the given fields of the schedule, or creates it; the others stay. Needs ``admin`` with its queue.
+
+        Does not check ``seen``, which :meth:`queue` does.
+        """
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         ask.schedules.save(ask.request, match, msgspec.json.encode(changes), ask.matching("admin"))
 
 
 class RunSchedule(ScheduleAct):
-    """Posts the schedule's message now. Fails if it was not stored; the outcome may be ``unknown``."""
+    """Posts the schedule's message now.
+
+    Raises StoreUnavailable if the outcome is ``unknown``, and Conflict if the message was not stored otherwise.
+    """
 
     name, title, needs = "schedule-run", "Run now", ("admin", "send")
     about = "Posts the message once now, even if the schedule is paused. The timetable does not change."
@@ -108,7 +114,10 @@ class RemoveSchedule(ScheduleAct):
 
 
 class ChangeSchedule(ScheduleAct):
-    """Changes the typed fields of a schedule; without any, it changes nothing."""
+    """Changes the typed fields of a schedule; without any, it changes nothing.
+
+    Any field of the message replaces the whole message, and needs a body. An interval is cut to whole seconds.
+    """
 
     name, title, needs = "schedule-change", "Change", ("admin", "send")
     timing = ("queue", "cron", "timezone", "every", "missed")
@@ -143,7 +152,10 @@ class ChangeSchedule(ScheduleAct):
 
 
 class AddSchedule(ChangeSchedule):
-    """Creates a schedule. Refuses a name that a schedule has, and a queue with which a right is missing."""
+    """Creates a schedule.
+
+    Refuses the name of a schedule that the caller may change, and a queue with which ``admin`` or ``send`` is missing.
+    """
 
     name, title = "schedule-add", "Create a schedule"
     about = "The service posts the message at each time of the timetable, even after your key has expired."

@@ -78,6 +78,10 @@ def emodb_error(error: Exception, status: int, text: str) -> Response:
 
 
 def _other_error_response(error: Exception, status: int, text: str) -> Response:
+    """Answers 403 without the text if rights are missing (also for 401), and with the usual status otherwise.
+
+    A refused queue of a batch and an unknown move get bodies that only have their name.
+    """
     if isinstance(error, RefusedQueue):
         return json_response({"queue": text}, 403)
     if status in {401, 403}:

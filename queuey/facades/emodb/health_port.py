@@ -20,7 +20,9 @@ CHECK_SECONDS = 5
 
 
 class HealthPort:
-    """Answers ``/healthcheck`` with 200 or 503, and anything else with 404.
+    """Answers GET and HEAD of ``/healthcheck`` with 200 or 503, and anything else with 404.
+
+    It listens from its creation on, but answers only after :meth:`start`.
 
     Args:
         host: Address to listen on.

@@ -80,11 +80,12 @@ class Registration:
         self._client.add_listener(self._on_state_change)
 
     def start(self) -> None:
+        """Begins to connect, without waiting, and starts the thread that keeps the nodes."""
         self._client.start_async()
         threading.Thread(target=self._keep_nodes, name="queuey-registration", daemon=True).start()
 
     def close(self) -> None:
-        """Removes the nodes by ending the session."""
+        """Ends the thread, and removes the nodes by ending the session."""
         self._closed = True
         self._due.set()
         self._client.stop()

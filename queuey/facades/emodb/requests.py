@@ -54,7 +54,7 @@ def read_ttl(query: dict[str, str]) -> int:
 
 
 def read_limit(query: dict[str, str]) -> int:
-    """Returns the max number of messages, at most ``MAX_POLLED``; more is refused. Raises as :func:`read_ttl`."""
+    """Returns the max number of messages; refuses less than 1 and above ``MAX_POLLED``. Raises as :func:`read_ttl`."""
     limit = _read_integer(query, "limit", DEFAULT_LIMIT)
     if limit > MAX_POLLED:
         raise BadArgument(f"Limit must be <={MAX_POLLED}")
@@ -62,7 +62,10 @@ def read_limit(query: dict[str, str]) -> int:
 
 
 def read_count_limit(query: dict[str, str], max_count: int) -> int:
-    """Returns the max number of messages to count exactly, up to ``max_count``. Raises as :func:`read_ttl`."""
+    """Returns the max number of messages to count exactly: the given one, but at most ``max_count``.
+
+    Refuses less than 1. Raises as :func:`read_ttl`.
+    """
     return min(max_count, _check_positive(_read_integer(query, "limit", max_count)))
 
 
@@ -118,11 +121,15 @@ def read_message(request: Request, limits: Limits) -> Draft:
 
 
 def read_batch(request: Request, limits: Limits) -> list[Draft]:
+    """Reads a list of messages, which may be empty. Raises as :func:`read_message`, for any of them."""
     return _make_drafts(_decode(_decode_batch, _read_batch_body(request, limits)), limits)
 
 
 def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
-    """Reads lists of messages by the callers' names of queues."""
+    """Reads lists of messages by the callers' names of queues, without checking the names.
+
+    Raises BadArgument for more than :data:`MAX_QUEUES` queues, and else as :func:`read_message`.
+    """
     batches = _decode(_decode_batches, _read_batch_body(request, limits))
     if len(batches) > MAX_QUEUES:
         raise BadArgument(f"{len(batches)} queues in a batch, at most {MAX_QUEUES}. Send several batches.")
@@ -130,6 +137,7 @@ def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
 
 
 def _read_batch_body(request: Request, limits: Limits) -> bytes:
+    """Returns the body, as :func:`_read_json_body` does. Also refuses more than :data:`MAX_COMMAS` commas."""
     body = _read_json_body(request, limits)
     if body.count(b",") > MAX_COMMAS:
         raise too_large("body", MAX_COMMAS, unit="parts between commas")

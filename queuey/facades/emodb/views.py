@@ -65,7 +65,7 @@ class OpenClaims:
         return self._counts.get(qid, MAX_CLAIMED) < MAX_CLAIMED
 
     def is_full(self, access: QueueAccess) -> bool:
-        """Returns whether the queue has too many claims; blocks. Counts them again before it says so."""
+        """Returns whether the queue has too many claims; blocks. Counts and caches them first unless there is room."""
         qid = access.queue.qid
         if not self.has_room(qid):
             self._record(qid, self._claims.count_claims(access).claimed)
@@ -86,7 +86,8 @@ class OpenClaims:
 class EmodbFacade(Facade):
     """The calls of EmoDB's queue service. A missing queue behaves as an empty one.
 
-    The caller's key comes from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped.
+    The caller's key comes from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped. It
+    has the paths under :data:`PATH_PREFIXES` and ``/ping``, whatever its prefix.
 
     Attributes:
         open_claims: Limits the live claims of each queue.
@@ -177,17 +178,25 @@ class EmodbFacade(Facade):
     # Sending
 
     async def send(self, request: Request, match: Match) -> Response:
+        """Stores a message; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
         draft = await request.read(partial(requests.read_message, request, self._limits))
         return await self._send(request, match, [draft])
 
     async def send_batch(self, request: Request, match: Match) -> Response:
+        """Stores messages in one queue; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
         drafts = await request.read(partial(requests.read_batch, request, self._limits))
         return await self._send(request, match, drafts)
 
     async def send_batches(self, request: Request, match: Match) -> Response:
-        """Stores messages in several queues, if the caller may send to all of them."""
+        """Stores messages in several queues, one after the other, if the caller may send to all of them.
+
+        Creates missing queues. If a queue fails, messages of earlier ones stay.
+
+        Raises:
+            RefusedQueue: The caller may not send to a queue.
+        """
 
         def read() -> dict[str, list[Draft]]:
             self._require_key(request)
@@ -242,6 +251,7 @@ class EmodbFacade(Facade):
         return _json(EMPTY_LIST)
 
     def peek(self, request: Request, match: Match) -> Response:
+        """Shows messages without claiming them. Needs the right ``work``, as :meth:`poll` does."""
         access = self._find(request, match, "work")
         limit = read_limit(_read_query(request))
         return _call_or_answer(
@@ -249,13 +259,16 @@ class EmodbFacade(Facade):
         )
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
-        """Acknowledges messages, no matter who claimed them."""
+        """Acknowledges messages, no matter who claimed them. Succeeds if they do not exist."""
         access = await self._admit(request, match, "work")
         _read_query(request)
         return await self._settle(request, match, access, self._claims.acknowledge)
 
     async def renew(self, request: Request, match: Match) -> Response:
-        """Extends claims, or ends them with ``ttl=0``."""
+        """Extends claims to at least ``ttl`` seconds from now, or ends them with ``ttl=0``.
+
+        Succeeds if they do not exist.
+        """
         access = await self._admit(request, match, "work")
         ttl = read_ttl(_read_query(request))
         return await self._settle(request, match, access, partial(self._claims.renew, ttl=ttl))
@@ -289,6 +302,7 @@ class EmodbFacade(Facade):
     # Whole queues
 
     def size(self, request: Request, match: Match) -> Response:
+        """Answers with the number of unfinished messages that are due, counted exactly up to the limit in the query."""
         access = self._find(request, match, "measure")
         limit = read_count_limit(_read_query(request), MAX_COUNTED)
         return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
@@ -300,6 +314,7 @@ class EmodbFacade(Facade):
         return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.count_claims(access).claimed))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
+        """Ends all claims of a queue, no matter whose they are. Needs the right ``work``."""
         access = await self._admit(request, match, "work")
         _read_query(request)
         if access is not None:
@@ -337,7 +352,13 @@ class EmodbFacade(Facade):
         return await self.apply(request, target, "send", begin)
 
     def _check_move(self, request: Request, match: Match) -> tuple[Match, Match]:
-        """Authorizes the caller for a move, and creates a missing source. Returns source and target."""
+        """Authorizes the caller for a move, and creates a missing source. Returns source and target.
+
+        Needs the rights to acknowledge and delete in the source, and to send to the target.
+
+        Raises:
+            BadArgument: A name is missing or not valid, or both are the same.
+        """
         self._require_key(request)
         query = _read_query(request)
         ends = [query.get(name) for name in ("from", "to")]

@@ -52,7 +52,7 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
         environ: Environment variables.
 
     Raises:
-        SettingsError: The secret is missing or too short.
+        SettingsError: The secret is missing or too short, or not set on Cassandra.
     """
     location = sqs.secret
     if location is None and settings.store.startswith("cassandra:"):

@@ -100,7 +100,10 @@ def is_fifo(queue: Queue) -> bool:
 
 
 def check_name(name: str, *, fifo: bool) -> None:
-    """Raises SqsError if SQS or this service does not allow the name for a new queue."""
+    """Raises SqsError if SQS or this service does not allow the name for a new queue.
+
+    A FIFO queue's name has to end with ``.fifo``, no other name may have a dot, and none begins with ``_``.
+    """
     plain = name.removesuffix(".fifo") if fifo else name
     if len(name) > MAX_NAME or not _NAME.fullmatch(plain) or (fifo and plain == name):
         kind = "a FIFO queue: it ends with .fifo" if fifo else "a queue"
@@ -167,7 +170,7 @@ def read_changes(given: Mapping[str, str], *, fifo: bool) -> Changes:
     """Parses the attributes to set, and sets ``modified`` to now.
 
     Raises:
-        SqsError: An attribute does not exist, or cannot have its value.
+        SqsError: An attribute does not exist, cannot have its value, or is for FIFO queues and ``fifo`` is False.
     """
     changes = Changes(kept={"modified": int(time.time())})
     for name, text in given.items():
@@ -188,6 +191,7 @@ def _read_retention(name: str, text: str, changes: Changes) -> None:
 
 
 def _read_allow(name: str, text: str, changes: Changes) -> None:
+    """Reads which queues may use this one for dead letters. Blank text allows all."""
     policy: RedriveAllowPolicy | None = _read_json(name, text, RedriveAllowPolicy) if text else None
     arns = () if policy is None else policy.source_queue_arns
     if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
@@ -207,6 +211,7 @@ def _read_by_content(name: str, text: str, changes: Changes) -> None:
 
 
 def _check_fifo_kind(name: str, text: str, _changes: Changes) -> None:
+    """Raises SqsError unless the text is true; changes nothing."""
     if not _read_boolean(name, text):
         raise bad_value(name, "modifying queue type is not supported")
 
@@ -216,6 +221,7 @@ def _check_boolean(name: str, text: str, _changes: Changes) -> None:
 
 
 def _refuse_unless_blank(name: str, text: str, _changes: Changes) -> None:
+    """Raises SqsError with the reason in ``_REFUSED``; ignores blank text."""
     if text:
         raise bad_value(name, _REFUSED[name])
 
@@ -298,6 +304,7 @@ COUNTS: dict[str, Callable[[Backlog], int]] = {
 
 
 def _show_redrive(queue: Queue, region: str) -> str | None:
+    """Returns the policy as JSON, or None without a dead-letter queue or without a max number of deliveries."""
     if not queue.dead_letter or not queue.max_deliveries:
         return None
     policy = {"deadLetterTargetArn": arn_of(queue.dead_letter, region), "maxReceiveCount": queue.max_deliveries}
@@ -310,6 +317,8 @@ def _show_if_fifo(queue: Queue, text: str) -> str | None:
 
 def requested_attributes(names: Iterable[str]) -> list[str]:
     """Returns the requested names without repetitions, with ``All`` expanded.
+
+    Attributes that this service refuses to set may be requested by name; they have no value.
 
     Raises:
         SqsError: An attribute does not exist.
@@ -331,7 +340,11 @@ def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[st
 
 
 def find_differing_attributes(queue: Queue, given: Mapping[str, str]) -> list[str]:
-    """Returns the names of given attributes whose values differ from the queue's."""
+    """Returns the names of given attributes whose values differ from the queue's. A blank RedrivePolicy never differs.
+
+    Raises:
+        SqsError: A queue of this kind does not have the attribute, or not this value.
+    """
     kept = stored_attributes(queue)
 
     def differs(name: str) -> bool:

@@ -91,7 +91,9 @@ _OURS: tuple[tuple[type[Exception], str, int], ...] = (
 
 
 def as_sqs(error: Exception, status: int, text: str) -> SqsError:
-    """Returns the SQS error for an error of the service.
+    """Returns the SQS error for an error of the service: an SqsError as it is, others by their class.
+
+    A class without an SQS name is an InternalFailure for a status of 500 or more, else InvalidParameterValue with 400.
 
     Args:
         error: Error of the service.

@@ -73,7 +73,7 @@ class MessageActions:
     # Sending
 
     async def send(self, signed: SignedRequest) -> Result:
-        """Stores a message. In a FIFO queue, one with the same deduplication id is not stored again."""
+        """Stores a message. In a FIFO queue, one with a deduplication id of the last five minutes is not stored."""
         parameters = signed.read(requests.SendMessage)
 
         async def send(queue: Queue) -> Result:
@@ -87,7 +87,11 @@ class MessageActions:
         return await self._call(signed, parameters.queue_url, "send", send)
 
     async def send_batch(self, signed: SignedRequest) -> Result:
-        """Stores the valid messages of a batch; in a standard queue, all of these or none."""
+        """Stores the valid messages of a batch; in a standard queue, all of these or none.
+
+        The answer has the others as failures. Refuses a whole batch that is empty, too long, above
+        :data:`MAX_MESSAGE` bytes, or has a bad or repeated id.
+        """
         parameters = signed.read(requests.SendMessageBatch)
         _check_batch(parameters.entries)
         size = sum(size_of(entry) for entry in parameters.entries)
@@ -112,6 +116,7 @@ class MessageActions:
     async def _send_batch_in_order(self, queue: Queue, entries: Sequence[requests.SentEntry], trace: str) -> Result:
         """Stores messages in a FIFO queue: each group in order, and nothing of a group after a failed post.
 
+        Groups are stored at the same time. Refuses all if one message lacks a group or a deduplication id.
         Waits once, at the end, until all clocks have passed the messages. Ten waits would take longer than a request
         may.
         """
@@ -144,7 +149,8 @@ class MessageActions:
     async def receive(self, signed: SignedRequest) -> Result:
         """Claims messages, and waits for them as long as the request or the queue says.
 
-        A visibility timeout of 0 releases them at once; if the claim stays undecided, the answer is empty.
+        A visibility timeout of 0 releases them at once; if the claim stays undecided, the answer is empty. The caller's
+        rights are checked again after each wait.
         """
         parameters = signed.read(requests.ReceiveMessage)
         limit = in_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
@@ -179,7 +185,11 @@ class MessageActions:
     # Receipts
 
     async def delete(self, signed: SignedRequest) -> Result:
-        """Acknowledges a message. Succeeds if it is gone, and in a standard queue also if it was received again."""
+        """Acknowledges a message. Succeeds if it is gone, and in a standard queue also if it was received again.
+
+        Raises:
+            SqsError: The handle is malformed or of another queue; in a FIFO queue also if it was received again.
+        """
         parameters = signed.read(requests.DeleteMessage)
 
         async def delete(queue: Queue) -> Result:
@@ -212,6 +222,9 @@ class MessageActions:
         """Hides the message for the given seconds from now, also if that ends its claim sooner.
 
         The handle still deletes it until it is received again.
+
+        Raises:
+            SqsError: The message is gone or was received again, or the handle is malformed or of another queue.
         """
         parameters = signed.read(requests.ChangeVisibility)
         seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
@@ -226,7 +239,10 @@ class MessageActions:
         return await self._call(signed, parameters.queue_url, "work", change)
 
     async def change_visibility_batch(self, signed: SignedRequest) -> Result:
-        """Releases the claims of a batch, each with its own delay, or else the queue's visibility timeout."""
+        """Releases the claims of a batch, each with its own delay, or else the queue's visibility timeout.
+
+        Each entry succeeds or fails on its own, as :meth:`change_visibility` does.
+        """
         parameters = signed.read(requests.ChangeVisibilityBatch)
         _check_batch(parameters.entries)
 
@@ -285,7 +301,7 @@ def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
     """Parses a receipt handle.
 
     Raises:
-        SqsError: The text is not a receipt handle, or belongs to another queue.
+        SqsError: The text is not a receipt handle, or is of another queue or from before a purge.
     """
     text, _, mark = handle.rpartition("-")
     try:
@@ -303,6 +319,7 @@ def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
 
 
 def _make_refusal(settled: Settlement, handle: str) -> SqsError:
+    """Returns MessageNotInflight if the message was received again, else the error for one that is gone."""
     if settled.status is ReceiptStatus.SUPERSEDED:
         return SqsError("MessageNotInflight", "The message was received again since, under another receipt handle.")
     return invalid("ReceiptHandle", handle, "Message does not exist or is not available for visibility timeout change.")
@@ -332,7 +349,10 @@ def _check_batch(entries: Sequence[E]) -> None:
 
 
 def _parse_entries(entries: Sequence[E], read: Callable[[E], T]) -> tuple[list[tuple[E, T]], list[Result]]:
-    """Parses the entries of a batch. Returns them with their parsed values, and the failures of the others."""
+    """Parses the entries of a batch. Returns them with their parsed values, and the failures of the others.
+
+    Only SqsError makes an entry fail; other errors are raised.
+    """
     parsed, failed = [], []
     for entry in entries:
         try:

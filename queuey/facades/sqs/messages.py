@@ -149,7 +149,10 @@ def _make_header(sqs_fields: SqsAttributes) -> str:
 
 
 def size_of(message: MessageParameters) -> int:
-    """Returns the size of a message in bytes: its body, and the names, types and values of its attributes."""
+    """Returns the size of a message in bytes: its body, and the names, types and values of its attributes.
+
+    System attributes do not count; binary values count decoded.
+    """
     size = body_bytes(message.message_body)
     for name, value in message.message_attributes.items():
         size += len(name) + len(value.data_type) + body_bytes(value.string_value or "")
@@ -159,6 +162,7 @@ def size_of(message: MessageParameters) -> int:
 
 
 def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
+    """Raises SqsError if there are too many message attributes, or one has a bad or reserved name or a bad value."""
     if len(attributes) > MAX_ATTRIBUTES:
         raise invalid("MessageAttributes", len(attributes), f"At most {MAX_ATTRIBUTES} per message.")
     for name, value in attributes.items():
@@ -170,6 +174,7 @@ def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
 
 
 def _check_value(name: str, value: AttributeValue) -> None:
+    """Raises SqsError unless an attribute has a known type, and one nonempty value, of this type."""
     kind = _TYPE.fullmatch(value.data_type)
     if kind is None or len(value.data_type) > _LONGEST_TYPE:
         raise invalid(name, value.data_type, "The type is String, Number or Binary, with or without a custom label.")
@@ -201,7 +206,7 @@ def md5_of(text: str | bytes) -> str:
 
 
 def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
-    """Returns the MD5 digest of attributes as SQS defines it, or None without attributes.
+    """Returns the MD5 digest of valid attributes as SQS defines it, or None without attributes.
 
     The digest covers name, type and value of each attribute, in order of names, each part preceded by its length.
     """
@@ -232,6 +237,7 @@ def sequence_number(position: ids.Position) -> str:
 
 
 def sent_result(message: MessageParameters, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
+    """Returns the answer for a stored message: id, digests of what was sent and, with ``fifo``, sequence number."""
     result: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(message.message_body)}
     # Most messages have nothing else, and a batch has ten.
     if message.message_attributes:
@@ -250,6 +256,8 @@ def render_received(
     delivery: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
 ) -> dict[str, Any]:
     """Returns a received message as the answer has it, without empty fields. Bytes are shown in base64.
+
+    A dead letter has the id that it had in its first queue. The digest of attributes covers only the requested ones.
 
     Args:
         delivery: Delivery of the message.
@@ -293,7 +301,7 @@ def _sqs_attributes(message: Message) -> SqsAttributes:
 def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Position]]:
     """Returns the queue that a message was sent to, blank if it is this one, and its partition and position there.
 
-    A dead letter keeps the id and the time that it had in its first queue.
+    A dead letter keeps the id and the time that it had in its first queue, unless its header cannot be read.
     """
     source, partition, name = deadletters.origin_of(message.meta)
     # A message that was moved back to its first queue is not a dead letter any more.
@@ -349,10 +357,12 @@ class FifoDraft(NamedTuple):
 
 
 def make_fifo_draft(message: MessageParameters, queue: Queue, trace: str) -> FifoDraft:
-    """Checks a message to send to a FIFO queue, and returns its draft.
+    """Checks a message to send to a FIFO queue, and returns its draft and the key that deduplicates it.
+
+    The queue's delay applies; the key is of the queue, or of the group if the queue's scope is ``messageGroup``.
 
     Raises:
-        SqsError: SQS does not allow the message.
+        SqsError: SQS does not allow the message, or it has a delay of its own or no group.
     """
     kept = stored_attributes(queue)
     group = message.message_group_id
@@ -383,7 +393,11 @@ def check_fifo_batch(entries: Iterable[MessageParameters], queue: Queue) -> None
 
 
 def _find_deduplication_id(given: MessageParameters, kept: StoredAttributes) -> str:
-    """Returns the id in the request or, in a queue that deduplicates by content, the hash of the body."""
+    """Returns the id in the request or, in a queue that deduplicates by content, the hash of the body.
+
+    Raises:
+        SqsError: The id is not valid, or is missing in another queue.
+    """
     name = given.message_deduplication_id
     if name is None and kept.by_content:
         return sha256(given.message_body.encode()).hexdigest()

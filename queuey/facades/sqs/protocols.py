@@ -93,7 +93,9 @@ def is_json(request: Request) -> bool:
 
 
 def read_call(request: Request, body: bytes) -> Call:
-    """Parses a request of either protocol.
+    """Parses a request of either protocol; a form's fields may be in query and body, which has precedence.
+
+    Does not check whether the action exists; a form without one has a blank action.
 
     Raises:
         SqsError: The request is malformed.
@@ -143,7 +145,10 @@ def _read_form(text: str) -> dict[str, str]:
 
 
 def _nest(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Converts fields such as ``Attribute.1.Name`` to the nested parameters of AWS JSON."""
+    """Converts fields such as ``Attribute.1.Name`` to the nested parameters of AWS JSON.
+
+    Raises SqsError if a field has both a value and parts, or a list is not numbered.
+    """
     tree: dict[str, Any] = {}
     for name, value in fields.items():
         *path, last = name.split(".", MAX_DEPTH)
@@ -159,7 +164,10 @@ def _nest(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _join_numbered(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Turns numbered fields into the lists and maps that AWS JSON has, at every depth."""
+    """Turns numbered fields into the lists and maps that AWS JSON has, at every depth.
+
+    A blank field that stands for a list or map becomes an empty one. If pairs have the same key, the last one counts.
+    """
     joined: dict[str, Any] = {}
     for name, value in tree.items():
         if value == "" and name in _EMPTY:
@@ -182,12 +190,14 @@ def _join_numbered(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_numbered(name: str, value: object) -> list[Any]:
+    """Returns the values in the order of their numbers, which may have gaps. Raises SqsError without numbers."""
     if not isinstance(value, dict) or not all(map(_NUMBER.fullmatch, value)):
         raise SqsError("MalformedQueryString", f"The fields {name} are not numbered. Send {name}.1 and so on.")
     return [value[number] for number in sorted(value, key=int)]
 
 
 def make_answer(request: Request, action: str, result: Mapping[str, Any], request_id: str) -> Response:
+    """Answers 200 with the result in the protocol of the request; in XML, fields that are None are left out."""
     id_header: Header = (_REQUEST_ID, request_id)
     if is_json(request):
         return Response(200, encode(result), JSON_KIND, id_header)
@@ -239,4 +249,5 @@ def _write_element(action: str, name: str, value: object) -> str:
 
 
 def _escape_text(text: str) -> str:
+    """Escapes text for XML; characters that XML does not allow become U+FFFD."""
     return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})

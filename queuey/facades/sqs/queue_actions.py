@@ -82,7 +82,8 @@ class QueueActions:
     def create(self, signed: SignedRequest) -> Result:
         """Creates a queue, or returns an existing one if each given attribute equals its own.
 
-        Tags for an existing queue are ignored.
+        Tags for an existing queue are ignored. Also for it, the caller needs the right to create it, and a given
+        dead-letter queue has to exist, be of the same kind and permit this one.
         """
         parameters = signed.read(requests.CreateQueue)
         fifo = parameters.attributes.get("FifoQueue", "").lower() == "true"
@@ -109,7 +110,12 @@ class QueueActions:
         return {"QueueUrl": signed.url_of(queue.name)}
 
     def _check_dead_letter(self, signed: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:
-        """Raises an error if a queue may not send its dead letters to the target."""
+        """Raises an error if a queue may not send its dead letters to the target; None is always allowed.
+
+        Raises:
+            NotAllowed: The caller may neither send to the target nor administer it.
+            SqsError: The target does not exist, is of another kind, or does not permit the queue.
+        """
         if target is None:
             return
         self._authorization.require_dead_letter(signed.request, signed.application, name, target)
@@ -124,6 +130,7 @@ class QueueActions:
             raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not allow this queue.")
 
     def get_url(self, signed: SignedRequest) -> Result:
+        """Returns the URL of an existing queue. Needs the right to measure it."""
         name = signed.read(requests.GetQueueUrl).queue_name
         return {"QueueUrl": signed.url_of(self._enter(signed, name, "measure").queue.name)}
 
@@ -153,7 +160,10 @@ class QueueActions:
     # Attributes and tags
 
     def get_attributes(self, signed: SignedRequest) -> Result:
-        """Returns the requested attributes that have a value. Counts above ``MAX_COUNTED`` are estimated."""
+        """Returns the requested attributes that have a value. Counts above ``MAX_COUNTED`` are estimated.
+
+        A queue without a time to live shows the service's default as its retention.
+        """
         parameters = signed.read(requests.GetQueueAttributes)
         access = self._enter_url(signed, parameters, "measure")
         names = attributes.requested_attributes(parameters.attribute_names)
@@ -187,6 +197,7 @@ class QueueActions:
         return {"Tags": tags} if tags else {}
 
     def add_tags(self, signed: SignedRequest) -> Result:
+        """Adds tags to those of a queue, or changes their values. Refuses a request without tags. Needs ``admin``."""
         parameters = signed.read(requests.TagQueue)
         if not parameters.tags:
             raise missing("Tags")
@@ -195,6 +206,10 @@ class QueueActions:
         )
 
     def remove_tags(self, signed: SignedRequest) -> Result:
+        """Removes tags by key, ignoring keys that the queue does not have; refuses a request without keys.
+
+        Needs ``admin``.
+        """
         parameters = signed.read(requests.UntagQueue)
         if not parameters.tag_keys:
             raise missing("TagKeys")
@@ -212,14 +227,20 @@ class QueueActions:
         return {}
 
     def refuse_permission_change(self, signed: SignedRequest) -> Result:
-        """Refuses AddPermission and RemovePermission: access keys decide who may use a queue."""
+        """Refuses AddPermission and RemovePermission: access keys decide who may use a queue.
+
+        A missing or hidden queue has its own error first.
+        """
         self._enter_url(signed, signed.read(requests.Permission), "measure")
         raise SqsError("UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS}")
 
     # Dead letters
 
     def list_sources(self, signed: SignedRequest) -> Result:
-        """Lists the queues whose dead letters go to a queue."""
+        """Lists a page of the queues whose dead letters go to a queue, and which the caller may measure.
+
+        A page may be short or empty and yet have a token, as one request searches at most :data:`MAX_SEARCHED` queues.
+        """
         parameters = signed.read(requests.ListSources)
         access = self._enter_url(signed, parameters, "measure")
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
@@ -228,7 +249,10 @@ class QueueActions:
         return result if token is None else result | {"NextToken": _make_token(token)}
 
     def _find_sources(self, signed: SignedRequest, name: str, start: str, limit: int) -> tuple[list[str], str | None]:
-        """Returns a page of the source queues, and the name that the next page begins at, or None at the end."""
+        """Returns a page of the source queues, and the name that the next page begins at, or None at the end.
+
+        Searches at most :data:`MAX_SEARCHED` queues, so the page may be short.
+        """
         patterns = self._authorization.patterns(signed.request, signed.application, "measure")
         names: list[str] = []
         following: str | None = start
@@ -248,7 +272,8 @@ class QueueActions:
     def start_move(self, signed: SignedRequest) -> Result:
         """Starts to move all messages of a dead-letter queue to the destination, or else to its only source queue.
 
-        Refuses FIFO queues, and a limit of the rate.
+        Refuses FIFO queues, and a limit of the rate. Needs ``read`` and ``delete`` with the source, and ``send`` with
+        the destination.
         """
         parameters = signed.read(requests.StartMove)
         if parameters.max_number_of_messages_per_second is not None:
@@ -264,7 +289,10 @@ class QueueActions:
         return {"TaskHandle": _make_token(report.id)}
 
     def _find_only_source(self, signed: SignedRequest, name: str) -> str:
-        """Returns the only source of a dead-letter queue; raises SqsError if it has none or several."""
+        """Returns the only source of a dead-letter queue.
+
+        Raises SqsError if it has none or several, or the search ended before the last queue.
+        """
         names, next_name = self._find_sources(signed, name, "", 2)
         if len(names) != 1 or next_name is not None:
             raise invalid("DestinationArn", "", f"{name} has no source queue, or several: name the destination.")
@@ -280,6 +308,10 @@ class QueueActions:
         return {"Results": [_describe_move(move, signed.region) for move in moves[:limit]]}
 
     def cancel_move(self, signed: SignedRequest) -> Result:
+        """Requests the end of a move, and returns how many messages it has moved. Needs ``delete`` with the source.
+
+        Succeeds if the move has ended.
+        """
         handle = signed.read(requests.CancelMove).task_handle
         name = _read_token(handle, "TaskHandle")
         may_delete = self._authorization.make_name_test(signed.request, signed.application, "delete")
@@ -288,6 +320,7 @@ class QueueActions:
 
 
 def _describe_move(report: Move, region: str) -> Result:
+    """Returns a move as the answer has it, without empty fields; only one that has not ended has a handle."""
     running = report.state in {"running", "cancelling"}
     result = {
         "TaskHandle": _make_token(report.id) if running else None,

@@ -60,10 +60,11 @@ class Signature(NamedTuple):
 
 
 def read_signature(request: Request) -> Signature:
-    """Parses the signature of a request.
+    """Parses the signature of a request, in its header or else in its query; does not verify it.
 
     Raises:
-        SqsError: The request is not signed, or the signature is malformed.
+        SqsError: The request is not signed, or the signature is malformed, for another service, or of another kind of
+            key. The key need not exist.
     """
     header = request.headers.get("authorization")
     if header is not None:
@@ -112,6 +113,7 @@ _normalize = SigV4Auth(None, "sqs", "")._normalize_url_path  # noqa: SLF001 - it
 
 
 def _canonical_path(path: str) -> str:
+    """Returns a path quoted and normalized, as clients sign it."""
     return str(_normalize(urlsplit(f"http://host{quote(path, safe='/~')}").path))
 
 
@@ -124,7 +126,7 @@ def _canonical_query(query: str) -> str:
 def verify(signature: Signature, request: Request, body: bytes, secret: str, now: float) -> None:
     """Verifies that a secret signed the request as it is, and that the signature has not expired.
 
-    The signature has to cover the header Host and all headers ``x-amz-…``.
+    The signature has to cover the header Host and all headers ``x-amz-…``. A signed hash of the body has to be right.
 
     Raises:
         SqsError: The signature is not valid.

@@ -33,7 +33,13 @@ class _SignedState(msgspec.Struct):
 
 
 class SqsFacade(Facade):
-    """The calls of Amazon SQS. An access key signs each request, and the view verifies its signature of the body."""
+    """The calls of Amazon SQS. An access key signs each request, and the view verifies its signature of the body.
+
+    A request counts for the application of its key. One without a well-formed signature is refused by its view.
+
+    Raises:
+        SettingsError: The secret is blank.
+    """
 
     def __init__(self, setup: Setup, prefix: str) -> None:
         super().__init__(setup, prefix)
@@ -93,7 +99,10 @@ class SqsFacade(Facade):
             request.headers["authorization"] = self._callers.make_header(access_keys.digest_of(signature.access_key))
 
     def _verify(self, request: Request) -> None:
-        """Verifies the signature over the whole body, once. Raises SqsError if it is not valid."""
+        """Verifies the signature over the whole body, and if it is valid, removes itself from the request.
+
+        Raises SqsError if it is not valid.
+        """
         signature: Signature = request.facade_state.signature  # type: ignore[attr-defined] # see set_credential
         secret = access_keys.secret_of(self._secret, signature.access_key)
         signatures.verify(signature, request, read_body(request, MAX_FACADE_BODY), secret, time())
@@ -106,6 +115,7 @@ class SqsFacade(Facade):
         return make_error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
 
     async def answer(self, request: Request, match: Match) -> Response:
+        """Verifies the signature, and executes the action; raises SqsError for an unknown one."""
         signed = await self._read_signed(request, match)
         name = signed.call.action
         if (action := self._actions.get(name)) is not None:
@@ -118,7 +128,12 @@ class SqsFacade(Facade):
         return make_answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
 
     async def _read_signed(self, request: Request, match: Match) -> SignedRequest:
-        """Verifies the signature, and parses the request."""
+        """Identifies the caller, verifies the signature unless that is done, and parses the request.
+
+        Raises:
+            NoSuchResource: The path is not one of the facade's.
+            SqsError: The signature is not valid, or the request is malformed.
+        """
         caller = await self._authorization.identify(request)
         state = request.facade_state
         if not isinstance(
