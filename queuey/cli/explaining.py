@@ -65,7 +65,10 @@ def _describe_message(explanation: Explanation, letter: DeadLetter | None, progr
 
 
 def _find_dead_letter(client: Client, queue: str, identifier: str, explanation: Explanation) -> DeadLetter | None:
-    """Finds the message in ``<queue>.dead``, where it keeps its id. None if it is not there or may not be read."""
+    """Finds the message in ``<queue>.dead``, where it keeps its id, in the partition of the identifier or in all.
+
+    Returns None if it is not there or may not be read.
+    """
     from queuey.client import NotAllowed, NotFound
     from queuey.client.deadletters import queue_for, read_dead_letter
 

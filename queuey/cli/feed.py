@@ -111,6 +111,7 @@ def number_lines(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[in
 
 
 def _flush_all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:
+    """Yields all held batches and removes them from ``held``."""
     while held:
         queue = next(iter(held))
         yield Buffered(queue, held.pop(queue), number)

@@ -122,6 +122,7 @@ def tail(
 
 
 def report_missing_partitions(client: Client, queue: str, partitions: str) -> None:
+    """Prints a note about the given partitions that the queue does not have."""
     if partitions.strip() == "*":
         return
     count = client.info(queue).partitions
@@ -138,6 +139,7 @@ def report_outage(error: ClientError | None) -> None:
 
 
 def show(messages: Iterable[Message], *, raw: bool) -> None:
+    """Prints messages: only the bodies with ``raw``, with ``--json`` a document per line, otherwise a text per line."""
     if raw:
         data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
     elif output.is_json_chosen():
@@ -251,7 +253,7 @@ def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str
 
 
 def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
-    """Returns the places where the messages may be; an id without a partition may be in any of them."""
+    """Returns the places where the messages may be; an id without a partition may be in any partition of the queue."""
     requested = list(dict.fromkeys(ids))
     any_bare = any(":" not in text for text in requested)
     numbers = range(1, client.info(queue).partitions + 1) if any_bare else ()

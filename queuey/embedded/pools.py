@@ -111,6 +111,8 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
 
 
 class _AsyncBody:
+    """Async variant of :class:`_BlockingBody`."""
+
     def __init__(self, answering: RunningRequest, parts: asyncio.Queue[Part], timeout: float | None) -> None:
         self._answering = answering
         self._parts = parts

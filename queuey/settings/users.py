@@ -265,7 +265,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_places(issuers: Sequence[UserIssuer]) -> None:
-    """Checks that all applications give the same keys, and the same client of the console, for an issuer."""
+    """Raises ValueError if applications give different keys, or different clients of the console, for an issuer."""
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

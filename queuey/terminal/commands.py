@@ -35,7 +35,10 @@ def group() -> typer.Typer:
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command only when it runs. Subclasses have a table of their commands."""
+    """A group that imports a command only when it runs. Subclasses have a table of their commands.
+
+    With ``--json``, it reports wrong usage as a JSON document.
+    """
 
     PACKAGE: ClassVar[str] = ""
     COMMANDS: ClassVar[Mapping[str, tuple[str, str]]] = {}
@@ -175,6 +178,7 @@ def fill_first_argument(
 
 
 def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds ``--json`` to a command, which does not receive it."""
     def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
         del values[JSON.name]
         command(**values)

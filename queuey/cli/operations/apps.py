@@ -235,6 +235,7 @@ def _require_existing(store: Store, name: str) -> None:
 
 
 def _check_name(name: str) -> None:
+    """Raises BadParameter unless the name can be that of an application."""
     from queuey.access import owner_name, parse_principal
 
     try:

@@ -212,7 +212,7 @@ def _options(query: Query) -> dict[str, Any]:
 
 
 def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
-    """Decodes bodies in base64. Raises InvalidAnswer if an id or a body is not valid."""
+    """Returns the messages with decoded bodies. Raises InvalidAnswer if an id or a body is not valid."""
     try:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # checks all ids at once
     except ValueError as error:
@@ -269,7 +269,7 @@ def _id_chunks(locations: Iterable[MessageLocation]) -> Iterator[str]:
 
 
 def _read_raw(answer: HttpAnswer) -> RawMessage:
-    """Raises InvalidAnswer if a header is missing or not valid. A missing content type is ``application/octet-stream``."""
+    """Raises InvalidAnswer if a needed header is missing or not valid. The content type is not needed."""
     headers = answer.headers
     try:
         return RawMessage(
