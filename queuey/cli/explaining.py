@@ -38,6 +38,7 @@ def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 
 
 
 def _explain_message(client: Client, queue: str, identifier: str) -> None:
+    """Prints why a message is not read or claimed, its dead letter, and whether groups have handled it."""
     explanation = client.explain(queue, identifier)
     letter = _find_dead_letter(client, queue, identifier, explanation)
     progress = _read_group_progress(client, queue, explanation)

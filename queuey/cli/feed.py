@@ -13,7 +13,7 @@ PLACEHOLDER = "{}"
 
 
 class BadLine(ValueError):
-    pass
+    """A line cannot be sent. The text is the reason."""
 
 
 class Route(NamedTuple):

@@ -40,6 +40,7 @@ Name = Annotated[str | None, typer.Option(help="Name of a message, instead of id
 
 
 def _check_numbers(text: str) -> str:
+    """Returns the text of partitions unchanged. Raises BadParameter if it is neither ``*`` nor numbers from 1 on."""
     for number in () if text.strip() == "*" else text.split(","):
         if not (number.strip().isdecimal() and int(number) > 0):
             raise typer.BadParameter(f"{number!r} is not a partition: use a number from 1, or * for all")

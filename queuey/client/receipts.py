@@ -242,6 +242,7 @@ class Journal:
             error.add_note(f"This could not be written to the receipts file: {write_error}")
 
     def close(self) -> None:
+        """Closes the file. Idempotent. Later writes raise ReceiptsError."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)

@@ -25,6 +25,8 @@ OTHER_VARIABLES = frozenset(
 
 
 class Loaded(NamedTuple):
+    """The settings, and the source of each by its name."""
+
     settings: Settings
     sources: dict[str, str]
 

@@ -88,11 +88,11 @@ class LazyGroup(TyperGroup):
         if isinstance(command, TyperGroup):
             command.help, shown = text, [*command.commands.values()]
         for subcommand in shown:
-            _shorten(subcommand)
+            _move_further_options(subcommand)
         return command
 
 
-def _shorten(command: Any) -> None:  # noqa: ANN401 - a command of typer's
+def _move_further_options(command: Any) -> None:  # noqa: ANN401 - a command of typer's
     """Moves the options of a command into a panel below, but for the first ones and ``--json``."""
     options = [option for option in command.params if isinstance(option, TyperOption) and not option.hidden]
     own = [option for option in options if option.rich_help_panel is None]

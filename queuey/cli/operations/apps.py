@@ -247,6 +247,7 @@ def _check_name(name: str) -> None:
 
 
 def _parse_scope(allow: str, queues: str) -> Scope | None:
+    """Returns the limits of a key, or None for no limits. Raises BadParameter if they are not valid."""
     from queuey.access import parse_scope
 
     try:

@@ -109,7 +109,7 @@ class PipelineRun:
             return None
 
     def report(self, text: str) -> None:
-        """Shows a text beside the progress bar; without a bar, prints it on standard error unless ``--json`` is given."""
+        """Shows a text beside the progress bar; without a bar, prints it as a note unless ``--json`` is given."""
         if self._progress is not None:
             self._progress(text)
         elif not output.is_json_chosen():
@@ -199,6 +199,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def require_spark() -> None:
+    """Raises Failed unless the packages that the pipeline needs are installed. Does not import them."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"

@@ -130,11 +130,11 @@ class AsyncSender:
             endpoint = self._connections.endpoint_of(attempts.server)
             response = await endpoint.pool.handle_async_request(make_request(endpoint, call, times, authorization))
             try:
-                return await self._whole(response)
+                return await self._read_whole(response)
             finally:
                 await response.aclose()
 
-    async def _whole(self, response: httpcore2.Response) -> HttpAnswer:
+    async def _read_whole(self, response: httpcore2.Response) -> HttpAnswer:
         """Reads and decodes a whole answer. Raises InvalidAnswer if it is too large or cannot be decoded."""
         headers = headers_of(response)
         content = Content(headers.get("content-encoding", ""), self._max_answer)
@@ -156,7 +156,7 @@ class AsyncSender:
             response = await endpoint.pool.handle_async_request(request)
             try:
                 if response.status != OK:
-                    attempts.read(await self._whole(response))
+                    attempts.read(await self._read_whole(response))
                 yield response.aiter_stream()
             finally:
                 await response.aclose()

@@ -319,6 +319,7 @@ def id_text(text: str) -> str:
 
 
 def _parse_partition(number: int | str) -> int:
+    """Returns the number of a partition. Raises InvalidArgument if it is not a number from 1 on."""
     try:
         value = int(number)
     except (TypeError, ValueError) as error:

@@ -315,6 +315,7 @@ def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[R
 
 
 def named_path(queue: str, name: str) -> str:
+    """Returns the path of a named message. Raises InvalidArgument if no message can have the name."""
     if not 0 < len(check_string("name", name)) <= MAX_NAME_LENGTH or "/" in name or name in {".", ".."}:
         rule = f'use 1 to {MAX_NAME_LENGTH} characters without "/", but not "." or ".."'
         raise InvalidArgument(f"{name[:50]!r} is not a valid name of a message: {rule}")
@@ -333,6 +334,7 @@ def _encode_single(message: Outgoing) -> tuple[dict[str, str], bytes]:
 
 
 def _encode_body(body: str | bytes | UnsetType) -> bytes:
+    """Returns bytes as they are, and text as UTF-8. Raises InvalidArgument for lone surrogates."""
     if isinstance(body, bytes):
         return body
     try:

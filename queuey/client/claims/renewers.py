@@ -196,6 +196,7 @@ class AsyncClaimRenewer:
             self._stop()
 
     async def _serve(self) -> None:
+        """Sends the requests that are due, one after another, until no claim is left."""
         import asyncio  # noqa: PLC0415 - already loaded
 
         while (pause := self.claims.seconds_until_due()) is not None:

@@ -65,6 +65,8 @@ NOTHING = Credential()
 
 
 class Credentials(msgspec.Struct, frozen=True):
+    """The servers of a client, and its credential for all of them."""
+
     servers: tuple[Server, ...]
     credential: Credential
 

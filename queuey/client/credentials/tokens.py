@@ -209,6 +209,7 @@ class TokenFunction(TokenSource):
         return self._make_token(token)
 
     def _make_token(self, answer: object) -> Token:
+        """Returns the answer of the function as a token, without spaces around a text. Raises TokenError for others."""
         if isinstance(answer, Token):
             return answer
         if not isinstance(answer, str):
