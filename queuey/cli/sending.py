@@ -214,7 +214,10 @@ def _send_bodies(
 def _send_named(
     client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any]
 ) -> None:
-    """Sends one body under a name, given with whether it may replace a message. Refuses several bodies."""
+    """Sends one body under a name, given with whether it may replace a message. Refuses several bodies.
+
+    Raises Failed if the name belongs to another message, which may not be replaced.
+    """
     from queuey.client import NameTaken
 
     bodies = body or [_STANDARD_INPUT]
@@ -271,7 +274,10 @@ def _check_feed(
 
 @contextmanager
 def _open_source(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Opens a file, or standard input for ``-``; yields the stream and its size in bytes, None if unknown."""
+    """Opens a file, or standard input for ``-``; yields the stream and its size in bytes, None if unknown.
+
+    Raises Failed if the file cannot be read.
+    """
     if str(source) == _STANDARD_INPUT:
         yield sys.stdin.buffer, None
         return

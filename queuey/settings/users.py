@@ -245,7 +245,7 @@ def _find_faults_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
 def is_safe_url(url: str) -> bool:
     """Returns whether a URL is https, or http on this machine: nobody on the network can change its response.
 
-    False for a URL with a user or a fragment.
+    False for a URL with a user, a fragment, or anything but visible ASCII.
     """
     try:
         parts = urlsplit(url)

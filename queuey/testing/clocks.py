@@ -50,6 +50,8 @@ class Clock:
     def move(self, **duration: float) -> None:
         """Moves the time forward. Every schedule of the test's application fires as often as it becomes due on the way.
 
+        At the end, moves and searches for expired messages start, too.
+
         Example:
             >>> def test_reminder(queuey, queuey_clock):
             ...     queuey.create_queue("mails")

@@ -454,7 +454,7 @@ class AsyncJobQueue:
 
         Args:
             jobs: One job or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
-            wait: Seconds, up to 20, to wait until one of the jobs has ended. Each request, for 100 jobs, waits.
+            wait: Seconds, up to 20, to wait until one of the jobs has ended. Each request (100 jobs) waits.
             states: Also return the states that workers have set.
         """
         infos: list[JobInfo] = []

@@ -154,7 +154,7 @@ class ServerChoice:
         self._kept: Server | None = None
 
     def choose(self, tried: Iterable[Server] = ()) -> Server:
-        """Returns the last server if it is still among the best, else one of them at random.
+        """Returns the last server if it is still among the best, else one of them at random, which it then keeps.
 
         The best are the local servers that are not in ``tried`` and do not rest, or else the remote ones. Without any,
         returns the server whose failure is longest ago.
