@@ -97,7 +97,7 @@ class InProcessExchange:
             await self._room
 
     def record_read(self, size: int) -> None:
-        """Records that the client has read so many bytes, and lets a waiting :meth:`send_piece` go on."""
+        """Records that the client has read ``size`` bytes, and lets a waiting :meth:`send_piece` go on."""
         self._unread -= size
         if self._room is not None and self._unread <= MAX_UNREAD and not self._room.done():
             self._room.set_result(None)

@@ -145,7 +145,7 @@ class _JobWaiters:
     def begin_poll(self, first: str) -> tuple[list[str], float]:
         """Begins the reserved poll. Returns its jobs and its max wait.
 
-        The jobs are ``first`` and those that have not ended and that no other poll covers, at most ``MAX_JOBS``.
+        The jobs are ``first`` and all others that have not ended and that no other poll covers, at most ``MAX_JOBS``.
         """
         others = (place for place in self.callers if place not in self._polled and place not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
