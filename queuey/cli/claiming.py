@@ -163,6 +163,7 @@ def jobs(
 
 
 def _cancel_or_retry(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
+    """Cancels or retries jobs one after another, and prints each result. Raises BadParameter without an id."""
     if not messages:
         text = f"no job to {act} is given: name its id, as printed by queuey send, jobs and peek"
         raise typer.BadParameter(text, param_hint="MESSAGE")
@@ -214,7 +215,8 @@ def _run_program(
 ) -> None:
     """Runs a program for each message, until the limit or until no message has come for ``idle`` seconds.
 
-    A message is acknowledged on success, and released with the end of the program's error output on failure.
+    A message is acknowledged on success, and released with the end of the program's error output on failure. After a
+    stop signal, the process ends with the code of the signal instead.
 
     Raises:
         typer.Exit: The program failed for at least one message.
@@ -249,7 +251,10 @@ def _run_program(
 
 
 def _acknowledge(job: Job) -> None:
-    """Acknowledges a finished job; retries while the service cannot be reached. Prints a note if the job is lost."""
+    """Acknowledges a finished job; retries while the service cannot be reached. Prints a note if the job is lost.
+
+    Raises other permanent errors.
+    """
     from queuey.client import ClientError, RetryPolicy, Timing
     from queuey.client.http.attempts import Patience
 
@@ -303,7 +308,10 @@ class JobProgram:
         self._stopped_at = 0.0
 
     def handle_signal(self, number: int, _frame: object) -> None:
-        """Passes the first stop signal on to the program; kills the program at a later second one."""
+        """Passes the first stop signal on to the program; kills the program at a later second one.
+
+        Ends the process if no program runs. A second signal within :data:`SAME_SIGNAL_SECONDS` counts as the first.
+        """
         now, again = time.monotonic(), bool(self.stopped_by)
         if again and now - self._stopped_at < SAME_SIGNAL_SECONDS:
             return
@@ -386,7 +394,10 @@ def _copy_stderr(program: Popen[bytes], error_output: bytearray) -> None:
 
 
 def _end_claims(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str) -> None:
-    """Calls ``call`` with the receipts, or with those on standard input. Exits with 1 if any is refused."""
+    """Calls ``call`` with the receipts, or with those on standard input, and prints how many were accepted.
+
+    Exits with 1 if any is refused. Raises BadParameter without receipts.
+    """
     requested = receipts or sys.stdin.read().split()
     if not requested:
         raise typer.BadParameter("give at least one receipt, as printed by queuey claim", param_hint="receipt")

@@ -38,6 +38,7 @@ def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 
 
 
 def _explain_message(client: Client, queue: str, identifier: str) -> None:
+    """Prints why a message is not read or claimed, its dead letter, and whether groups have handled it."""
     explanation = client.explain(queue, identifier)
     letter = _find_dead_letter(client, queue, identifier, explanation)
     progress = _read_group_progress(client, queue, explanation)
@@ -65,7 +66,10 @@ def _describe_message(explanation: Explanation, letter: DeadLetter | None, progr
 
 
 def _find_dead_letter(client: Client, queue: str, identifier: str, explanation: Explanation) -> DeadLetter | None:
-    """Finds the message in ``<queue>.dead``, where it keeps its id. None if it is not there or may not be read."""
+    """Finds the message in ``<queue>.dead``, where it keeps its id, in the partition of the identifier or in all.
+
+    Returns None if it is not there or may not be read.
+    """
     from queuey.client import NotAllowed, NotFound
     from queuey.client.deadletters import queue_for, read_dead_letter
 

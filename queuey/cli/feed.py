@@ -13,7 +13,7 @@ PLACEHOLDER = "{}"
 
 
 class BadLine(ValueError):
-    pass
+    """A line cannot be sent. The text is the reason."""
 
 
 class Route(NamedTuple):
@@ -111,6 +111,7 @@ def number_lines(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[in
 
 
 def _flush_all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:
+    """Yields all held batches and removes them from ``held``."""
     while held:
         queue = next(iter(held))
         yield Buffered(queue, held.pop(queue), number)

@@ -40,6 +40,7 @@ Name = Annotated[str | None, typer.Option(help="Name of a message, instead of id
 
 
 def _check_numbers(text: str) -> str:
+    """Returns the text of partitions unchanged. Raises BadParameter if it is neither ``*`` nor numbers from 1 on."""
     for number in () if text.strip() == "*" else text.split(","):
         if not (number.strip().isdecimal() and int(number) > 0):
             raise typer.BadParameter(f"{number!r} is not a partition: use a number from 1, or * for all")
@@ -122,6 +123,7 @@ def tail(
 
 
 def report_missing_partitions(client: Client, queue: str, partitions: str) -> None:
+    """Prints a note about the given partitions that the queue does not have."""
     if partitions.strip() == "*":
         return
     count = client.info(queue).partitions
@@ -138,6 +140,7 @@ def report_outage(error: ClientError | None) -> None:
 
 
 def show(messages: Iterable[Message], *, raw: bool) -> None:
+    """Prints messages: only the bodies with ``raw``, with ``--json`` a document per line, otherwise a text per line."""
     if raw:
         data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
     elif output.is_json_chosen():
@@ -251,7 +254,7 @@ def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str
 
 
 def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
-    """Returns the places where the messages may be; an id without a partition may be in any of them."""
+    """Returns the places where the messages may be; an id without a partition may be in any partition of the queue."""
     requested = list(dict.fromkeys(ids))
     any_bare = any(":" not in text for text in requested)
     numbers = range(1, client.info(queue).partitions + 1) if any_bare else ()

@@ -128,10 +128,10 @@ class _Feeding:
     _blank: int = 0
 
     def run(self, stream: Iterable[bytes], *, skip: int, batch: int) -> None:
-        """Sends all lines and prints how many messages were stored.
+        """Sends all lines and prints how many messages were stored, and how many empty lines were skipped.
 
         Raises:
-            typer.Exit: A line or request failed; how to continue has been printed.
+            typer.Exit: A line or request failed, or Ctrl-C was pressed; how to continue has been printed.
         """
         from queuey.cli.feed import BadLine, sort_into_batches
         from queuey.client.errors import ClientError
@@ -154,6 +154,7 @@ class _Feeding:
         output.show({"sent": total, "queues": self._stored, "seconds": round(seconds, 3)}, text)
 
     def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
+        """Yields the numbers and texts of lines that are not blank, and counts the blank ones."""
         from queuey.cli.feed import number_lines
 
         for number, line in number_lines(self._count_bytes(stream), skip=skip):
@@ -213,7 +214,10 @@ def _send_bodies(
 def _send_named(
     client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any]
 ) -> None:
-    """Sends one body under a name, given with whether it may replace a message. Refuses several bodies."""
+    """Sends one body under a name, given with whether it may replace a message. Refuses several bodies.
+
+    Raises Failed if the name belongs to another message, which may not be replaced.
+    """
     from queuey.client import NameTaken
 
     bodies = body or [_STANDARD_INPUT]
@@ -270,7 +274,10 @@ def _check_feed(
 
 @contextmanager
 def _open_source(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Opens a file, or standard input for ``-``; yields the stream and its size in bytes, None if unknown."""
+    """Opens a file, or standard input for ``-``; yields the stream and its size in bytes, None if unknown.
+
+    Raises Failed if the file cannot be read.
+    """
     if str(source) == _STANDARD_INPUT:
         yield sys.stdin.buffer, None
         return

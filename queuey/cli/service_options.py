@@ -80,6 +80,8 @@ def connected(
 ) -> Callable[..., None]:
     """Adds ``--json`` and the options of the service to a command, which receives an open client as first argument.
 
+    Errors about a missing queue, a missing right or a refused key may get a hint.
+
     Args:
         command: Does the work.
         receipts: Whether the command stores messages, so that ``--receipts`` can record them.

@@ -173,6 +173,7 @@ async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
 
 
 async def _create_dead_queue(client: AsyncClient, queue: str, target: str, partition: int) -> None:
+    """Creates a dead-letter queue with the partitions and the consistency of its queue. Keeps one that exists."""
     partitions, consistency = await _shape(client, queue)
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
@@ -335,7 +336,7 @@ async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
 
 
 async def _read_pages(client: AsyncClient, selection: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
-    """Yields pages of the selected dead letters, at most ``limit`` of each dead-letter queue."""
+    """Yields pages of the selected dead letters, at most ``limit`` of each queue. Ignores the read delay."""
     partitions: Any = list(selection.partitions) or "*"
     for lies_in in await dead_queues(client, selection):
         remaining = selection.limit

@@ -74,7 +74,10 @@ async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, fro
 
 
 async def _list_matching(client: AsyncClient, names: set[str]) -> dict[str, Queue | QueueInfo]:
-    """Reads the list of queues from one requested name to the next. Pages grow where many requested names are close."""
+    """Reads the list of queues from one requested name to the next. Pages grow where many requested names are close.
+
+    Returns what it has found so far if the credential may not list queues.
+    """
     queues: dict[str, Queue | QueueInfo] = {}
     remaining, limit = sorted(names, reverse=True), 1
     while remaining:

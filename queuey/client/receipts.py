@@ -166,7 +166,10 @@ class Journal:
 
     @contextmanager
     def putting(self, queue: str, locations: Sequence[MessageLocation], message: Outgoing) -> Iterator[None]:
-        """Surrounds a put. Writes ``stored`` lines, or ``unknown`` ones if it failed and may have been carried out."""
+        """Surrounds a put. Writes ``stored`` lines, or ``unknown`` ones if it failed and may have been carried out.
+
+        Raises ReceiptsError if ``stored`` lines cannot be written.
+        """
         sent = SentMessage.of(message)
         texts = [location_text(location).split(":") for location in locations]
         pairs = [(int(number), text) for number, text in texts]
@@ -239,6 +242,7 @@ class Journal:
             error.add_note(f"This could not be written to the receipts file: {write_error}")
 
     def close(self) -> None:
+        """Closes the file. Idempotent. Later writes raise ReceiptsError."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -309,6 +313,7 @@ def _lock_file(file: int, *, exclusive: bool) -> Iterator[None]:
 
 
 def _ends_with_a_line(file: int) -> bool:
+    """Returns whether a file is empty or ends with a line feed."""
     size = os.fstat(file).st_size
     if not size:
         return True

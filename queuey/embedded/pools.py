@@ -60,7 +60,12 @@ class _BlockingBody:
         self._timeout = timeout
 
     def next_part(self) -> Part:
-        """Returns the next piece, or None at the end. A timeout or an error ends the request."""
+        """Returns the start of the answer, then the pieces of its body, then None. A timeout ends the request.
+
+        Raises:
+            ReadTimeout: No part came within the timeout.
+            RemoteProtocolError: The answer ended before it was complete.
+        """
         try:
             piece = self._parts.get(timeout=self._timeout)
         except BaseException as error:
@@ -111,6 +116,8 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
 
 
 class _AsyncBody:
+    """Async variant of :class:`_BlockingBody`."""
+
     def __init__(self, answering: RunningRequest, parts: asyncio.Queue[Part], timeout: float | None) -> None:
         self._answering = answering
         self._parts = parts

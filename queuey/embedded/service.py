@@ -80,7 +80,7 @@ class RunningRequest(NamedTuple):
 
 
 class EmbeddedService:
-    """A running service.
+    """A running service. Its thread serves when the constructor returns; the end of the process closes it, too.
 
     Args:
         store: The open store. Closing the service closes it.
@@ -118,7 +118,7 @@ class EmbeddedService:
 
     @classmethod
     def open(cls, store: str | Path, application: str, options: Mapping[str, str]) -> EmbeddedService:
-        """Opens a store and starts its service.
+        """Opens a store and starts its service. Creates the application in a SQLite store if it is missing.
 
         Raises:
             InvalidArgument, ServiceUnavailable: See :func:`queuey.embedded.open`.
@@ -191,6 +191,7 @@ class EmbeddedService:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, head: Head, exchange: InProcessExchange) -> None:
+        """Answers a request. An error is logged, and the answer then breaks off."""
         try:
             await self._gateway.answer(head, exchange)
         except Exception:
@@ -201,6 +202,7 @@ class EmbeddedService:
     # Start and shutdown
 
     def _run(self, started: Future[None]) -> None:
+        """Runs the loop until the service ends. An error before it serves goes to ``started`` and is not raised."""
         try:
             self._loop.run_until_complete(self._serve(started))
         except Exception as error:
@@ -226,7 +228,10 @@ class EmbeddedService:
             await asyncio.wait(self._tasks)
 
     def close(self) -> None:
-        """Shuts the service down. Idempotent. After an interrupted call, the next one tries again."""
+        """Shuts the service down. Idempotent. After an interrupted call, the next one tries again.
+
+        Does nothing in a forked child.
+        """
         with self._lock:
             if self._is_ending or self._is_forked:
                 return

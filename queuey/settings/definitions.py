@@ -138,6 +138,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
 
     def mistakes(self) -> Iterator[str]:
+        """Yields rates between 0 and :data:`MIN_RATE`, and bursts without a rate, each as the end of a sentence."""
         for where, rates in (("", self), *((f"applications.{name}.", self.of(name)) for name in self.applications)):
             for kind, rate, burst in (
                 ("application", rates.application, rates.application_burst),
@@ -171,6 +172,7 @@ class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
     def mistakes(self) -> Iterator[str]:
+        """Yields patterns without an application or a queue, or with ``*`` in the application."""
         for name, texts in (("backlog", self.backlog), ("lag", self.lag)):
             for (application, pattern), text in zip(patterns_of(texts), texts.split(), strict=True):
                 if not application or not pattern or "*" in application:

@@ -25,6 +25,8 @@ OTHER_VARIABLES = frozenset(
 
 
 class Loaded(NamedTuple):
+    """The settings, and the source of each by its name."""
+
     settings: Settings
     sources: dict[str, str]
 
@@ -45,7 +47,8 @@ def load(
         source: Returns the name of a setting's option in errors.
 
     Raises:
-        SettingsError: A key is unknown, or a value is invalid; the text names the key, its source, and the reason.
+        SettingsError: A key is unknown, a value is invalid, or settings contradict each other; the text names the key,
+            its source, and the reason.
     """
     lines = {line.name: line for line in table()}
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
@@ -131,6 +134,7 @@ def _split_fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
 
 
 def _convert(line: Setting, given: Given) -> object:
+    """Converts a given value. Raises SettingsError with a text that masks passwords."""
     kind, meta = line.kind, line.hint.__metadata__[0]
     try:
         if kind == Users:

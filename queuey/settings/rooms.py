@@ -140,7 +140,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def installed() -> tuple[type[Room], ...]:
-    """Returns the rooms of the installed distributions.
+    """Returns the rooms of the installed distributions, sorted by the names of their entry points.
 
     Raises:
         SettingsError: A room cannot be imported, or is not a subclass of :class:`Room`.

@@ -111,7 +111,8 @@ def masked_text(name: str, value: object) -> str:
 def as_text(value: object) -> str:
     """Returns a value in the form of the command line, such as ``write=QUORUM,delay=5`` for a table.
 
-    Tables in a table, which can only be set in a file, are shown as ``applications=[shop=[user=5]]``.
+    Tables in a table, which can only be set in a file, are shown as ``applications=[shop=[user=5]]``. Unset fields and
+    empty tables are left out.
     """
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)

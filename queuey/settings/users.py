@@ -245,7 +245,7 @@ def _find_faults_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
 def is_safe_url(url: str) -> bool:
     """Returns whether a URL is https, or http on this machine: nobody on the network can change its response.
 
-    False for a URL with a user or a fragment.
+    False for a URL with a user, a fragment, or anything but visible ASCII.
     """
     try:
         parts = urlsplit(url)
@@ -265,7 +265,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_places(issuers: Sequence[UserIssuer]) -> None:
-    """Checks that all applications give the same keys, and the same client of the console, for an issuer."""
+    """Raises ValueError if applications give different keys, or different clients of the console, for an issuer."""
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

@@ -35,7 +35,10 @@ def group() -> typer.Typer:
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command only when it runs. Subclasses have a table of their commands."""
+    """A group that imports a command only when it runs. Subclasses have a table of their commands.
+
+    With ``--json``, it reports wrong usage as a JSON document.
+    """
 
     PACKAGE: ClassVar[str] = ""
     COMMANDS: ClassVar[Mapping[str, tuple[str, str]]] = {}
@@ -85,11 +88,11 @@ class LazyGroup(TyperGroup):
         if isinstance(command, TyperGroup):
             command.help, shown = text, [*command.commands.values()]
         for subcommand in shown:
-            _shorten(subcommand)
+            _move_further_options(subcommand)
         return command
 
 
-def _shorten(command: Any) -> None:  # noqa: ANN401 - a command of typer's
+def _move_further_options(command: Any) -> None:  # noqa: ANN401 - a command of typer's
     """Moves the options of a command into a panel below, but for the first ones and ``--json``."""
     options = [option for option in command.params if isinstance(option, TyperOption) and not option.hidden]
     own = [option for option in options if option.rich_help_panel is None]
@@ -175,6 +178,7 @@ def fill_first_argument(
 
 
 def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds ``--json`` to a command, which does not receive it."""
     def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
         del values[JSON.name]
         command(**values)

@@ -114,6 +114,7 @@ def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
 
 
 async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Column) -> None:
+    """Async variant of :func:`show_each`."""
     rows = []
     async for thing in things:
         if _json.get():
@@ -173,7 +174,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_note(text: str) -> None:
-    """Prints a line to standard error."""
+    """Prints a line to standard error, or nothing if that cannot be written."""
     try:
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()

@@ -130,7 +130,7 @@ def convert(
     """
     value = given.value
     if {"on", "off"}.issubset(choices_of(kind)):
-        value = _switch(value, kind)
+        value = _normalize_switch(value, kind)
     try:
         if kind is Path:
             text = msgspec.convert(value, Annotated[str, msgspec.Meta(min_length=1)])
@@ -146,8 +146,8 @@ def convert(
         raise SettingsError(f"Setting {name} (from {given.source}) is {printable!r}. {reason}.") from error
 
 
-def _switch(value: Any, kind: Any) -> Any:  # noqa: ANN401 - a text or a TOML value, and a type
-    """Normalizes the spelling of a switch: for ``bool`` to ``true`` or ``false``, otherwise to ``on`` or ``off``."""
+def _normalize_switch(value: Any, kind: Any) -> Any:  # noqa: ANN401 - a text or a TOML value, and a type
+    """Returns a switch in one spelling: for ``bool`` to ``true`` or ``false``, otherwise to ``on`` or ``off``."""
     text = _SWITCHES.get(value.lower(), value.lower()) if isinstance(value, str) else value
     if kind is bool:
         return text

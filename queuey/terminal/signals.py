@@ -30,7 +30,10 @@ def end_at_once() -> None:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
-    """Handles signals with a function, and restores the handlers at the end. An ignored signal stays ignored."""
+    """Handles signals with a function, and restores the handlers at the end. An ignored signal stays ignored.
+
+    Signals also interrupt a system call in which the main thread waits.
+    """
     before = {number: old for number in numbers if (old := signal.getsignal(number)) is not signal.SIG_IGN}
     with _interrupt_main_thread():
         try:

@@ -49,7 +49,10 @@ def read_descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]
 
 
 def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of structs to a command, which receives their values by field name as ``fields``."""
+    """Adds the options of structs to a command, which receives their values by field name as ``fields``.
+
+    Lists become tuples, which are empty if the option is not given.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
@@ -79,6 +82,10 @@ def _make_parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
 
 
 def _make_parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, text: str) -> inspect.Parameter:  # noqa: ANN401 - of msgspec
+    """Returns the option or argument of a field. A tuple is an option that may be given several times.
+
+    A field that is True by default has ``--name/--no-name``.
+    """
     extra, name = meta.extra or {}, field.name.replace("_", "-")
     names = extra["option"] or (f"--{name}/--no-{name}" if field.default is True else f"--{name}",)
     looks = {"show_default": default or names[0].startswith("--"), "rich_help_panel": extra["panel"]}

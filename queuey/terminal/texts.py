@@ -43,6 +43,7 @@ def escape(match: re.Match[str]) -> str:
 
 
 def escape_json(match: re.Match[str]) -> str:
+    """Returns the matched character as JSON escapes it: above U+FFFF as two surrogates."""
     code = ord(match[0])
     if code <= 0xFFFF:  # noqa: PLR2004 - the Basic Multilingual Plane
         return f"\\u{code:04x}"

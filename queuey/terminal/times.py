@@ -36,7 +36,7 @@ def duration(
 
 
 def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    """Returns an option whose value is a time to live, in whole seconds."""
+    """Returns an option whose value is a time to live, in whole seconds from 1 to ``MAX_TTL``."""
     return duration(about, *names, least=1, most=MAX_TTL, whole=True, **others)
 
 

@@ -41,7 +41,7 @@ def queuey(queuey_stores: TestStores) -> Iterator[Client]:
     """A client of an empty store and a complete service in this process, without a socket.
 
     Tests share the store, but each has its own application: ``client.application``. After the test, its schedules are
-    deleted.
+    deleted, or, if it has moved the clock, the store is closed and the next test gets a new one.
     """
     service, application = queuey_stores.make_application()
     with _make_client(service, application) as client:

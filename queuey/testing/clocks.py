@@ -48,7 +48,9 @@ class Clock:
         return ids.now_ticks() + int(self.ahead * ids.TICKS_PER_SECOND)
 
     def move(self, **duration: float) -> None:
-        """Moves the time forward. Every schedule fires as often as it becomes due on the way.
+        """Moves the time forward. Every schedule of the test's application fires as often as it becomes due on the way.
+
+        At the end, moves and searches for expired messages start, too.
 
         Example:
             >>> def test_reminder(queuey, queuey_clock):
@@ -76,7 +78,7 @@ class Clock:
         self._service.start_background_work()
 
     def _next_fire(self, until: float) -> float | None:
-        """Returns how many seconds ahead the next schedule fires, or None if none fires up to ``until``."""
+        """Returns how many seconds ahead the application's next schedule fires, or None if none fires by ``until``."""
         now = ids.now_ticks()
         end = now + int(until * ids.TICKS_PER_SECOND)
         assert self._service is not None  # noqa: S101 - as above

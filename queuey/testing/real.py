@@ -34,10 +34,13 @@ class RealService(NamedTuple):
 
 
 class RealProcess:
-    """A running ``queuey serve``.
+    """A running ``queuey serve``, as a context manager. The environment's settings do not apply to it.
 
     Args:
         directory: Directory for its store, profile and log.
+
+    Raises:
+        RuntimeError: It did not start; the text has its log.
     """
 
     def __init__(self, directory: Path) -> None:

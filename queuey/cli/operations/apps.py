@@ -235,6 +235,7 @@ def _require_existing(store: Store, name: str) -> None:
 
 
 def _check_name(name: str) -> None:
+    """Raises BadParameter unless the name can be that of an application."""
     from queuey.access import owner_name, parse_principal
 
     try:
@@ -246,6 +247,7 @@ def _check_name(name: str) -> None:
 
 
 def _parse_scope(allow: str, queues: str) -> Scope | None:
+    """Returns the limits of a key, or None for no limits. Raises BadParameter if they are not valid."""
     from queuey.access import parse_scope
 
     try:

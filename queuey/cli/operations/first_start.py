@@ -54,8 +54,7 @@ def plan_profile(
 
     A profile of ours with the URL is used as it is. Otherwise one is written: the one beside the main one if the main
     one is foreign, or ours and a service answers at its URL, or absent and the one beside it is ours; else the main
-    one. It gets the key of the main one, else
-    its own, else a new one.
+    one. It gets the key of the main one, else its own, else a new one.
 
     Args:
         main: The profile at the path where clients read it.
@@ -85,7 +84,7 @@ def plan_profile(
 
 
 def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[str], bool]) -> Plan:
-    """Creates the application, its key and the profile if they do not exist.
+    """Creates the application, its key and the profile if they do not exist. Corrects the URL in a profile of ours.
 
     Returns:
         What was done, and the profile in use.
@@ -147,7 +146,10 @@ def digest(secret: str) -> bytes:
 
 
 def _inspect(store: Store, path: Path) -> ProfileFile:
-    """Returns whether the profile is absent, ours (a valid key of this store) or foreign."""
+    """Returns whether the profile is absent, ours (a valid key of this store) or foreign.
+
+    Raises ProfileExposed if others may read it.
+    """
     try:
         profile = read_profile(path)
     except ProfileNotFound:

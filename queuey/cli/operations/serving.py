@@ -180,7 +180,10 @@ def _welcome_lines(settings: Settings, url: str, link: Callable[[], str] | None)
 
 
 def _check_cassandra(settings: Settings) -> Start:
-    """Describes the store, or why it cannot be used yet. The service starts in either case."""
+    """Describes the store, or why it cannot be used yet. The service starts in either case.
+
+    Also lets rooms prepare what they need, which may raise Failed.
+    """
     from queuey.cli.operations.store_options import silence_logs
     from queuey.errors import StoreUnavailable
     from queuey.storage import opening
@@ -217,6 +220,7 @@ def add_room_notes(settings: Settings, start: Start) -> Start:
 
 
 def _announce(url: str, start: Start) -> None:
+    """Prints the line that says where the service is, at a terminal also the welcome, and the notes."""
     output.print_line(f"Queuey serves at {url}: {start.facts}")
     for text in start.welcome if sys.stdout.isatty() else ():
         output.print_line(text)

@@ -75,7 +75,7 @@ class ConfiguredStore:
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """Opens the store, which must exist.
+        """Opens the store, which must exist. Waits up to :data:`READY_TIMEOUT` for a remote one. Silences logs.
 
         Raises:
             StoreUnavailable: The store cannot be used, or a remote one does not answer.

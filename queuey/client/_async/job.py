@@ -111,7 +111,7 @@ class AsyncJob:
     def set_result(self, result: object) -> None:
         """Sets the result of the job, to be sent with the acknowledgement. None sets no result.
 
-        The queue keeps results for its ``result_ttl`` seconds; without a ``result_ttl`` they are ignored. If a result
+        The queue keeps results for its ``result_ttl`` seconds; without one, a result is ignored unchecked. If a result
         has more than 16,384 bytes, only its size is kept.
 
         Args:
@@ -149,7 +149,8 @@ class AsyncJob:
     ) -> None:
         """Releases the message: it is delivered again, now or after a delay.
 
-        If this fails because the service is unavailable, the message is delivered again when its claim expires.
+        If this fails because the service is unavailable, the message is delivered again when its claim expires. After
+        any other error that does not name this claim as lost, the claim is held and renewed again.
 
         Args:
             delay: Seconds, at most 43,200, however long the claim would have lasted. By default the message is
@@ -193,6 +194,7 @@ class AsyncJob:
         Raises:
             ClaimLost: The message was already delivered to another caller.
             InvalidRequest: The state is too long. The claim is not changed.
+            InvalidArgument: The state is not a JSON value.
 
         Example:
             >>> import asyncio
@@ -210,6 +212,7 @@ class AsyncJob:
         self._state = state
 
     async def _send(self, calls: Iterable[Call[None]]) -> None:
+        """Sends calls one after another. If an error names the claim, the claim is lost; the error is raised anyway."""
         try:
             for call in calls:
                 await self._sender.run(call)
@@ -223,7 +226,10 @@ AsyncSendCall = Callable[[Call[None], float | None], Awaitable[None]]
 
 
 async def send_all(send: AsyncSendCall, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
-    """Sends calls about receipts. Returns the refused receipts."""
+    """Sends calls about receipts. Returns the refused receipts.
+
+    Raises any error that names no refused receipts, without sending the further calls.
+    """
     refused: list[Refused] = []
     for call in calls:
         try:
@@ -244,7 +250,8 @@ async def send_work(
 ) -> None:
     """Renews or acknowledges claims. Repeats the release of claims that were released while a renewal was running.
 
-    Calls ``report`` with each error that is not a :class:`~queuey.client.ClientError`.
+    Records success or failure in ``claims`` and raises no error. Calls ``report`` with each error that is not a
+    :class:`~queuey.client.ClientError`.
     """
     began = clock()
     try:

@@ -169,6 +169,8 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
     """Returns the error of an answer with status 400 or above. The body may be of any kind.
 
+    The code is the body's, else the only field's name, else that of the status. Texts are cut to 500 characters.
+
     Args:
         answer: The answer.
         alone: The call was a batch of one message. Field names are then returned without the message's number.
@@ -200,7 +202,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
-    """Returns the error of texts without a status. Its code is the only field's name if that can be a code."""
+    """Returns the error of texts without a status. Its code is the only field's name, or ``InvalidParameter``."""
     texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
@@ -306,6 +308,7 @@ _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def id_text(text: str) -> str:
+    """Returns an id without hyphens, in lower case. Raises InvalidArgument if it is not an id."""
     try:
         if _is_id_text(text):
             return text
@@ -316,6 +319,7 @@ def id_text(text: str) -> str:
 
 
 def _parse_partition(number: int | str) -> int:
+    """Returns the number of a partition. Raises InvalidArgument if it is not a number from 1 on."""
     try:
         value = int(number)
     except (TypeError, ValueError) as error:
@@ -326,7 +330,7 @@ def _parse_partition(number: int | str) -> int:
 
 
 def location_text(location: MessageLocation) -> str:
-    """Returns ``<partition>:<id>``; an id without a partition is in partition 1."""
+    """Returns ``<partition>:<id>``; an id without a partition is in partition 1. Raises InvalidArgument for others."""
     if isinstance(location, Message | Receipt):
         return f"{location.partition}:{id_text(location.id)}"
     if isinstance(location, str):
@@ -350,6 +354,11 @@ def _instant_text(instant: datetime) -> str:
 
 
 def point_text(point: Point) -> str:
+    """Returns a position in the form of the API; a text stays as it is, without a check.
+
+    Raises:
+        InvalidArgument: The value has another type, or is an instant before 1970 or without a time zone.
+    """
     match point:
         case str():
             return point

@@ -92,7 +92,8 @@ def claim(
 ) -> Call[Received]:
     """Claims up to ``limit`` messages of the first queue that has any. Waits up to ``wait`` seconds for messages.
 
-    First acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue, with their results.
+    First acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue, with their results. Names this process
+    as the worker, and asks for the states of the messages.
     """
     wait = seconds(wait)
     params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", seconds(ttl)))]
@@ -128,6 +129,7 @@ def acknowledge(queue: str, receipts: Iterable[str], results: JobResults | None 
 
 
 def _acknowledge_with_results(queue: str, receipts: list[str], results: JobResults) -> Iterator[Call[None]]:
+    """Yields calls, each for as many receipts as fit into a request with their results."""
     while receipts:
         count = count_fitting(map(results.get, receipts))
         first, receipts = receipts[:count], receipts[count:]
@@ -148,7 +150,8 @@ def release(
 ) -> Iterator[Call[None]]:
     """Releases messages at once or after ``delay`` seconds.
 
-    With a reason and no delay, the queue's backoff decides. Without ``retry``, the messages become dead letters.
+    With a reason and no delay, the queue's backoff decides; a delay of 0 releases at once. The reason is cut to the
+    API's limits. Without ``retry``, the messages become dead letters.
     """
     delay = seconds(delay)
     fields: dict[str, Any] = {"delay": delay} if delay or (delay is not None and reason is not None) else {}
@@ -190,6 +193,10 @@ def _job_path(queue: str, job: MessageLocation) -> str:
 
 
 def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]:
+    """Yields a call for every :data:`STATES_PER_CALL` states, which are given by receipt.
+
+    Raises InvalidArgument if a state is not a JSON value.
+    """
     path, items = f"{queue_segment(queue)}/claims/state", list(states.items())
     for start in range(0, len(items), STATES_PER_CALL):
         content = encode_value({"states": dict(items[start : start + STATES_PER_CALL])})
@@ -270,7 +277,10 @@ def name_this_process() -> str:
 
 
 def text_of(reason: ReleaseReason) -> str:
-    """Returns the text of an error. Never raises: an error whose ``str()`` fails must not end the worker."""
+    """Returns the text of an error, in valid UTF-8.
+
+    Never raises: an error whose ``str()`` fails must not end the worker.
+    """
     try:
         text = reason[1] if isinstance(reason, tuple) else str(reason)
     except Exception:  # noqa: BLE001 - str() may raise anything
@@ -279,7 +289,7 @@ def text_of(reason: ReleaseReason) -> str:
 
 
 def error_name_of(reason: ReleaseReason) -> str:
-    """Returns the qualified name of the error, or `Released` for a text."""
+    """Returns the qualified name of the error, the class that a pair names, or ``Released`` for a text."""
     if isinstance(reason, tuple):
         return reason[0]
     if isinstance(reason, str):
@@ -296,6 +306,7 @@ def _calls_by_receipts(
     read: Callable[[HttpAnswer], None] = ignore_answer,
     **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Iterator[Call[None]]:
+    """Yields a call for every ``max_receipts`` receipts, with ``fields``. Starts a trace span for each but renewals."""
     path, all_receipts = f"{queue_segment(queue)}/claims/{what}", list(receipts)
     for start in range(0, len(all_receipts), max_receipts):
         chunk = all_receipts[start : start + max_receipts]
@@ -305,6 +316,7 @@ def _calls_by_receipts(
 
 
 def _read_claims(queues: Sequence[str], answer: HttpAnswer) -> Received:
+    """Returns the claimed messages, the refused receipts, and the errors of queues if several were named."""
     claims = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
     name = claims.queue_name if isinstance(claims, api.ClaimsOfOne) else None
     pairs = zip(plain_messages(claims.messages), claims.messages, strict=True)

@@ -37,7 +37,8 @@ JobResults = Mapping[str, JobResult]
 def encode_result(value: object) -> JobResult | None:
     """Returns a result as it is sent with the acknowledgement, or None for None.
 
-    Checks the nesting, because the service would refuse the whole request and all acknowledgements in it.
+    If the JSON has more than ``MAX_RESULT`` bytes, returns only its size. Otherwise checks the nesting, because the
+    service would refuse the whole request and all acknowledgements in it.
 
     Raises:
         InvalidArgument: The result has no JSON form, or is nested too deeply.

@@ -40,7 +40,10 @@ MAX_LINE_BYTES = 64 << 20
 
 
 def live_query(queue: str, options: ReadOptions) -> Query:
-    """Returns a query, by default with ``merge``. Raises InvalidArgument for an end or a descending order."""
+    """Returns a query, by default with ``merge``, which is also set in ``options``.
+
+    Raises InvalidArgument for an end or a descending order.
+    """
     options.setdefault("merge", True)
     query = Query(queue=queue, **options)
     if query.order != "ascending" or query.before is not None or query.until is not None:
@@ -69,7 +72,11 @@ class EarlyMessages:
         self._yielded: dict[tuple[str, int, str], tuple[int, int]] = {}
 
     def is_new(self, queue: str, message: Message) -> bool:
-        """Returns whether the message was not yielded before. Remembers an early message."""
+        """Returns whether the message was not yielded before.
+
+        Remembers an early message, and forgets the oldest above :data:`MAX_EARLY`. Forgets a message that has now come
+        in order.
+        """
         key = queue, message.partition, message.id
         if not message.early:
             return self._yielded.pop(key, None) is None
@@ -88,7 +95,10 @@ class EarlyMessages:
         return messages
 
     def forget_below(self, position: str) -> None:
-        """Drops messages below the position that was read up to. They disappeared before their read delay was over."""
+        """Drops messages below the position that was read up to. They disappeared before their read delay was over.
+
+        Ends at the first message, in the order in which they were yielded, that is not below.
+        """
         reached = order_of(position) if self._yielded else None
         while self._yielded and reached:
             key, order = next(iter(self._yielded.items()))
@@ -97,7 +107,10 @@ class EarlyMessages:
             del self._yielded[key]
 
     def make_cursor(self) -> bool | str:
-        """Returns ``early`` for the next read of the queue: a cursor at the last early message of each partition."""
+        """Returns ``early`` for the next read of the queue: a cursor at the last early message of each partition.
+
+        True if there are no early messages.
+        """
         last: dict[int, tuple[tuple[int, int], str]] = {}
         for (_, number, identifier), order in self._yielded.items():
             last[number] = max(last.get(number, (order, identifier)), (order, identifier))
@@ -120,6 +133,9 @@ class Streaming:
     Attributes:
         cursor: The position of the last message.
         expires: The credential expires soon.
+
+    Raises:
+        InvalidArgument: No queue is given, or a name, a position, the limit or the cursor is not valid.
     """
 
     def __init__(
@@ -169,7 +185,7 @@ class Streaming:
     def read(self, part: bytes) -> Iterator[StreamedMessage]:
         """Reads a part of the answer and yields its messages.
 
-        The cursor advances past a message when the next one is requested.
+        Skips messages that were yielded early. The cursor advances past a message when the next one is requested.
 
         Raises:
             ApiError: The server has ended the stream, or a named queue was deleted.
@@ -197,6 +213,7 @@ class Streaming:
             self.cursor = position or self.cursor
 
     def _read_line(self, line: bytes) -> None:
+        """Adds a line to the present event. Ignores comments and unknown fields."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":

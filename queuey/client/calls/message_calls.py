@@ -119,6 +119,7 @@ def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tup
 
 
 def next_query(query: Query, page: Page) -> Query | None:
+    """Returns the query of the next page, or None after the last one."""
     if not page.more or not page.cursor:
         return None
     return query_after(query, page)
@@ -211,6 +212,7 @@ def _options(query: Query) -> dict[str, Any]:
 
 
 def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
+    """Returns the messages with decoded bodies. Raises InvalidAnswer if an id or a body is not valid."""
     try:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # checks all ids at once
     except ValueError as error:
@@ -260,12 +262,14 @@ def _read_results(answer: HttpAnswer) -> tuple[QueueRead, ...]:
 
 
 def _id_chunks(locations: Iterable[MessageLocation]) -> Iterator[str]:
+    """Yields the locations joined by commas, at most :data:`IDS_PER_CALL` at a time, and nothing without locations."""
     texts = [location_text(location) for location in locations]
     for start in range(0, len(texts), IDS_PER_CALL):
         yield ",".join(texts[start : start + IDS_PER_CALL])
 
 
 def _read_raw(answer: HttpAnswer) -> RawMessage:
+    """Raises InvalidAnswer if a needed header is missing or not valid. The content type is not needed."""
     headers = answer.headers
     try:
         return RawMessage(

@@ -42,7 +42,10 @@ _MEMBER = re.compile(r"[0-9]{1,19}-[0-9a-f]{32}")
 def commit(
     queue: str, group: str, offsets: Mapping[int, Progress], expected: Mapping[int, Progress | None] | None
 ) -> Call[dict[int, str | None]]:
-    """Records offsets, of a partition in ``expected`` only if the expected one is recorded. Not repeatable."""
+    """Records offsets, of a partition in ``expected`` only if the expected one is recorded. Not repeatable.
+
+    Raises InvalidArgument without offsets, or if ``expected`` has a further partition.
+    """
     conditions = expected or {}
     if not offsets or conditions.keys() - offsets.keys():
         raise InvalidArgument("offsets must have at least one partition, and all partitions of expected")
@@ -59,7 +62,10 @@ def commit(
 def commit_as_member(
     queue: str, group: str, member: str, commits: Mapping[int, PartitionCommit]
 ) -> Call[dict[int, str | None]]:
-    """Records offsets of partitions that a member owns. They only go forward, so the call may be repeated."""
+    """Records offsets of partitions that a member owns. They only go forward, so the call may be repeated.
+
+    Raises InvalidArgument without a partition.
+    """
     if not commits:
         raise InvalidArgument("commits must have at least one partition")
     body = MemberCommits(member_id(member), {str(number): commit for number, commit in commits.items()})
@@ -72,6 +78,7 @@ def offsets(queue: str, group: str) -> Call[Offsets]:
 
 
 def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
+    """Counts the messages after cursors. The results have the given cursors as offsets, and no time of a commit."""
     cursor_ids = {number: None if cursor is None else _progress_id(cursor) for number, cursor in cursors.items()}
     content = encode({"partitions": {str(number): cursor for number, cursor in cursor_ids.items()}})
 
@@ -106,6 +113,7 @@ def offsets_path(queue: str, group: str) -> str:
 
 
 def group_segment(group: str) -> str:
+    """Returns a group's name as a path segment. Raises InvalidArgument if no group can have that name."""
     if _GROUP.fullmatch(check_string("group", group)) is None or group in {".", ".."}:
         rule = 'use 1 to 100 of A-Z a-z 0-9 . _ : @ -, but not "." or ".."'
         raise InvalidArgument(f"{group!r} is not a valid name of a consumer group: {rule}")
@@ -127,7 +135,10 @@ def read_recorded(answer: HttpAnswer) -> dict[int, str | None]:
 
 
 def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: bool) -> Call[ReadMark]:
-    """Moves the read mark to the last of the messages, or to the cursor; never back unless ``back``."""
+    """Moves the read mark to the last of the messages, or to the cursor; never back unless ``back``.
+
+    Raises InvalidArgument for both messages and a cursor, or neither.
+    """
     body: dict[str, Any] = {"back": True} if back else {}
     if cursor is None:
         body["until"] = _positions_text(list(seen))
@@ -141,7 +152,10 @@ def mark_read(queue: str, seen: Iterable[Seen], cursor: str | None, *, back: boo
 
 
 def _positions_text(seen: list[Seen]) -> str:
-    """Returns the highest id of each partition; an id without a partition counts for all."""
+    """Returns the highest id of each partition; an id without a partition counts for all, and comes first.
+
+    Raises InvalidArgument without messages.
+    """
     last: dict[str, str] = {}
     for message in seen:
         if isinstance(message, str) and ":" not in message:
@@ -156,7 +170,7 @@ def _positions_text(seen: list[Seen]) -> str:
 
 
 def unread(queues: Iterable[str] | None, limit: int | None) -> Call[tuple[Unread, ...]]:
-    """Counts unread messages. This POST changes nothing, so it may be repeated."""
+    """Counts unread messages. A text as ``queues`` is one name. This POST changes nothing, so it may be repeated."""
     body: dict[str, Any] = {}
     if queues is not None:
         body["queues"] = [queues] if isinstance(queues, str) else list(queues)

@@ -196,6 +196,7 @@ def _page_params(start: str | None, limit: int | None) -> tuple[tuple[str, str],
 
 
 def _plain_fields(wire: _WireQueue) -> dict[str, Any]:
+    """Returns the fields of a queue. Its ``principals`` are a tuple in any case, made from ``principles``."""
     fields = {name: getattr(wire, name) for name in Queue.__struct_fields__}
     principals = wire.principles or ()
     fields["principals"] = tuple(principals.split(",")) if isinstance(principals, str) else principals

@@ -89,6 +89,9 @@ class Outgoing(msgspec.Struct, frozen=True):
         delay: Seconds until range reads show the message. Its TTL starts then.
         headers: Up to 16 short texts stored with the message. Names are lower-cased.
         content_type: Content type stored with the message.
+
+    Raises:
+        InvalidArgument: Both a body and a JSON value are given, or neither, or a property has a wrong type.
     """
 
     body: str | bytes | UnsetType = UNSET
@@ -168,7 +171,7 @@ class Batcher:
     """Collects messages into batches within the server's limits. Keeps one batch in memory.
 
     Args:
-        messages: Max messages in a batch.
+        messages: Max messages in a batch, at least 1. The server's limit applies, too.
         size: Max bytes of a batch's body. A larger message is sent alone, and the server accepts or refuses it.
         traced: Whether messages get the trace context while tracing is on.
     """
@@ -217,6 +220,7 @@ def check_messages(messages: Iterable[ToSend]) -> Iterable[ToSend]:
 
 
 async def check_messages_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
+    """Yields the messages. Raises InvalidArgument for a single body, like :func:`check_messages`."""
     if isinstance(messages, AsyncIterable):
         async for message in messages:
             yield message
@@ -282,7 +286,8 @@ def _with_trace_context(message: Outgoing, span: CallSpan | None) -> Outgoing:
 def find_latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:
     """Returns the message that the next batch must come after, so that batches keep their order across servers.
 
-    Ignores delayed messages: their ids are in the future, and new messages cannot come after them.
+    Ignores delayed messages: their ids are in the future, and new messages cannot come after them. Returns ``after`` if
+    all messages are delayed.
     """
     ids_stored = [receipt.id for receipt, prompt in zip(receipts, chunk.prompt, strict=False) if prompt]
     return max(ids_stored, key=ids.parse_position, default=after)
@@ -310,6 +315,7 @@ def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[R
 
 
 def named_path(queue: str, name: str) -> str:
+    """Returns the path of a named message. Raises InvalidArgument if no message can have the name."""
     if not 0 < len(check_string("name", name)) <= MAX_NAME_LENGTH or "/" in name or name in {".", ".."}:
         rule = f'use 1 to {MAX_NAME_LENGTH} characters without "/", but not "." or ".."'
         raise InvalidArgument(f"{name[:50]!r} is not a valid name of a message: {rule}")
@@ -328,6 +334,7 @@ def _encode_single(message: Outgoing) -> tuple[dict[str, str], bytes]:
 
 
 def _encode_body(body: str | bytes | UnsetType) -> bytes:
+    """Returns bytes as they are, and text as UTF-8. Raises InvalidArgument for lone surrogates."""
     if isinstance(body, bytes):
         return body
     try:
@@ -341,7 +348,10 @@ def _encode_json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
 
 
 def batch_item(message: Outgoing) -> bytes:
-    """Returns the JSON of a message in a batch. Bytes become base64, and text stays as it is."""
+    """Returns the JSON of a message in a batch. Bytes become base64, and text stays as it is.
+
+    Raises InvalidArgument if a property has no JSON form.
+    """
     body: Any = message.body
     if body is UNSET:
         body = _encode_json(message.json)
@@ -404,6 +414,7 @@ def _after_header(after: After | None) -> dict[str, str]:
 
 
 def _key_header(key: object) -> dict[str, str]:
+    """Returns the header ``Idempotency-Key``, or none without a key. Raises InvalidArgument for an invalid key."""
     if key is None:
         return {}
     if not isinstance(key, str) or _KEY.fullmatch(key) is None:

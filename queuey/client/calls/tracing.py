@@ -68,7 +68,7 @@ def is_enabled() -> bool:
 
 
 class CallSpan:
-    """A span that ends when its ``with`` block ends."""
+    """A span that ends when its ``with`` block ends. It records an error that ends the block."""
 
     def __init__(self, span: Any) -> None:  # noqa: ANN401 - of OpenTelemetry
         self._span = span

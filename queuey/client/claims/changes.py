@@ -49,6 +49,7 @@ class AsyncChange:
         pass
 
     async def wait(self, seconds: float) -> None:
+        """Waits for the next :meth:`notify`, at most ``seconds``, which may be infinite."""
         import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
         future = asyncio.get_running_loop().create_future()

@@ -129,9 +129,10 @@ class Claiming:
         return max(0.0, _MIN_POLL_INTERVAL - (now - self.requested_at))
 
     def record_work(self, claim: HeldClaim) -> bool:
-        """Records that a job was worked on. Returns whether to acknowledge finished jobs before the next job.
+        """Records that a job was worked on, for the next acknowledgement if it is finished.
 
-        This is so after :data:`_MAX_ACK_DELAY`, or if their results do not fit into one request.
+        Returns whether to acknowledge finished jobs before the next job. This is so after :data:`_MAX_ACK_DELAY`, or if
+        their results do not fit into one request.
         """
         now = self._last = self._clock()
         if claim.state == "finished":

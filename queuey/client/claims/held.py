@@ -151,14 +151,20 @@ class HeldClaims:
         return [c for c in batch if c.state == "held" and now >= c.end]
 
     def is_lost(self, claim: HeldClaim) -> bool:
-        """Returns whether another caller may have the message. Once True, it stays True."""
+        """Returns whether another caller may have the message. Once True, it stays True.
+
+        The claim then counts as seen lost, so that the loop does not acknowledge it.
+        """
         with self._lock:
             expired = claim.state == "held" and self._clock() >= claim.end
             claim.seen_lost = claim.seen_lost or expired or claim.state == "lost"
         return claim.seen_lost
 
     def finish_unless_lost(self, claim: HeldClaim) -> list[HeldClaim]:
-        """Marks a held claim as finished. If the program has seen that it is lost, returns it for release instead."""
+        """Marks a held claim as finished. If the program has seen that it is lost, returns it for release instead.
+
+        The released message is delivered again at once. A claim that is not held stays as it is.
+        """
         with self._lock:
             claim.delay_if_left = 0.0
             if claim.state == "held" and not claim.seen_lost:
@@ -191,7 +197,10 @@ class HeldClaims:
                 claim.due = now + _POSTPONE_RATIO * claim.ttl
 
     def end(self, claims: Iterable[HeldClaim], refused: Iterable[str] = (), queues: Collection[str] = ()) -> None:
-        """Ends claims. Claims whose receipt is in ``refused``, or whose queue is in ``queues``, are lost."""
+        """Ends claims, which are then not renewed.
+
+        Claims whose receipt is in ``refused``, or whose queue is in ``queues``, are lost.
+        """
         lost = set(refused)
         with self._lock:
             for claim in claims:
@@ -215,6 +224,7 @@ class HeldClaims:
         return set(received.errors)
 
     def end_by_release(self, claims: Sequence[HeldClaim], delay: float = 0.0) -> None:
+        """Ends claims and keeps the delay of their release, with which it may be repeated."""
         for claim in claims:
             claim.delay = delay
         self.end(claims)
@@ -224,7 +234,10 @@ class HeldClaims:
         return _release_calls(work.claims)
 
     def record_renewal(self, claim: HeldClaim, sent_at: float, ttl: float) -> None:
-        """Extends a claim by its ttl, counted from the request; it is due again after half of that time."""
+        """Extends a claim to ``ttl`` seconds after the request, unless it lasts longer already. Clears ``fails``.
+
+        It is due again after half of that time, or of its own ttl if that is shorter.
+        """
         with self._lock:
             claim.end = max(claim.end, sent_at + ttl)
             claim.due = sent_at + min(ttl, claim.ttl) / 2
@@ -267,7 +280,10 @@ class HeldClaims:
         return Work(tuple(claims), done, tuple(calls), within)
 
     def record_success(self, work: Work, began: float, refused: Iterable[str]) -> None:
-        """Records the success of requests that were sent at ``began``. Claims with a refused receipt are lost."""
+        """Records the success of requests that were sent at ``began``. Claims with a refused receipt are lost.
+
+        Other acknowledged claims end; other renewed ones are extended if they are still held.
+        """
         lost = set(refused)
         self.end([claim for claim in work.claims if work.acknowledges or claim.receipt in lost], lost)
         for claim in work.claims:
@@ -275,7 +291,10 @@ class HeldClaims:
                 self.record_renewal(claim, began, claim.ttl)
 
     def leave(self, claims: Iterable[HeldClaim]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
-        """Ends claims. Returns the calls that acknowledge the finished ones, and the calls that release the others."""
+        """Ends claims. Returns the calls that acknowledge the finished ones, and the calls that release the others.
+
+        Ignores claims that have ended or are lost.
+        """
         open_ = [claim for claim in claims if claim in self._claims]
         finished = [claim for claim in open_ if claim.state == "finished"]
         held = [claim for claim in open_ if claim.state == "held"]

@@ -62,7 +62,7 @@ class ClaimRenewer:
             self.wake_by(claims[0].due)
 
     def wake_by(self, due: float) -> None:
-        """Makes the thread wake no later than ``due``. Starts it if it is not running.
+        """Makes the thread wake no later than ``due``. Starts it if it is not running and the renewer is not closed.
 
         Raises:
             RenewalError: The thread cannot be started.
@@ -96,6 +96,7 @@ class ClaimRenewer:
             )
 
     def _serve(self) -> None:
+        """Sends requests until the thread must end. After an unexpected error, a new thread may start."""
         try:
             while (work := self._wait_for_work()) is not None:
                 send_work(self._send, self.claims, work, self._clock, _report_in_thread)
@@ -195,6 +196,7 @@ class AsyncClaimRenewer:
             self._stop()
 
     async def _serve(self) -> None:
+        """Sends the requests that are due, one after another, until no claim is left."""
         import asyncio  # noqa: PLC0415 - already loaded
 
         while (pause := self.claims.seconds_until_due()) is not None:

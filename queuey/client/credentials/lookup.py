@@ -65,6 +65,8 @@ NOTHING = Credential()
 
 
 class Credentials(msgspec.Struct, frozen=True):
+    """The servers of a client, and its credential for all of them."""
+
     servers: tuple[Server, ...]
     credential: Credential
 
@@ -78,6 +80,8 @@ def find_credential(
     scheme: TokenScheme = "Bearer",
 ) -> Credential | None:
     """Returns the credential in a client's arguments, else in ``QUEUEY_KEY`` or ``QUEUEY_TOKEN_FILE``, else None.
+
+    An empty key or token is a credential that sends nothing.
 
     Raises:
         InvalidArgument: Two credentials are given, or one is not valid.
@@ -141,12 +145,14 @@ def _access_by_profile(profile: Profile, application: str | None, credential: Cr
 
 
 def _credential_of(profile: Profile) -> Credential:
+    """Returns the credential of a profile, whose token file may be relative to the directory of the profile."""
     if not profile.token_file:
         return Credential(_check_key(profile.key))
     return Credential(source=TokenFile(default_path().parent / Path(profile.token_file).expanduser()))
 
 
 def _find_profile(*, required: bool) -> Profile | None:
+    """Reads the profile. Returns None if it does not exist and is not required; if required, raises ProfileNotFound."""
     try:
         return read_profile()
     except ProfileNotFound as error:

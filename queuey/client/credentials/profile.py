@@ -41,6 +41,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         application: The application's name.
         key: The application's key. Never shown by ``repr``.
         token_file: A file that contains a token, instead of a key. A relative path starts at the profile's directory.
+
+    Raises:
+        ProfileInvalid: A needed value is empty or has control characters, or both a key and a token file are given.
     """
 
     url: str
@@ -116,6 +119,7 @@ def write_profile(profile: Profile, path: Path | None = None) -> Path:
 
 
 def _read_private(path: Path) -> bytes:
+    """Reads at most 64 KiB of a file. Raises ProfileExposed if its mode grants any right to others than its owner."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         mode = os.fstat(descriptor).st_mode

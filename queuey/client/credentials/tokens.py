@@ -181,7 +181,8 @@ AskToken = Callable[[], str | Token | Awaitable[str | Token]]
 class TokenFunction(TokenSource):
     """Calls a function that returns a token, or, for an async client, an awaitable token.
 
-    An async client calls a function that is not a coroutine function in a worker thread.
+    An async client calls a function that is not a coroutine function in a worker thread. A sync client refuses an
+    awaitable token. An error of the function becomes a TokenError, which shows only its class.
     """
 
     def __init__(self, ask: AskToken) -> None:
@@ -208,6 +209,7 @@ class TokenFunction(TokenSource):
         return self._make_token(token)
 
     def _make_token(self, answer: object) -> Token:
+        """Returns the answer of the function as a token, without spaces around a text. Raises TokenError for others."""
         if isinstance(answer, Token):
             return answer
         if not isinstance(answer, str):
@@ -226,7 +228,10 @@ class TokenFunction(TokenSource):
 
 
 class TokenFile(TokenSource):
-    """Reads a token from a file, and reads it again after the file has changed."""
+    """Reads a token from a regular file, and reads it again after the file has changed.
+
+    A file that cannot be examined counts as unchanged.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -256,6 +261,8 @@ class TokenFile(TokenSource):
 
 class TokenCommand(TokenSource):
     """Runs a command and reads a token from its output. It inherits standard error, and its input is empty.
+
+    It must end with exit code 0.
 
     Args:
         command: Program and arguments. A text is split by shell rules, but no shell runs.

@@ -154,7 +154,7 @@ class ServerChoice:
         self._kept: Server | None = None
 
     def choose(self, tried: Iterable[Server] = ()) -> Server:
-        """Returns the last server if it is still among the best, else one of them at random.
+        """Returns the last server if it is still among the best, else one of them at random, which it then keeps.
 
         The best are the local servers that are not in ``tried`` and do not rest, or else the remote ones. Without any,
         returns the server whose failure is longest ago.
@@ -254,6 +254,8 @@ class Attempts(Generic[T]):
     def pause_after(self, error: ClientError) -> float | None:
         """Records a failure, chooses the next server, and reports a pause of :data:`MIN_REPORTED_PAUSE` or more.
 
+        Marks the error as in doubt if an earlier attempt may have been carried out.
+
         Returns:
             Seconds to wait before the next attempt, or None if there is no further attempt.
         """
@@ -303,7 +305,7 @@ class Patience:
         self._since = 0.0
 
     def pause_after(self, error: ClientError) -> float:
-        """Returns the seconds to wait before the next attempt.
+        """Returns the seconds to wait before the next attempt. Calls ``notice`` with the first error in a row.
 
         Raises:
             ClientError: The given error, if it is permanent or has lasted too long.

@@ -151,6 +151,7 @@ def _make_endpoints(
 
 
 def _make_endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an httpcore2 pool
+    """Raises InvalidArgument if the host's name is not valid. A default port is left out of ``Host``."""
     parts = urlsplit(server.root)
     try:
         host = _encode_host(parts.hostname or "")
@@ -241,7 +242,10 @@ def _make_context(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
 ) -> ssl.SSLContext:
-    """Returns the context for ``verify``. For local http servers only, it loads no authorities and trusts none."""
+    """Returns the context for ``verify``. For local http servers only, it loads no authorities and trusts none.
+
+    Raises InvalidArgument if certificates cannot be loaded.
+    """
     if isinstance(verify, ssl.SSLContext):
         return verify
     if isinstance(verify, str | Path):
@@ -293,6 +297,7 @@ _WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
 def make_request(endpoint: Endpoint, call: Call[Any], times: Times, authorization: str | None) -> httpcore2.Request:
+    """Returns the request of a call, whose headers override those of the endpoint. Limits the time to connect, too."""
     target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
     if call.params:
         target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"
@@ -353,6 +358,7 @@ def is_pool(transport: Any) -> bool:  # noqa: ANN401 - an httpcore2 pool or an h
 
 
 def make_httpx_request(request: httpcore2.Request) -> Any:  # noqa: ANN401 - httpx2's
+    """Returns a request for httpx2 with an unchanged target. Reads the body, unless only async code can."""
     import httpx2  # noqa: PLC0415 - only needed with an httpx2 transport
 
     url = request.url

@@ -63,7 +63,7 @@ def path_segment(name: str) -> str:
 
 
 def parse_servers(addresses: str | Iterable[str], application: str | None) -> tuple[Server, ...]:
-    """Parses one or several addresses, as a comma-separated text or an iterable.
+    """Parses one or several addresses, as a comma-separated text or an iterable. Leaves out repetitions.
 
     Each is ``http://host:port`` or ``http://host:port/v1/application/``, with or without the final slash.
 
@@ -106,6 +106,7 @@ def _parse_address(text: str) -> tuple[str, str | None, bool]:
 
 
 def _is_local(host: str) -> bool:
+    """Returns whether a host is ``localhost``, below it, or a loopback address. Looks up no name."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
