@@ -294,7 +294,7 @@ def _prepare_target(pipe: Pipe) -> None:
 
 
 def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
-    """Starts the query. Rows that are shuffled are sorted in each task before they are written."""
+    """Starts the query. Shuffled rows are sorted in each task, and each micro-batch is written as a named run."""
     from pyspark.sql import functions as f
 
     frame = frame.observe(_ROWS, f.count(f.lit(1)).alias(_ROWS))

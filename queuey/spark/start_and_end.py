@@ -130,6 +130,7 @@ def parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
 
 
 def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
+    """Parses bounds by queue and partition; a key may name a range of partitions."""
     shape = '{"queue":{"1":…,"2":…}}'
     result: dict[str, dict[int, Bound]] = {}
     for queue, partitions in parse_object(option, text, shape).items():

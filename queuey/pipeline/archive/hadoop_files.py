@@ -181,6 +181,7 @@ def has_match(spark: SparkSession, pattern: str) -> bool:
 
 @contextmanager
 def _raising_unavailable(path: str) -> Iterator[None]:
+    """Raises errors of Java as FilesUnavailable, with the path and the first line of their message."""
     try:
         yield
     except Py4JJavaError as error:

@@ -196,7 +196,7 @@ class Redrive:
     def _group_by_target(
         self, dead_letters: Sequence[DeadLetter]
     ) -> tuple[dict[str, Queue], dict[str, list[int]], Redriven]:
-        """Groups dead letters by their target queue.
+        """Groups dead letters by their target queue; those for queues that keep keys stay.
 
         Returns:
             The queues, the indexes of the dead letters for each, and the dead letters that stay.

@@ -105,6 +105,7 @@ _decode = msgspec.msgpack.Decoder(ChunkEntry).decode
 
 
 def make_index_set(indexes: Integers) -> IndexSet:
+    """Returns a set of indexes: as ranges, or as a compressed bitmap if it has more than ``MAX_RANGES`` of them."""
     numbers = np.unique(indexes)
     if not len(numbers):
         return ()

@@ -78,6 +78,9 @@ class CassandraOptions:
         heartbeat: Interval in seconds between rounds that ask all coordinators for their time.
         reap_interval: Interval in seconds between searches for remains of purges and deletes; only on demand if None.
         reap_after: Min age in seconds of remains before they are removed.
+
+    Raises:
+        SettingsError: A level or a time is not valid, a certificate lacks its key, or times break the guarantees.
     """
 
     user: str | None = None
@@ -177,6 +180,7 @@ def parse_url(text: str) -> DataCentreTarget:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
+    """Splits a host, such as ``name:9042`` or ``[::1]``, into name and port. Raises SettingsError if it is invalid."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", text)
     if match is None:
         raise SettingsError(f"{text!r} is not a valid host: use a name or an IP address, optionally with a port.")

@@ -289,7 +289,7 @@ class ClockCheck:
 
     @property
     def offset_bound(self) -> float:
-        """Max seconds that the id clock may be off."""
+        """Max seconds that the id clock may be off; infinite before the first round."""
         if self._median is None:
             return math.inf
         low, high, _ = self._median.at_time(self._clock.since_boot())

@@ -296,7 +296,7 @@ class Driver:
     # Requests
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        """Prepares statements now, which may block, so that later requests need not."""
+        """Prepares statements now, which may block, so that later requests need not. Raises StoreUnavailable."""
         try:
             for statement in statements:
                 self._prepare(self._open_session(), statement)
