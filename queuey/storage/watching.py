@@ -65,7 +65,10 @@ class Watches:
         return bool(self._by_key)
 
     def add(self, *watches: Watch) -> Callable[[], None]:
-        """Adds watches and returns a function that removes them. If closed, wakes them at once."""
+        """Adds watches and returns a function that removes them. If closed, wakes them at once.
+
+        Calls ``wanted`` if there were no watches before.
+        """
         with self._lock:
             self._all = None
             is_first = not self._by_key

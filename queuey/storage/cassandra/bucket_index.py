@@ -115,7 +115,7 @@ class BucketIndex:
         )
 
     async def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
-        """Records buckets that this process has not recorded yet. Idempotent."""
+        """Records buckets that this process has not recorded yet; then drops the partition's cached lookups."""
         missing = [
             time_bucket for time_bucket in dict.fromkeys(time_buckets) if not self.is_recorded(qid, part, time_bucket)
         ]

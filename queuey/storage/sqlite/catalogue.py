@@ -168,6 +168,7 @@ class SqliteApplications(Applications):
 
     @threaded
     def _read_existence(self, name: str) -> bool:
+        """Returns whether an application exists. Remembers for a while that it does, never that it does not."""
         now = time.monotonic()
         with self._db.readers.lend() as connection:
             exists = row_codec.has_application(connection, name)

@@ -173,7 +173,7 @@ class Database:
 
         Call it before reading the rows that it bounds. If a delayed message has become due, the clock is advanced in a
         write transaction first, so that no id is made below that message afterwards. If this fails, the present clock
-        is returned, which is still exact; the message is shown later.
+        is returned, which is still exact; the message is shown later. The version is kept in ``catalogue``.
 
         Args:
             connection: A reading connection.

@@ -70,7 +70,10 @@ class ScanPage(NamedTuple):
 
 
 def page_of(body: bytes, columns: int) -> ScanPage:
-    """Finds the rows of an answer (see ``driver.cql.protocol.ROWS``) of ``columns`` columns."""
+    """Finds the rows of an answer (see ``driver.cql.protocol.ROWS``) of ``columns`` columns.
+
+    Raises ValueError if it has another number of columns.
+    """
     column_count, count = (int(value) for value in np.frombuffer(body, ">i4", 2, 8))
     if column_count != columns:
         msg = f"{column_count} columns, not {columns}"

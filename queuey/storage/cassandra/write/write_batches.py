@@ -175,6 +175,7 @@ class PartitionBuffer:
         return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
+        """Adds parts at the end, or with ``first`` in the same order before the others."""
         added = list(parts)
         if first:
             self.parts.extendleft(reversed(added))

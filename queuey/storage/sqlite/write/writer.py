@@ -115,7 +115,7 @@ class SqliteWriter:
         self._thread.start()
 
     def begin_append(self, append: Append, weight: int, done: Done) -> Callable[[], Outcome]:
-        """Starts to store messages.
+        """Starts to store messages. Operations begun in one iteration of the loop are submitted together.
 
         Args:
             append: The messages.
@@ -283,7 +283,7 @@ class SqliteWriter:
             operation.error = error
 
     def _attempt(self, group: Sequence[_Operation]) -> None:
-        """Runs a group in one transaction and sets the results.
+        """Checks the file, runs a group in one transaction, and sets the results. Then calls ``committed``.
 
         Raises:
             QueueyError: The store failed.
