@@ -143,6 +143,7 @@ def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[s
 
 
 def _parse_offset(option: str, value: object) -> Bound:
+    """Parses an id or a position, or ``earliest`` or ``latest`` as a word or a number. Raises OptionError."""
     if isinstance(value, int | str) and (symbol := _SYMBOLS.get(value)) is not None:
         return symbol
     if isinstance(value, str):

@@ -94,6 +94,7 @@ class Watches:
         return self._by_key.get(key, ())
 
     def all(self) -> Sequence[Watch]:
+        """Returns all watches: the same object until watches are added or removed."""
         with self._lock:
             if self._all is None:
                 self._all = [watch for watches in self._by_key.values() for watch in watches]

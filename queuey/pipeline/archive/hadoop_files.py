@@ -99,6 +99,7 @@ class HadoopFiles:
             return int(self._system.getFileStatus(self._java_path(path)).getLen())
 
     def read(self, path: str) -> str | None:
+        """Returns the text of a file, or None if it does not exist. Invalid UTF-8 is replaced."""
         with _raising_unavailable(path):
             if not self._system.exists(self._java_path(path)):
                 return None

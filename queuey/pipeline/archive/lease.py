@@ -200,6 +200,7 @@ def _process_namespace() -> str:
 
 
 def _is_running(pid: int) -> bool:
+    """Returns whether a process exists, also one of another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

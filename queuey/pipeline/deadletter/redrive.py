@@ -279,6 +279,7 @@ class _UnitRedrive:
         return present
 
     def get_reserver(self, queue: Queue) -> Reserver:
+        """Returns the reserver of ids for a target, one for each queue uid."""
         if queue.uid not in self._reservers:
             target = TargetQueue(self._store, queue)
             self._reservers[queue.uid] = Reserver(target, f"{self._work}/{queue.uid:x}", lead=self._order.lead)

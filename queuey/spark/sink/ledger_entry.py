@@ -131,6 +131,7 @@ def union(indexes: IndexSet, more: Integers) -> IndexSet:
 
 
 def find_members(index_set: IndexSet, indexes: Integers) -> Mask:
+    """Returns a mask of the indexes that are in a set."""
     if isinstance(index_set, bytes):
         return np.isin(indexes, numbers_in(index_set))
     result = np.zeros(len(indexes), bool)

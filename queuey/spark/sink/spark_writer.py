@@ -197,6 +197,7 @@ def _target_text(options: SinkOptions) -> str:
 
 
 def _log_counts(counts: WriteCounts, options: SinkOptions) -> None:
+    """Logs the rows, and warns of rows that expired, were moved to later ids, or were kept."""
     log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _target_text(options), counts.written)
     if counts.expired:
         log.warning(

@@ -186,6 +186,7 @@ class TaskWriter:
         return [(self._get_target(name), which) for name, which in rows_by_queue.items()]
 
     def _get_target(self, name: str) -> TargetQueue:
+        """Returns the target for a queue name; looks it up once, and may create it."""
         target = self._targets.get(name)
         if target is None:
             target = self._targets[name] = TargetQueue(self._store, self._look_up_queue(name), sleep=self._sleep)

@@ -135,6 +135,7 @@ class CassandraOptions:
 
 
 def _check_level(name: str, level: Level) -> None:
+    """Raises SettingsError if a level cannot be used for writes or for reads."""
     for operation, value, allowed in (("write", level.write, WRITE_LEVELS), ("read", level.read, READ_LEVELS)):
         if value is not None and value not in allowed:
             text = f"{name}: {value!r} is not a {operation} consistency level. Use one of {', '.join(allowed)}."

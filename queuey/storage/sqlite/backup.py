@@ -319,6 +319,7 @@ def _publish(partial: Path, target: Path, *, replace: bool) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Waits until a file or a directory is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

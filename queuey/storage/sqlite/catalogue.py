@@ -34,6 +34,8 @@ _CACHED = 5.0
 
 
 class SqliteCatalogue(Catalogue):
+    """The catalogue in SQLite. The sweep later removes the messages of purged and deleted queues."""
+
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -142,6 +144,8 @@ class SqliteCatalogue(Catalogue):
 
 
 class SqliteApplications(Applications):
+    """Applications and keys in SQLite. A key's id is the shortest prefix of its digest that no key of the store has."""
+
     def __init__(self, database: Database) -> None:
         self._db = database
         self._known: dict[str, float] = {}

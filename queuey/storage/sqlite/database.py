@@ -149,6 +149,7 @@ class Database:
         return self.catalogue
 
     def last_ticks(self) -> int:
+        """Reads the highest id that any process has made (ticks)."""
         with self.readers.lend() as connection:
             row: Any = connection.execute(_LAST_TICKS).fetchone()
         last: int = row[0]

@@ -73,6 +73,11 @@ _FIRST_ABOVE = (
 
 
 class SqliteMessages(Messages):
+    """Messages in SQLite.
+
+    On an event loop, a read of one short slice is first tried in the loop's thread. Puts advance the clock of ids.
+    """
+
     exact_horizon = True
 
     def __init__(self, database: Database, arrivals: CommittedArrivals) -> None:

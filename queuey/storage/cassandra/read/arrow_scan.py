@@ -338,7 +338,10 @@ class Stream:
             self._add_answer(*self._answers.get())
 
     def _add_answer(self, probe: Probe, answer: Rows | StoreUnavailable) -> None:
-        """Adds a page and requests the next. After a failure, requests become smaller; raises if they are small."""
+        """Adds a page, requests the next, and notes a range that was empty.
+
+        After a failure, requests become smaller; raises if they are small. After too many dead rows, ranges shrink.
+        """
         self._is_requested = False
         if isinstance(answer, TooManyDead):
             self._span.narrow([probe])

@@ -71,6 +71,12 @@ class _StoredKey(NamedTuple):
 
 
 class CassandraApplications(Applications):
+    """Applications and keys on Cassandra.
+
+    A key has two rows: one by application, written first and removed last, and one by digest, which decides. A key's id
+    is the shortest prefix of its digest that no other key of the application has.
+    """
+
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options

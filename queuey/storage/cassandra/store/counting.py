@@ -81,6 +81,8 @@ class BucketRange(NamedTuple):
 
 
 class Counting:
+    """Implements ``inspect``, ``lag`` and ``measure`` of the contracts. Partitions that do not exist have no lag."""
+
     def __init__(self, parts: StoreParts, reader: SliceReader) -> None:
         self._driver = parts.driver
         self._options = parts.options

@@ -46,6 +46,11 @@ _READS = 5
 
 
 class CassandraGroups(ConsumerGroups):
+    """Consumer groups on Cassandra.
+
+    Names are in a table of their own, and are written before a group is created, so names without a group are left out.
+    """
+
     def __init__(self, parts: StoreParts, claim_logs: ClaimLogs) -> None:
         self._driver = parts.driver
         self._options = parts.options
