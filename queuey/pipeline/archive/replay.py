@@ -384,7 +384,10 @@ class ReplayRun:
         return max(_count_partitions(bucket) for bucket in self._manifests if self._targets[bucket.queue] == target)
 
     def _make_queue_spec(self, target: str) -> QueueSpec:
-        """Returns the options of a new target, as those of the archived queue in its latest bucket."""
+        """Returns the options of a new target: consistency and TTL as in the latest bucket, partitions as requested.
+
+        By default it has as many partitions as its messages need.
+        """
         last = max(
             (bucket for bucket in self._manifests if self._targets[bucket.queue] == target),
             key=lambda bucket: bucket.bucket,

@@ -91,7 +91,7 @@ def divide_large_units(units: Iterable[WorkUnit]) -> list[WorkUnit]:
 
 
 def group_units(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
-    """Divides units, in order, into at most ``tasks`` groups of about equal weight; fewer if the work is small.
+    """Sorts units and divides them into at most ``tasks`` groups of about equal weight; fewer if the work is small.
 
     Units of one bucket stay together if possible, so that a bucket becomes few files.
     """

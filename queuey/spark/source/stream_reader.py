@@ -168,7 +168,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last_answer
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Returns the horizons at the last call of ``latestOffset``, and the lag, for the query's progress."""
+        """Returns the horizons at the last call of ``latestOffset``, None before it, and measures the present lag."""
         if self._newest_horizons is None:
             return None
         return {

@@ -136,7 +136,7 @@ class BucketIndex:
                 self._known.pop((qid, part, descending, kept))
 
     def _lifetime(self, time_bucket: Bucket) -> int:
-        """Seconds to keep a record: all messages of the bucket have expired by then."""
+        """Returns for how many seconds to keep a record: by then all messages of the bucket have expired."""
         now = self._clock.now()
         ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
         return min(ahead + CLASSES[time_bucket.ttl_class] + MARGIN, bucketing.longest_ttl(now))
