@@ -144,7 +144,7 @@ class SqliteCatalogue(Catalogue):
 
 
 class SqliteApplications(Applications):
-    """Applications and keys in SQLite. A key's id is the shortest prefix of its digest that no key of the store has."""
+    """Applications and keys in SQLite. A key's id is 8 digits of its digest, or more if they are taken."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

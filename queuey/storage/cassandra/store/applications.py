@@ -74,7 +74,7 @@ class CassandraApplications(Applications):
     """Applications and keys on Cassandra.
 
     A key has two rows: one by application, written first and removed last, and one by digest, which decides. A key's id
-    is the shortest prefix of its digest that no other key of the application has.
+    is a prefix of its digest: ``_SHORTEST_ID`` digits, or more if another key of the application has these.
     """
 
     def __init__(self, parts: StoreParts) -> None:
