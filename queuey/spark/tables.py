@@ -108,7 +108,7 @@ def table_schema(options: Mapping[str, str]) -> StructType:
 
 
 def merge_table_options(schema: StructType, kind: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options of a read or a write, merged with the options of its table.
+    """Returns the options of a read or a write by lower-case name, merged with the options of its table.
 
     Its own options override the table's. If they name queues, the table's options are ignored.
 

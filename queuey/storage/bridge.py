@@ -60,7 +60,7 @@ def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """Yields the items of a store's asynchronous iterator, each obtained by :func:`run`."""
+    """Yields the items of a store's asynchronous iterator, each by :func:`run`. Closes a generator at the end."""
 
     async def following() -> list[T]:
         async for item in items:

@@ -86,7 +86,7 @@ def meta_from(column: bytes | None) -> tuple[bool, Meta]:
 
 
 class MessageColumns(Sequence[Message]):
-    """Messages of one queue as columns. As a sequence, it builds each message on access."""
+    """Messages of one queue as columns. As a sequence, it builds each message on access; a slice is again columns."""
 
     __slots__ = ("batch", "partitions")
 

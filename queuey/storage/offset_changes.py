@@ -133,6 +133,8 @@ def decide(
 ) -> Decision:
     """Applies changes in turn. A change with a failed comparison has no effect.
 
+    A member changes only partitions that it owns in the same epoch. Unless it compares, its commit only moves forward.
+
     Args:
         present: The recorded rows, by partition.
         changes: The changes of the call.

@@ -101,6 +101,7 @@ def check_store_settings(loaded: Loaded) -> None:
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
+    """Returns the options of the SQLite store. Locks are waited for during ``LOCK_SHARE`` of the deadline."""
     from queuey.storage.sqlite.connection import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE
@@ -224,7 +225,10 @@ def _find_stated_timing(settings: Settings) -> dict[str, float]:
 
 
 def _check_files(options: CassandraOptions) -> None:
-    """Loads the certificates like the driver, which would only log the failure every second."""
+    """Loads the certificates like the driver, which would only log the failure every second.
+
+    Raises SettingsError if a file cannot be used, or the key needs a password.
+    """
     try:
         context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
         if options.tls_cert is not None and options.tls_key is not None:

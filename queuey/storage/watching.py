@@ -65,7 +65,10 @@ class Watches:
         return bool(self._by_key)
 
     def add(self, *watches: Watch) -> Callable[[], None]:
-        """Adds watches and returns a function that removes them. If closed, wakes them at once."""
+        """Adds watches and returns a function that removes them. If closed, wakes them at once.
+
+        Calls ``wanted`` if there were no watches before.
+        """
         with self._lock:
             self._all = None
             is_first = not self._by_key
@@ -91,6 +94,7 @@ class Watches:
         return self._by_key.get(key, ())
 
     def all(self) -> Sequence[Watch]:
+        """Returns all watches: the same object until watches are added or removed."""
         with self._lock:
             if self._all is None:
                 self._all = [watch for watches in self._by_key.values() for watch in watches]

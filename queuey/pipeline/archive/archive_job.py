@@ -105,6 +105,8 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
 def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveReport:
     """Archives every closed bucket that has messages and is not archived yet.
 
+    A dry run takes no lease and writes nothing.
+
     Args:
         spark: The session.
         options: The queues and the archive.
@@ -127,6 +129,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
 
 
 def _archive_closed(run: ArchiveRun) -> ArchiveReport:
+    """Archives the closed buckets that searches find, and broken ones again; in a dry run only reports them."""
     options, queues, say = run.options, run.queues, run.say
     say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
     damaged: list[str] = []
@@ -261,7 +264,9 @@ class ArchiveRun:
     def archive_wave(
         self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str], extra: DataFrame | None = None
     ) -> tuple[list[Manifest], dict[Key, Difference]]:
-        """Archives buckets.
+        """Archives buckets as one run, which is committed at the end.
+
+        With the option ``verify``, scans the store again, and leaves out buckets that differ.
 
         Args:
             keys: The buckets.

@@ -74,7 +74,7 @@ def archive_stream(
     every: float = 10.0,
     once: bool = False,
 ) -> StreamReport:
-    """Archives messages of queues until it is interrupted.
+    """Archives messages of queues until it is interrupted; completes closed buckets meanwhile and at the end.
 
     Args:
         spark: The session.
@@ -144,7 +144,11 @@ class BucketCloser:
         self._failed: dict[Key, FailedBucket] = {}
 
     def write_batch(self, messages: DataFrame, batch: int) -> None:
-        """Writes a micro-batch, unless it was written before, and removes earlier ones that are complete."""
+        """Writes a micro-batch, unless it was written before, and removes earlier ones that are complete.
+
+        Raises:
+            OptionError: Spark does not name the stream.
+        """
         query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
         if not query:
             raise OptionError("Spark does not name the stream, so its batches cannot be identified")

@@ -58,6 +58,7 @@ def find_bucket(ticks: int, seconds: int) -> ArchiveBucket:
 
 
 def parse_bucket(name: str, seconds: int) -> ArchiveBucket:
+    """Parses the name of a bucket. Raises ValueError for any other text."""
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a bucket")
     moment = datetime.strptime(name, _FORM).replace(tzinfo=UTC)

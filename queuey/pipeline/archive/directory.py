@@ -108,7 +108,7 @@ class ArchiveDirectory:
         return sorted(self._list_versions(queue))
 
     def read_manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
-        """Reads the manifests of buckets.
+        """Reads the manifests of buckets. Several valid manifests of one bucket count as unusable.
 
         Args:
             keys: The buckets.
@@ -267,6 +267,7 @@ class ArchiveDirectory:
         return [texts.get(path, "") for path in paths]
 
     def _decode_manifest(self, key: Key, run: str, text: str) -> Manifest:
+        """Decodes a manifest. Raises ArchiveDamaged if it is not one of this bucket, run and width."""
         path = self.files.path(manifest.manifest_path(*key, run))
         decoded = manifest.decode(text, path, Manifest)
         if (*decoded.key, decoded.run, decoded.seconds) != (*key, run, self.about.seconds):

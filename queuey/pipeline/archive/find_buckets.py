@@ -82,6 +82,7 @@ def scan_messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Seq
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
+    """Yields the messages of units, each with the name of its bucket. Runs in a task."""
     result = columns.arrow_schema(schema())
     for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())
@@ -90,6 +91,7 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
 
 def _find_in_task(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
+    """Yields the units that some searches find, encoded; pings the store first. Runs in a task."""
     store = open_stores.opened(options)
     # A ping advances the horizon of stores that advance it only on activity; else the last bucket of queues without new
     # messages would never close.
@@ -104,7 +106,7 @@ def _find_in_task(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
 
 
 def _find_all_units(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[WorkUnit]:
-    """Finds the buckets of a queue that have messages. If it fails for one partition, returns nothing.
+    """Finds the buckets of a queue that have messages. If the queue keeps changing, returns nothing.
 
     A bucket found in only some partitions would be sealed without the others.
     """

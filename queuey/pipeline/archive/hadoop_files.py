@@ -99,6 +99,7 @@ class HadoopFiles:
             return int(self._system.getFileStatus(self._java_path(path)).getLen())
 
     def read(self, path: str) -> str | None:
+        """Returns the text of a file, or None if it does not exist. Invalid UTF-8 is replaced."""
         with _raising_unavailable(path):
             if not self._system.exists(self._java_path(path)):
                 return None
@@ -181,6 +182,7 @@ def has_match(spark: SparkSession, pattern: str) -> bool:
 
 @contextmanager
 def _raising_unavailable(path: str) -> Iterator[None]:
+    """Raises errors of Java as FilesUnavailable, with the path and the first line of their message."""
     try:
         yield
     except Py4JJavaError as error:

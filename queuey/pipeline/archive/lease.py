@@ -182,7 +182,7 @@ class ArchiveLease:
             try:
                 self.renew()
             except QueueyError:
-                continue  # the store may be back in time; check() verifies the lease before anything is replaced
+                continue  # the store may be back in time; ensure_held() verifies the lease before anything is replaced
 
     def _holder_text(self, entry: _LeaseEntry) -> str:
         who = f"process {entry.pid} on {entry.host}, since {_format_time(entry.since)}"
@@ -200,6 +200,7 @@ def _process_namespace() -> str:
 
 
 def _is_running(pid: int) -> bool:
+    """Returns whether a process exists, also one of another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

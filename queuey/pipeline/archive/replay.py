@@ -99,7 +99,7 @@ class ReplayNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayReport:
-    """Writes messages of an archive to queues.
+    """Writes messages of an archive to queues. A dry run only checks and counts them.
 
     Raises:
         OptionError: A target exists, or cannot hold the messages; or another replay has used the run's name.
@@ -363,6 +363,7 @@ class ReplayRun:
         return note
 
     def _record_note(self, before: ReplayNote | None, after: ReplayNote) -> None:
+        """Replaces the entry of this run in the ledger. Raises OptionError if another program has changed it."""
         expected = None if before is None else msgspec.msgpack.encode(before)
         value = msgspec.msgpack.encode(after)
         if bridge.run(self._store.ledger.enter(self._work, 0, value, expected=expected)) != value:
@@ -383,7 +384,10 @@ class ReplayRun:
         return max(_count_partitions(bucket) for bucket in self._manifests if self._targets[bucket.queue] == target)
 
     def _make_queue_spec(self, target: str) -> QueueSpec:
-        """Returns the options of a new target, as those of the archived queue in its latest bucket."""
+        """Returns the options of a new target: consistency and TTL as in the latest bucket, partitions as requested.
+
+        By default it has as many partitions as its messages need.
+        """
         last = max(
             (bucket for bucket in self._manifests if self._targets[bucket.queue] == target),
             key=lambda bucket: bucket.bucket,

@@ -64,7 +64,7 @@ class StreamParts:
         return self._incomplete.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
-        """Writes a micro-batch, unless it was written before.
+        """Writes a micro-batch, unless it was written before. Also loads preceding ones that listings lacked.
 
         Args:
             messages: Messages with all columns of a read, including headers.

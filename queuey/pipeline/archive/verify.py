@@ -131,6 +131,7 @@ def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
 
 
 def _check_files(bucket: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
+    """Returns the files of a bucket that are missing or have another length than in the manifest."""
     damaged = []
     for path, file in zip(bucket.data_paths, bucket.files, strict=True):
         if lengths[path] is None:

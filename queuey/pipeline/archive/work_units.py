@@ -73,7 +73,7 @@ def make_bucket_units(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[
 
 
 def divide_large_units(units: Iterable[WorkUnit]) -> list[WorkUnit]:
-    """Cuts units with ``MAX_COUNTED`` messages into parts with equal time spans."""
+    """Cuts units with at least ``MAX_COUNTED`` messages into up to ``PARTS`` parts with equal time spans."""
     result: list[WorkUnit] = []
     for unit in units:
         step = math.ceil((unit.upper[0] - unit.lower[0]) / PARTS)
@@ -91,7 +91,7 @@ def divide_large_units(units: Iterable[WorkUnit]) -> list[WorkUnit]:
 
 
 def group_units(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
-    """Divides units, in order, into at most ``tasks`` groups of about equal weight; fewer if the work is small.
+    """Sorts units and divides them into at most ``tasks`` groups of about equal weight; fewer if the work is small.
 
     Units of one bucket stay together if possible, so that a bucket becomes few files.
     """

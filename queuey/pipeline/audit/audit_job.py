@@ -196,6 +196,7 @@ def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
 
 
 def sum_accounts(accounts: Iterable[Account]) -> Account:
+    """Sums all counts, and those of each group by its name."""
     listed = list(accounts)
     groups: dict[str, Passed] = {}
     for account in listed:

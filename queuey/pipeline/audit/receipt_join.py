@@ -34,7 +34,7 @@ def find_promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     Columns: ``PLACE``, ``must`` (a receipt promises the message), ``bodies`` (several if the message was put several
     times; any of them may be stored), ``until`` (expiry of the last one, in seconds since 1970), ``at``
     (when it was accepted), ``put`` (it was written at an id that the client chose), ``horizon``, ``delay``, and
-    ``add_sealed``, which is null; see :func:`add_sealed`.
+    ``sealed``, which is null; see :func:`add_sealed`.
     """
     from pyspark.sql import functions as f
 
@@ -61,7 +61,7 @@ def find_promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
 
 
 def add_sealed(promised_messages: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
-    """Adds when the bucket of each message was archived, if the message existed by then.
+    """Sets ``sealed``: when the bucket of each message was archived, if the message existed by then.
 
     Args:
         promised_messages: The result of :func:`find_promised`.

@@ -101,7 +101,10 @@ class MessageSources:
         return [(span.queue, *self._read_about(span.queue)) for span in spans]
 
     def read_stored(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns the messages in the store with hashes instead of bodies, or None if no store is read."""
+        """Returns the messages in the store with hashes instead of bodies, or None if no store is read.
+
+        Skips queues that do not exist.
+        """
         if self._store is None:
             return None
         spans = [span for span in spans if self._find_queue(span.queue) is not None]
@@ -182,12 +185,14 @@ class MessageSources:
         return float(manifests[0].source.ttl or DEFAULT_TTL), manifests[0].span.upper[0], DEFAULT_LATE
 
     def _find_queue(self, name: str) -> Queue | None:
+        """Looks up a queue in the store, once; returns None if it does not exist."""
         if name not in self._queues:
             assert self._store is not None  # noqa: S101 - called only with a store
             self._queues[name] = open_stores.find_existing_queue(self._store, self._options, name)
         return self._queues[name]
 
     def _source_options(self, spans: Sequence[Span]) -> SourceOptions:
+        """Returns options that read existing queues, each in all partitions from the start of its span on."""
         bounds: dict[str, dict[int, Bound]] = {}
         for span in spans:
             queue = self._find_queue(span.queue)
@@ -202,6 +207,7 @@ class MessageSources:
         )
 
     def _read_offsets(self, name: str, group: str) -> Mapping[int, Position]:
+        """Returns the offsets of a group; none if the queue, the group or the store is missing."""
         queue = self._find_queue(name)
         if queue is None or self._store is None:
             return {}

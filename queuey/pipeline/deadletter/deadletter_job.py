@@ -146,6 +146,8 @@ def _row(dead_letter: DeadLetter) -> dict[str, object]:
 def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: Say) -> Redriven:
     """Sends dead letters back to the ends of their original partitions, and removes them from the dead-letter queues.
 
+    With ``dry_run``, only counts them.
+
     Each dead letter is removed only after it was certainly sent. After an interruption, the same order with the same
     run name continues and sends nothing twice.
 

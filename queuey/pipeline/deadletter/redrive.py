@@ -196,7 +196,7 @@ class Redrive:
     def _group_by_target(
         self, dead_letters: Sequence[DeadLetter]
     ) -> tuple[dict[str, Queue], dict[str, list[int]], Redriven]:
-        """Groups dead letters by their target queue.
+        """Groups dead letters by their target queue; those for queues that keep keys stay.
 
         Returns:
             The queues, the indexes of the dead letters for each, and the dead letters that stay.
@@ -279,6 +279,7 @@ class _UnitRedrive:
         return present
 
     def get_reserver(self, queue: Queue) -> Reserver:
+        """Returns the reserver of ids for a target, one for each queue uid."""
         if queue.uid not in self._reservers:
             target = TargetQueue(self._store, queue)
             self._reservers[queue.uid] = Reserver(target, f"{self._work}/{queue.uid:x}", lead=self._order.lead)

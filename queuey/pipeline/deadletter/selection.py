@@ -92,7 +92,7 @@ def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLe
     else:
         places: set[str] = set()
         for name in selected.queues:
-            places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _existing(store, options, [name])))
+            places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _look_up(store, options, [name])))
         for pattern in selected.patterns:
             places |= {
                 queue.name for queue in open_stores.find_selected_queues(options, Pattern(translate(pattern + SUFFIX)))
@@ -100,15 +100,16 @@ def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLe
             places |= {
                 queue.dead_letter for queue in open_stores.find_selected_queues(options, Pattern(translate(pattern)))
             }
-        dead_queues = _existing(store, options, sorted(places - {""}))
+        dead_queues = _look_up(store, options, sorted(places - {""}))
     return [unit for queue in dead_queues for unit in _make_units(queue, selected)]
 
 
-def _existing(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
+def _look_up(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
     return [queue for name in names if (queue := open_stores.find_existing_queue(store, options, name))]
 
 
 def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
+    """Yields a unit for each selected partition of a queue, or one for all of them if there is a limit."""
     numbers = [
         number for number in range(1, queue.partitions + 1) if not selected.partitions or number in selected.partitions
     ]

@@ -121,7 +121,7 @@ def run(
     say: Callable[[str], None] = lambda _: None,
     wait: Callable[[float], object] = time.sleep,
 ) -> LagReport:
-    """Measures the lag of groups.
+    """Measures the lag of groups; with the option ``sample`` twice, with a pause in between.
 
     Args:
         spark: The session.
@@ -150,6 +150,7 @@ def run(
 
 
 def make_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> LagReport:
+    """Sums partitions with unread messages, and lists the most endangered ones up to ``options.top``."""
     unread = [lag for lag in behind if lag.messages]
     ordered = sorted(unread, key=_danger_key)
     firsts = [lag.forecast.first for lag in unread if lag.forecast.first is not None]

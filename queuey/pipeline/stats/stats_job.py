@@ -73,7 +73,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> Stats:
-    """Measures queues.
+    """Measures queues; with the option ``recent`` also counts recent messages of the deepest ones.
 
     Raises:
         OptionError: The options are not valid.
@@ -122,6 +122,7 @@ def _measure_queues(
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
+    """Yields a row for each partition with messages, and one for each empty queue. Runs in a task."""
     pending: list[tuple[object, ...]] = []
     for queue, measures in _measure_range(options, payload):
         pending += [_row(queue, measure) for measure in measures if measure.count] or [_empty_row(queue)]

@@ -27,6 +27,9 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
         ttl: Lifetime of messages, in seconds.
         growth: Seconds by which the age of the oldest message grows each second, 1 at most.
         coming: True if new messages keep coming.
+
+    Raises:
+        ValueError: A value is out of range, or the oldest message is younger than the newest.
     """
 
     count: int
@@ -56,7 +59,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(backlog: Backlog, within: float) -> Forecast:
-    """Forecasts the messages that a group loses from now on.
+    """Forecasts the messages that a group loses from now on; none if it keeps up or they expire later.
 
     Args:
         backlog: The unread messages.

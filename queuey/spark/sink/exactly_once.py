@@ -154,7 +154,9 @@ class TargetQueue:
         return self.retry_call(attempt)
 
     def retry_call(self, call: Callable[[], T]) -> T:
-        """Makes an idempotent call; repeats it while the store is unavailable, up to ``TRIES`` attempts.
+        """Makes an idempotent call; repeats it, after doubling pauses, while the store is unavailable.
+
+        Makes up to ``TRIES`` attempts.
 
         Raises:
             StoreUnavailable: All attempts failed, or this process has closed the store.
@@ -178,6 +180,7 @@ class TargetQueue:
             self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
 
     def _refresh_queue(self) -> None:
+        """Reads the present row of the queue. Raises QueueChanged if another queue has its name now."""
         present = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
         if present.uid != self.queue.uid:
             raise QueueChanged(f"queue {present.name!r} was deleted and created again since this write began")
@@ -403,7 +406,10 @@ class _ChunkAttempt:
             self._write_generation(self._entry.generations[number], chosen)
 
     def _write_generation(self, generation: ReservedIds, chosen: Mask) -> None:
-        """Writes rows with ids of one generation; if that is too late, marks rows that have to move."""
+        """Writes rows with ids of one generation; if that is too late, marks rows that have to move.
+
+        Rows that expire before their id's instant are left out, and count as done and expired.
+        """
         messages = self._make_messages(generation, chosen)
         # A message that expires before the instant of its id would never be visible.
         lasting = messages.where(messages.expires > messages.ticks)

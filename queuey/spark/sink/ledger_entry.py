@@ -105,6 +105,7 @@ _decode = msgspec.msgpack.Decoder(ChunkEntry).decode
 
 
 def make_index_set(indexes: Integers) -> IndexSet:
+    """Returns a set of indexes: as ranges, or as a compressed bitmap if it has more than ``MAX_RANGES`` of them."""
     numbers = np.unique(indexes)
     if not len(numbers):
         return ()
@@ -130,6 +131,7 @@ def union(indexes: IndexSet, more: Integers) -> IndexSet:
 
 
 def find_members(index_set: IndexSet, indexes: Integers) -> Mask:
+    """Returns a mask of the indexes that are in a set."""
     if isinstance(index_set, bytes):
         return np.isin(indexes, numbers_in(index_set))
     result = np.zeros(len(indexes), bool)

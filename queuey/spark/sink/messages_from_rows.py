@@ -280,6 +280,7 @@ class _RowConverter:
         return text, json
 
     def _check_texts(self, texts: Integers, jsons: Integers) -> None:
+        """Refuses rows with text that is not UTF-8, or JSON that is not valid or too deeply nested."""
         try:
             self._bodies.take(pa.array(texts)).cast(pa.string())
         except pa.ArrowInvalid:  # Arrow does not say which one it is.
@@ -289,7 +290,10 @@ class _RowConverter:
             self._parse_cell(place, "value", _check_json, body.decode())
 
     def _content_types(self) -> tuple[list[str | None], Integers]:
-        """Returns the distinct content types, blank ones as None, and for each row the index of its type."""
+        """Returns the distinct content types, blank ones as None, and for each row the index of its type.
+
+        Refuses types with control characters.
+        """
         column = self._column("contentType")
         if column is None:
             return [None], np.zeros(len(self._which), np.int64)
@@ -299,6 +303,7 @@ class _RowConverter:
         return [kind or None for kind in types], codes
 
     def _distinct_headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
+        """Returns the distinct headers, first none, and for each row the index of its own; refuses invalid ones."""
         column = self._column("headers")
         codes = np.zeros(len(self._which), np.int64)
         distinct: dict[tuple[tuple[str, str], ...], int] = {(): 0}
@@ -309,7 +314,10 @@ class _RowConverter:
         return list(distinct), codes
 
     def partitions(self) -> Integers:
-        """Returns a partition for each row: its own, its key's, or one by its place."""
+        """Returns a partition for each row: its own, else its key's, else one by its id, its sequence or its place.
+
+        Refuses partitions that the queue does not have.
+        """
         count, most = len(self._which), self._rules.highest
         column, keys = self._column("partition"), self._column("key")
         partitions, assigned = np.zeros(count, np.int64), np.zeros(count, bool)
@@ -330,6 +338,7 @@ class _RowConverter:
         return partitions
 
     def _partitions_by_key(self, keys: pa.Array, places: Integers) -> Integers:
+        """Returns the partitions of the keys in some rows, each among ``rules.partitions``; refuses invalid keys."""
         values, codes = _encode_distinct(keys.take(pa.array(places)))
         firsts = places[np.unique(codes, return_index=True)[1]].tolist()
         partitions = [
@@ -379,6 +388,7 @@ class _RowConverter:
         return ends, unsaid
 
     def positions(self) -> tuple[Integers, Integers]:
+        """Returns the ticks and the low halves of the ids; refuses rows without a valid id."""
         texts = self._chunk.read_values("id", self._which).to_pylist()
         parsed = [self._parse_cell(place, "id", _parse_id, text) for place, text in enumerate(texts)]
         ticks, low = np.array(parsed, np.int64).reshape(-1, 2).T
@@ -412,6 +422,7 @@ def _parse_headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | No
 
 
 def _check_json(text: str) -> None:
+    """Raises ValueError if a text is not JSON, or is nested deeper than ``MAX_DEPTH`` levels."""
     try:
         value = _decode_json(text)
     except RecursionError:

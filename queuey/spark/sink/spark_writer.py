@@ -94,7 +94,10 @@ class QueueyWriter(DataSourceArrowWriter):
 
 
 class QueueyStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write; see :class:`QueueyWriter`."""
+    """A streaming write; see :class:`QueueyWriter`.
+
+    A task raises OptionError if Spark does not name its query and micro-batch.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
@@ -129,6 +132,7 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _make_layout(options: SinkOptions, schema: StructType, *, overwrite: bool, streaming: bool = False) -> ColumnLayout:
+    """Checks mode and schema of a write. Raises OptionError for a mode that would replace messages."""
     if overwrite:
         mode = "the output mode complete" if streaming else "the mode overwrite"
         raise OptionError(f"Queues can only be appended to: {mode} is not possible, append is.")
@@ -193,6 +197,7 @@ def _target_text(options: SinkOptions) -> str:
 
 
 def _log_counts(counts: WriteCounts, options: SinkOptions) -> None:
+    """Logs the rows, and warns of rows that expired, were moved to later ids, or were kept."""
     log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _target_text(options), counts.written)
     if counts.expired:
         log.warning(

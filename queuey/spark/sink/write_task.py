@@ -52,7 +52,8 @@ class TaskIdentity(msgspec.Struct, frozen=True):
     def make(cls, kind: str, application: str, name: str, *, batch: int = 0, task: int = 0) -> TaskIdentity:
         """Returns the identity of a writer of a kind and name that writes to an application's queues.
 
-        Users choose the names of runs. They are hashed, because ``nightly/1`` would else be task 1 of ``nightly``.
+        Users choose the names of runs. They are hashed, because ``nightly/1`` would else be task 1 of ``nightly``; too
+        long names are hashed as well.
         """
         writer = f"{kind}/{application}/{name}"
         if kind == "run" or len(writer.encode()) > MAX_NAME_BYTES:
@@ -126,7 +127,7 @@ class TaskWriter:
         return frozenset(target.queue.uid for target in self._targets.values())
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteCounts:
-        """Writes rows. All of them are stored when it returns.
+        """Writes rows. All of them are stored when it returns. Without rows, nothing is looked up or recorded.
 
         Raises:
             QueueyError: Some rows may be written. Another attempt continues from there.
@@ -143,6 +144,7 @@ class TaskWriter:
         return total
 
     def _write_parts(self, chunk: RowChunk, parts: list[tuple[TargetQueue, MessageBuilder]]) -> Iterable[WriteCounts]:
+        """Writes the parts of a chunk, up to ``QUEUES_AT_ONCE`` concurrently; raises an error after all have ended."""
         if len(parts) == 1:
             [(target, drafts)] = parts
             return [self._write_rows(chunk, target, drafts)]
@@ -184,6 +186,7 @@ class TaskWriter:
         return [(self._get_target(name), which) for name, which in rows_by_queue.items()]
 
     def _get_target(self, name: str) -> TargetQueue:
+        """Returns the target for a queue name; looks it up once, and may create it."""
         target = self._targets.get(name)
         if target is None:
             target = self._targets[name] = TargetQueue(self._store, self._look_up_queue(name), sleep=self._sleep)

@@ -108,6 +108,7 @@ def _plan_steadily(
 
     Raises:
         QueueNotFound: A named queue was deleted.
+        QueueChanged: The queue changed during every one of ``TRIES`` attempts.
     """
     for _ in range(TRIES):
         try:
@@ -197,7 +198,7 @@ def _divide_queue(
 
 
 def _estimate_within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
-    """Estimates the info of a range of a partition, assuming that its messages are evenly distributed over time."""
+    """Estimates the info of a range, with at least one message, assuming that they are evenly distributed over time."""
     if info.oldest is None or info.newest is None:
         return info
     first, end = info.oldest[0], info.newest[0] + 1
@@ -233,6 +234,7 @@ def _slice_whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[S
 
 
 def _clip(part: Slice, ranges: Ranges) -> Slice | None:
+    """Returns what a slice shares with its partition's range, or None if that is nothing."""
     if part.partition not in ranges:
         return None
     lower, upper = ranges[part.partition]

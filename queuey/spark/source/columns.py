@@ -72,7 +72,7 @@ def check_schema(schema: StructType, *, headers: bool) -> None:
     """Checks that a schema has only columns of a read, in any order.
 
     Raises:
-        OptionError: A column is unknown, repeated, or of another type.
+        OptionError: The schema is empty, or a column is unknown, repeated, or of another type.
     """
     allowed = {field.name: field.dataType for field in read_schema(headers=headers)}
     if not schema.fields:
@@ -184,6 +184,7 @@ def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
 
 
 def _metadata_columns(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
+    """Decodes metadata to columns, each distinct value once; null means text without metadata."""
     if meta.null_count == len(meta):
         return {
             field.name: pa.repeat(pa.scalar(_meta_value(field.name, text=True, meta=Meta()), field.type), len(meta))

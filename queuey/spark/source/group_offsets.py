@@ -50,7 +50,10 @@ class GroupOffsets:
         self._recorded = dict(done.positions)
 
     def _record(self, store: Store, owner: str, name: str, positions: Mapping[int, Position]) -> None:
-        """Records offsets of one queue, unless it was deleted; tries again after concurrent changes."""
+        """Records offsets of one queue, unless it was deleted; tries ``TRIES`` times after concurrent changes.
+
+        Logs any other conflict.
+        """
         for _ in range(TRIES):
             try:
                 queue = bridge.run(store.catalogue.queue(owner, name, fresh=True))

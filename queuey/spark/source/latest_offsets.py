@@ -35,7 +35,7 @@ class QueueHorizon(NamedTuple):
 
 
 def read_queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[QueueHorizon]:
-    """Returns the horizons of all queues of a read.
+    """Returns the horizons of all queues of a read, sorted by name.
 
     Args:
         options: Options of the read.
@@ -83,7 +83,7 @@ def _restrict(horizon: QueueHorizon, selection: Selection, *, skip_missing: bool
     """Returns the horizon with only the assigned partitions.
 
     Raises:
-        OptionError: The queue does not have an assigned partition.
+        OptionError: The queue does not have an assigned partition, and ``skip_missing`` is false.
     """
     if not isinstance(selection, Assign):
         return horizon

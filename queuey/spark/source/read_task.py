@@ -34,7 +34,7 @@ POLL_INTERVAL = 0.05
 def scan_rows(
     options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a task, at most ``rows`` in a record batch.
+    """Yields the rows of a task, at most ``rows`` in a record batch; skips the other slices of a queue that is gone.
 
     Raises:
         DataLoss: A queue was purged, deleted or replaced, and the option ``failOnDataLoss`` is true.
@@ -69,6 +69,8 @@ def _scan_part(
     store: Store, owner: str, queues: dict[str, Queue], queue_slice: QueueSlice, *, rows: int, bodies: bool
 ) -> Iterator[pa.RecordBatch]:
     """Scans a slice. If the queue changes, looks it up again and continues at the same position.
+
+    Waits first until the horizon has reached the end of the slice. ``queues`` caches the rows of queues.
 
     Raises:
         QueueNotFound: The queue does not exist, or is not the planned one.

@@ -135,6 +135,7 @@ def find_occupied(
 
 
 def _has_messages(part: QueueSlice, extent: ScanExtent) -> bool:
+    """Returns whether a range has messages; reads on while a read ends before the range does."""
     reached = extent(part, 1)
     while not reached.found and part.lower < reached.position < part.upper:
         part = msgspec.structs.replace(part, lower=reached.position)
@@ -181,6 +182,7 @@ def share_messages(
 
 
 def _cut_by_time(part: QueueSlice, count: int) -> list[QueueSlice]:
+    """Cuts a range into ``count`` pieces of equal time or fewer; leaves one from a partition's beginning whole."""
     if part.lower == FIRST:
         return [part]
     width = part.upper[0] - part.lower[0]

@@ -145,7 +145,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Returns the end of the next batch, or ``start`` itself, after a pause, if there are no new messages.
 
-        Also returns ``start`` at once for the first batch of a stream that starts at "latest".
+        Also returns ``start`` at once for the first batch of a stream that starts at "latest". Otherwise records
+        ``start`` as offsets of the group in the options, if there is one.
 
         Raises:
             DataLoss: Messages above ``start`` may have expired unread, or their queue was deleted.
@@ -167,7 +168,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last_answer
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Returns the horizons at the last call of ``latestOffset``, and the lag, for the query's progress."""
+        """Returns the horizons at the last call of ``latestOffset``, None before it, and measures the present lag."""
         if self._newest_horizons is None:
             return None
         return {
@@ -335,6 +336,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return named == At(part.lower) and part.lower[1] == LOW_MIN
 
     def _report_loss(self, what: str, others: Sequence[str] = ()) -> None:
+        """Raises DataLoss or logs a warning, like :func:`report_loss`; the text names some of ``others``."""
         if others:
             shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
             what = f"{what} The same holds for {len(others)} more: {shown}."

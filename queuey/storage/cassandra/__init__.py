@@ -96,6 +96,8 @@ _BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
 
 class CassandraStore(Store):
+    """A store on Cassandra. ``ping`` also checks clock, timing and schema; ``acknowledgement`` is cached."""
+
     name = "cassandra"
     waits_for_network = True
     ids_follow_clocks = True

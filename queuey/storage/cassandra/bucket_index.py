@@ -115,7 +115,7 @@ class BucketIndex:
         )
 
     async def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
-        """Records buckets that this process has not recorded yet. Idempotent."""
+        """Records buckets that this process has not recorded yet; then drops the partition's cached lookups."""
         missing = [
             time_bucket for time_bucket in dict.fromkeys(time_buckets) if not self.is_recorded(qid, part, time_bucket)
         ]
@@ -136,7 +136,7 @@ class BucketIndex:
                 self._known.pop((qid, part, descending, kept))
 
     def _lifetime(self, time_bucket: Bucket) -> int:
-        """Seconds to keep a record: all messages of the bucket have expired by then."""
+        """Returns for how many seconds to keep a record: by then all messages of the bucket have expired."""
         now = self._clock.now()
         ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
         return min(ahead + CLASSES[time_bucket.ttl_class] + MARGIN, bucketing.longest_ttl(now))

@@ -109,6 +109,7 @@ def encoded_insert(
     stamp: int,
     ttl: int,
 ) -> bytes:
+    """Returns the serialized values of an INSERT of a message, with their lengths."""
     ticks, low = position
     head = _pack_id_and_size(
         16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ FLIP, len(body)
@@ -198,7 +199,10 @@ def decode(body: bytes) -> Rows:
 
 
 def decode_ids(body: bytes) -> Rows:
-    """Returns id and expires of the rows in an answer to ``IDS_UP`` or ``IDS_DOWN``."""
+    """Returns id and expires (None if it is gone) of the rows in an answer to ``IDS_UP`` or ``IDS_DOWN``.
+
+    Raises ValueError for another number of columns.
+    """
     columns, _ = _shape(body, 8)
     if columns != ID_COLUMNS:
         raise ValueError(f"the answer has {columns} columns, not {ID_COLUMNS}")

@@ -78,6 +78,9 @@ class CassandraOptions:
         heartbeat: Interval in seconds between rounds that ask all coordinators for their time.
         reap_interval: Interval in seconds between searches for remains of purges and deletes; only on demand if None.
         reap_after: Min age in seconds of remains before they are removed.
+
+    Raises:
+        SettingsError: A level or a time is not valid, a certificate lacks its key, or times break the guarantees.
     """
 
     user: str | None = None
@@ -132,6 +135,7 @@ class CassandraOptions:
 
 
 def _check_level(name: str, level: Level) -> None:
+    """Raises SettingsError if a level cannot be used for writes or for reads."""
     for operation, value, allowed in (("write", level.write, WRITE_LEVELS), ("read", level.read, READ_LEVELS)):
         if value is not None and value not in allowed:
             text = f"{name}: {value!r} is not a {operation} consistency level. Use one of {', '.join(allowed)}."
@@ -177,6 +181,7 @@ def parse_url(text: str) -> DataCentreTarget:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
+    """Splits a host, such as ``name:9042`` or ``[::1]``, into name and port. Raises SettingsError if it is invalid."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", text)
     if match is None:
         raise SettingsError(f"{text!r} is not a valid host: use a name or an IP address, optionally with a port.")

@@ -168,7 +168,7 @@ _decode = msgspec.json.Decoder(StoredTiming).decode
 
 
 def decode(text: str) -> StoredTiming:
-    """Raises SettingsError if the text is unreadable or of a newer version."""
+    """Decodes the timing of a keyspace. Raises SettingsError if the text is unreadable or of a newer version."""
     try:
         stored = _decode(text)
     except msgspec.DecodeError as error:
@@ -208,7 +208,10 @@ def change_values(base: Timing, levels: Iterable[str], named: Mapping[str, float
 
 
 def apply_stated(base: Timing, stated: Mapping[str, float]) -> Timing:
-    """Returns timing with the values that settings name. The rest of a delay is for undo writes."""
+    """Returns timing with the values that settings name. The rest of a delay is for undo writes.
+
+    C is lowered to what the delays allow. Raises SettingsError if the values break the guarantees.
+    """
     difference = stated.get("cassandra_clock_difference", base.clock_difference)
     levels = {}
     for name, level in base.levels.items():

@@ -32,6 +32,8 @@ __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
 class SqliteStore(Store):
+    """A store in a SQLite file. ``ping`` checks the free space and advances the clock of ids."""
+
     name = "sqlite"
     clock_difference = 1.0
 

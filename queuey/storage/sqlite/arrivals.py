@@ -58,6 +58,10 @@ class CommittedArrivals:
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool
     ) -> Callable[[], None]:
+        """Calls ``wake`` when a partition has new messages; returns a function that ends the watch.
+
+        The first call starts the thread that polls.
+        """
         self._db.on_commit = self._committed  # Set by the first watch, so that commits cost nothing before.
         delay, start = _delay_ticks(queue), self._db.clock() - _LOOKBACK_TICKS
         delays = {delay, 0} if early else {delay if delayed else 0}

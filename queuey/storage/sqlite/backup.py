@@ -192,6 +192,7 @@ def examine(path: Path, tell: ReportProgress, *, name: Path | None = None) -> Co
 
 
 def _count_contents(connection: Connection, path: Path) -> Contents:
+    """Counts the rows of the main tables, and returns them with the file's size and the time of the last id."""
     tables = ("applications", "keys", "queues", "messages")
     row: Any = connection.execute(
         f"SELECT {', '.join(f'(SELECT count(*) FROM {table})' for table in tables)}, last_ticks FROM clock"  # noqa: S608 - constants only
@@ -202,6 +203,7 @@ def _count_contents(connection: Connection, path: Path) -> Contents:
 
 
 def _vacuum_into(connection: Connection, partial: Path, tell: ReportProgress) -> None:
+    """Writes a compact copy of a store to a file; tells the progress meanwhile."""
     sizes: Any = connection.execute(
         "SELECT page_size * (page_count - freelist_count) FROM pragma_page_size, pragma_page_count, "
         "pragma_freelist_count"
@@ -317,6 +319,7 @@ def _publish(partial: Path, target: Path, *, replace: bool) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Waits until a file or a directory is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -373,6 +376,7 @@ def _exclusive_lock(path: Path, options: SqliteOptions) -> Iterator[_Clock | Non
 
 
 def _present_store_error(error: Exception, path: Path) -> Exception:
+    """Translates an error of opening the present store, and says what to do before a restore is repeated."""
     translated = translate(error) if isinstance(error, DatabaseError) else error
     if isinstance(translated, StoreBusy):
         return StoreBusy(f"{path} is in use. Stop the service and all other processes that have it open, then repeat.")
@@ -381,7 +385,10 @@ def _present_store_error(error: Exception, path: Path) -> Exception:
 
 
 def _raise_clock(partial: Path, options: SqliteOptions, present: _Clock) -> None:
-    """Raises the counters of the restored copy to at least the present store's, so that no id is made twice."""
+    """Raises the counters of the restored copy to at least the present store's, so that no id is made twice.
+
+    Delayed ids up to the new clock are not ahead of it any more, so they are forgotten.
+    """
     try:
         connection = driver.connect(partial, options)
         try:

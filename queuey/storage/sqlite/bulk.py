@@ -69,6 +69,11 @@ _NEWEST = f"SELECT ticks, low {RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
 
 
 class SqliteBulk(Bulk):
+    """Bulk access in SQLite.
+
+    A load has a transaction for each ``LOADED_AT_ONCE`` messages, and ``load_unread`` has one. Measures are exact.
+    """
+
     def __init__(self, database: Database, messages: Messages) -> None:
         self._db = database
         self._messages = messages
@@ -120,6 +125,8 @@ class SqliteBulk(Bulk):
 
     def _bounds_of(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
         """Returns the parameters of a range query: ``qp``, lower and upper position, and the clock.
+
+        Checks first that the queue's row is current.
 
         ``qp`` is -1 if the queue has no such partition.
         """

@@ -34,6 +34,8 @@ _CACHED = 5.0
 
 
 class SqliteCatalogue(Catalogue):
+    """The catalogue in SQLite. The sweep later removes the messages of purged and deleted queues."""
+
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -142,6 +144,8 @@ class SqliteCatalogue(Catalogue):
 
 
 class SqliteApplications(Applications):
+    """Applications and keys in SQLite. A key's id is 8 digits of its digest, or more if they are taken."""
+
     def __init__(self, database: Database) -> None:
         self._db = database
         self._known: dict[str, float] = {}
@@ -168,6 +172,7 @@ class SqliteApplications(Applications):
 
     @threaded
     def _read_existence(self, name: str) -> bool:
+        """Returns whether an application exists. Remembers for a while that it does, never that it does not."""
         now = time.monotonic()
         with self._db.readers.lend() as connection:
             exists = row_codec.has_application(connection, name)

@@ -277,7 +277,7 @@ class Readers:
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[Connection]:
-        """Lends a connection and translates driver errors.
+        """Lends a connection and translates driver errors; closes it after any error but Queuey's own.
 
         Raises:
             StoreBusy: All connections are in use (see :meth:`acquire`).

@@ -149,6 +149,7 @@ class Database:
         return self.catalogue
 
     def last_ticks(self) -> int:
+        """Reads the highest id that any process has made (ticks)."""
         with self.readers.lend() as connection:
             row: Any = connection.execute(_LAST_TICKS).fetchone()
         last: int = row[0]
@@ -173,7 +174,7 @@ class Database:
 
         Call it before reading the rows that it bounds. If a delayed message has become due, the clock is advanced in a
         write transaction first, so that no id is made below that message afterwards. If this fails, the present clock
-        is returned, which is still exact; the message is shown later.
+        is returned, which is still exact; the message is shown later. The version is kept in ``catalogue``.
 
         Args:
             connection: A reading connection.

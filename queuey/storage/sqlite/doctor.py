@@ -19,7 +19,10 @@ _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", 
 
 
 def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> list[Finding]:
-    """Checks the directory, the file and the disk, without changing anything."""
+    """Checks the directory, the file and the disk, without changing anything.
+
+    If there is no store, or it belongs to another user, that is the only finding.
+    """
     path = connection.file_of(directory)
     directory = path.parent
     try:

@@ -73,6 +73,11 @@ _FIRST_ABOVE = (
 
 
 class SqliteMessages(Messages):
+    """Messages in SQLite.
+
+    On an event loop, a read of one short slice is first tried in the loop's thread. Puts advance the clock of ids.
+    """
+
     exact_horizon = True
 
     def __init__(self, database: Database, arrivals: CommittedArrivals) -> None:
@@ -200,6 +205,7 @@ class SqliteMessages(Messages):
         return stay_behind(queue, horizon, now), partitions
 
     def _inspect_partition(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
+        """Counts the live messages of a partition, or estimates them if there are many; finds its oldest and newest."""
         alive = find_lowest_live(connection, qp, now)
         if alive is None:
             return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
@@ -244,6 +250,8 @@ def sample_horizon(
     database: Database, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True
 ) -> int:
     """Checks that a queue's row is current. Returns the horizon without the read delay.
+
+    Advances the clock first if a delayed message of these partitions has become due.
 
     Raises:
         QueueChanged: The row is out of date.

@@ -148,6 +148,8 @@ class SqliteOffsets(Offsets):
 
 
 class SqliteLedger(Ledger):
+    """The ledger in SQLite. ``now`` is never below the last id."""
+
     def __init__(self, database: Database) -> None:
         self._db = database
 

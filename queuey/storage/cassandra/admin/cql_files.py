@@ -49,6 +49,7 @@ def split(text: str) -> list[str]:
 
 
 def parse(file_name: str, text: str) -> SchemaMigration:
+    """Returns the migration in a file. Raises ValueError unless the file is named like ``NNN_what.cql``."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         raise ValueError(f"{file_name!r} is not a valid file name: use NNN_what.cql")

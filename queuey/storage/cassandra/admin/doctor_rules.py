@@ -236,6 +236,6 @@ def _judge_catalogue(write: str, read: str, copies: Copies) -> Finding:
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    """Returns the first two numbers."""
+    """Returns the first two numbers of a version, without a suffix such as ``-beta1``."""
     parts = version.split("-", 1)[0].split(".")
     return tuple(int(part) for part in parts[:2] if part.isdecimal())

@@ -82,7 +82,7 @@ def change(
 ) -> None:
     """Changes the timing of all processes, in two steps, and waits between them. If stopped, the same call continues.
 
-    Raises StoreUnavailable if another command changes it meanwhile.
+    Raises SettingsError if it breaks the guarantees, and StoreUnavailable if another command changes it meanwhile.
     """
     stored = read_standing(driver, options).stored
     if stored.settled and stored.kept == wanted:

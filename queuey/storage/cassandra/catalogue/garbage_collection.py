@@ -188,7 +188,7 @@ class GarbageCollector:
         await self._pending_deletes.remove(pending)
 
     async def _read_in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
-        """Returns uid and qid of the queue of that name.
+        """Returns uid and qid of the queue that has the name now, or None for both.
 
         Reads with serial consistency, which first completes or discards a change of the row that is still in doubt. A
         pending delete whose purge was never applied is removed, so that purge must not be applied later.

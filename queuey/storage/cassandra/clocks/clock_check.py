@@ -289,7 +289,7 @@ class ClockCheck:
 
     @property
     def offset_bound(self) -> float:
-        """Max seconds that the id clock may be off."""
+        """Max seconds that the id clock may be off; infinite before the first round."""
         if self._median is None:
             return math.inf
         low, high, _ = self._median.at_time(self._clock.since_boot())
@@ -349,7 +349,10 @@ class ClockCheck:
         self.witnesses = min(WITNESSES, nodes)
 
     def _accept_wall(self) -> None:
-        """Adopts the wall clock if it is close to the nodes' median and that is known well enough."""
+        """Adopts the wall clock if it is close to the nodes' median and that is known well enough.
+
+        Sets ``wall_off`` if it is not close.
+        """
         offset, difference = self._clock.wall_offset(), self._difference()
         ahead = self.median + (offset - self._clock.offset) / 1e9
         self.wall_off = abs(ahead) > RED * difference

@@ -96,6 +96,7 @@ class LightChecks:
             self._driver.loop.soon(self._begin_check)
 
     def notify(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
+        """Calls back with the result of a check; an error of a callback is only logged."""
         for callback in waiting:
             try:
                 callback(error)
@@ -103,6 +104,7 @@ class LightChecks:
                 log.exception("The result of a write could not be delivered.")
 
     def _begin_check(self) -> None:
+        """Begins one check for all callers that wait, by asking as many coordinators as are needed."""
         waiting, self._waiting = self._waiting, []
         check = _Check(waiting, self._judge)
         for _ in range(check.left):
@@ -123,7 +125,7 @@ class LightChecks:
             done(None, StoreUnavailable(f"the clock could not be checked: {error}"))
 
     def _answered(self, check: _Check, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Judges a coordinator's answer; if it failed or timed out, asks another coordinator instead."""
+        """Judges a coordinator's answer; after a failure or a timeout, excludes it and asks another one instead."""
         is_good = False
         try:
             if rows is None or error is not None:
@@ -310,6 +312,7 @@ class ClockWatch:
     def _measure_answer(
         self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
+        """Passes a coordinator's answer, or None after a failure, to the round in the loop's thread."""
         answer = None
         if error is None and rows:
             theirs: UUID = rows[0][0]

@@ -267,7 +267,7 @@ class Driver:
         return hosts
 
     def await_pools(self, timeout: float) -> None:
-        """Waits until each node that is up can be asked by name. A session is usable once the first one answers."""
+        """Waits up to ``timeout`` seconds until each node can be asked by name; a session needs only the first one."""
         session = self._open_session()
         futures.wait(session._initial_connect_futures, timeout)  # noqa: SLF001 - the driver offers no other way
 
@@ -296,7 +296,7 @@ class Driver:
     # Requests
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        """Prepares statements now, which may block, so that later requests need not."""
+        """Prepares statements now, which may block, so that later requests need not. Raises StoreUnavailable."""
         try:
             for statement in statements:
                 self._prepare(self._open_session(), statement)

@@ -100,6 +100,7 @@ def _errors_of(error: NoHostAvailable) -> list[object]:
 
 
 def _describe(error: BaseException) -> str:
+    """Describes an error, to follow the word Cassandra."""
     if isinstance(error, OperationTimedOut):
         return "did not answer in time"
     if isinstance(error, Unavailable):

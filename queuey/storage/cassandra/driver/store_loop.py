@@ -416,7 +416,7 @@ class _Running:
         self.go_on(value, error)
 
     def go_on(self, value: object, error: Any) -> None:  # noqa: ANN401 - an error
-        """Runs the coroutine up to its next request that is not answered at once."""
+        """Runs the coroutine up to its next request that is not answered at once; at its end delivers the result."""
         if self._is_starting:
             self._answer = value, error
             return

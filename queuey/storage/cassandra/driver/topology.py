@@ -178,6 +178,7 @@ def make_tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
 
 
 def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
+    """Returns a cluster of the driver, which is not connected yet."""
     auth = None
     if options.user is not None:
         auth = PlainTextAuthProvider(options.user, options.password or "")

@@ -70,7 +70,10 @@ class ScanPage(NamedTuple):
 
 
 def page_of(body: bytes, columns: int) -> ScanPage:
-    """Finds the rows of an answer (see ``driver.cql.protocol.ROWS``) of ``columns`` columns."""
+    """Finds the rows of an answer (see ``driver.cql.protocol.ROWS``) of ``columns`` columns.
+
+    Raises ValueError if it has another number of columns.
+    """
     column_count, count = (int(value) for value in np.frombuffer(body, ">i4", 2, 8))
     if column_count != columns:
         msg = f"{column_count} columns, not {columns}"
@@ -335,7 +338,10 @@ class Stream:
             self._add_answer(*self._answers.get())
 
     def _add_answer(self, probe: Probe, answer: Rows | StoreUnavailable) -> None:
-        """Adds a page and requests the next. After a failure, requests become smaller; raises if they are small."""
+        """Adds a page, requests the next, and notes a range that was empty.
+
+        After a failure, requests become smaller; raises if they are small. After too many dead rows, ranges shrink.
+        """
         self._is_requested = False
         if isinstance(answer, TooManyDead):
             self._span.narrow([probe])

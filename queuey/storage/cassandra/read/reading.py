@@ -94,7 +94,10 @@ class EmptyRanges:
         self._lock = threading.Lock()
 
     def record(self, key: Key, probe: Probe, below: Position) -> None:
-        """Records the range of a probe that found no row, up to ``below``: above it rows may still arrive."""
+        """Records the range of a probe that found no row, up to ``below``: above it rows may still arrive.
+
+        Ignores buckets that are not for new ids only. The range joins the known one if they touch, else replaces it.
+        """
         low, high = probe.lower, min(probe.upper, below)
         if not probe.time_bucket.new_ids_only or low >= high:
             return
@@ -141,6 +144,8 @@ GIVEN_UP = Gathered([], ids.FIRST, more=True)
 
 def read_rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
     """Reads a slice in its direction.
+
+    Yields the probes of a round, and is sent their answers, or None if they met too many dead rows.
 
     Args:
         requested: The slice.

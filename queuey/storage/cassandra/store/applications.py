@@ -71,6 +71,12 @@ class _StoredKey(NamedTuple):
 
 
 class CassandraApplications(Applications):
+    """Applications and keys on Cassandra.
+
+    A key has two rows: one by application, written first and removed last, and one by digest, which decides. A key's id
+    is a prefix of its digest: ``_SHORTEST_ID`` digits, or more if another key of the application has these.
+    """
+
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options

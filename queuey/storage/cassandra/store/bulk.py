@@ -44,6 +44,8 @@ MAX_PAGE_BYTES = 64 << 20
 
 
 class CassandraBulk(Bulk):
+    """Bulk access on Cassandra. Scans and loads check before each piece that the queue has not changed."""
+
     def __init__(self, parts: StoreParts, reader: SliceReader, counting: Counting, messages: Messages) -> None:
         self._parts = parts
         self._driver = parts.driver

@@ -43,6 +43,11 @@ _ATTEMPTS = 5
 
 
 class CassandraClaimLogs(ClaimLogs):
+    """Claim logs on Cassandra.
+
+    An append is one conditional batch, which is sent once. Earlier snapshots are then removed without waiting.
+    """
+
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options

@@ -81,6 +81,8 @@ class BucketRange(NamedTuple):
 
 
 class Counting:
+    """Implements ``inspect``, ``lag`` and ``measure`` of the contracts. Partitions that do not exist have no lag."""
+
     def __init__(self, parts: StoreParts, reader: SliceReader) -> None:
         self._driver = parts.driver
         self._options = parts.options
@@ -129,6 +131,7 @@ class Counting:
         return await side_by_side(self._driver.calls, tallies, most=COUNTED_AT_ONCE)
 
     async def _count_slice(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
+        """Counts or estimates the messages of a slice, with lookups read from both of its ends."""
         key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
         lookup = partial(
             self._bucket_index.read_lookups, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
@@ -261,6 +264,7 @@ class Estimate:
         return Tally(max(len(positions), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
     async def _read_ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
+        """Lists up to ``limit`` live messages of an extent, without bodies."""
         listing = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
         reader = reading.read_rounds(listing, extent, self._now, first=math.inf, most=math.inf)
         [gathered] = await reading.run_readers(self._driver, [reader], [self._key], self._consistency)

@@ -46,6 +46,11 @@ _READS = 5
 
 
 class CassandraGroups(ConsumerGroups):
+    """Consumer groups on Cassandra.
+
+    Names are in a table of their own, and are written before a group is created, so names without a group are left out.
+    """
+
     def __init__(self, parts: StoreParts, claim_logs: ClaimLogs) -> None:
         self._driver = parts.driver
         self._options = parts.options
@@ -169,6 +174,7 @@ class CassandraGroups(ConsumerGroups):
 
 
 def _decode_head(rows: Rows) -> Head | None:
+    """Returns the head in a row, or None if the group does not exist."""
     if not rows or rows[0][-1] is None:
         return None
     *fields, version = rows[0]

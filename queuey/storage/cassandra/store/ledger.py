@@ -41,6 +41,8 @@ NOTHING = LedgerEntry(None, None)
 
 
 class CassandraLedger(Ledger):
+    """The ledger on Cassandra. A change raises StoreBusy if others keep changing the entry."""
+
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options
@@ -114,6 +116,7 @@ class CassandraLedger(Ledger):
 
 
 def _check_piece(work: str, piece: int) -> None:
+    """Raises InvalidRequest if the name of the work or the number of the piece is out of bounds."""
     if not 0 < len(work.encode()) <= MAX_WORK_BYTES:
         raise InvalidRequest({"work": f"must have 1 to {MAX_WORK_BYTES} bytes"})
     if not 0 <= piece < _MAX_PIECES:

@@ -347,6 +347,8 @@ class Counts(Protocol):
 
 
 class CassandraMessages(Messages):
+    """Messages on Cassandra. Puts write new rows before they delete old ones; a delete returns the number of ids."""
+
     def __init__(self, parts: StoreParts, reader: SliceReader, counts: Counts, arrivals: PolledArrivals) -> None:
         self._driver = parts.driver
         self._clock = parts.clock

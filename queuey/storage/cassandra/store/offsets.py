@@ -60,6 +60,12 @@ _MAX_CACHED_GROUPS = 100_000
 
 
 class CassandraOffsets(Offsets):
+    """Offsets on Cassandra.
+
+    The offsets of a group in a queue change in one transaction, which is repeated while others change them, until it
+    raises StoreBusy.
+    """
+
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options

@@ -44,6 +44,8 @@ _DUE_OF = Statement(
 
 
 class CassandraRecords(Records):
+    """Records on Cassandra. ``due_records`` reads all records of the kind or the application, without values."""
+
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
         self._options = parts.options

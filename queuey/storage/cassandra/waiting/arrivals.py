@@ -136,11 +136,11 @@ class PolledArrivals:
             self._early.add(watches[0])
         self._call_in_loop(self._plan_watched, watches)
 
-        def stopped() -> None:
+        def stop_early() -> None:
             stop()
             self._early.discard(watches[0])
 
-        return stopped if early else stop
+        return stop_early if early else stop
 
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
         self._call_in_loop(self._report_appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})

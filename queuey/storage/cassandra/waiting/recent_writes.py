@@ -116,7 +116,7 @@ class RecentWrites:
         self.write()
 
     def _add_row(self, keys: bytes) -> None:
-        """Sends a row without waiting. A failure is ignored."""
+        """Sends a row without waiting; its failure is ignored. Raises StoreUnavailable while the copies are unknown."""
         now = self._clock.now()
         consistency = usual_level(self._driver.replication())
         values = now // _MINUTE, self._shard, now, self._process, keys

@@ -143,6 +143,7 @@ class OperationPart:
         """True if no item has a delay, and all have the same TTL and row TTL: then their ids are consecutive."""
 
     def add(self, item: Item) -> None:
+        """Adds a message; updates ``size`` and ``alike``."""
         items = self.items
         if item.delay or (items and (item.ttl != items[0].ttl or item.row_ttl != items[0].row_ttl)):
             self.alike = False
@@ -175,6 +176,7 @@ class PartitionBuffer:
         return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
+        """Adds parts at the end, or with ``first`` in the same order before the others."""
         added = list(parts)
         if first:
             self.parts.extendleft(reversed(added))

@@ -187,6 +187,7 @@ class MessageWriter:
     # In the loop's thread
 
     def _enqueue(self, parts: dict[int, OperationPart]) -> None:
+        """Puts parts into the buffers of their partitions, and schedules these."""
         for partition, part in parts.items():
             buffer = self._buffers.take(part.operation.queue.qid, partition)
             buffer.put([part])

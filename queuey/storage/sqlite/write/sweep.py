@@ -100,6 +100,7 @@ class Sweep:
             self._thread.start()
 
     def stop(self, timeout: float) -> None:
+        """Ends the sweep after its present step; waits for that up to ``timeout`` seconds."""
         self._stop.set()
         self._db.log_grows.set()
         if self._thread is not None:
@@ -149,7 +150,10 @@ class Sweep:
         return self.removed - before
 
     def _transactions(self) -> Iterator[float]:
-        """Runs one transaction after the other. Yields how long each has occupied the writer (seconds)."""
+        """Removes in turn expired messages, purged and deleted queues, and old ledger entries, keys and sessions.
+
+        Runs one transaction after the other. Yields how long each has occupied the writer (seconds).
+        """
         while ended := self._read_rows(_ENDED, self._db.clock()):
             for window in ended:
                 qp, until, _, first, last, _ = window

@@ -231,7 +231,7 @@ class Transaction:
     # Messages
 
     def append(self, append: Append) -> list[Position]:
-        """Stores new messages with new ids; see the storage contract.
+        """Stores new messages with new ids; see the storage contract. Some rows wait for :meth:`flush`.
 
         Raises:
             QueueChanged: The queue's row is out of date. Nothing was stored.

@@ -115,7 +115,9 @@ class SqliteWriter:
         self._thread.start()
 
     def begin_append(self, append: Append, weight: int, done: Done) -> Callable[[], Outcome]:
-        """Starts to store messages.
+        """Starts to store messages. Operations begun in one iteration of the loop are submitted together.
+
+        Raises StoreClosed, without a call of ``done``, if the store is closed.
 
         Args:
             append: The messages.
@@ -132,7 +134,7 @@ class SqliteWriter:
             self._submit(operation)
         else:
             if self._closed:
-                raise _closed()
+                raise _closed_error()
             if not self._begun_in_turn:
                 loop.call_soon(self._submit_turn)
             self._begun_in_turn.append(operation)
@@ -185,7 +187,7 @@ class SqliteWriter:
     def _submit(self, operation: _Operation) -> None:
         """Hands an operation to the thread. Raises StoreClosed once the store is closed."""
         if self._closed:
-            raise _closed()
+            raise _closed_error()
         self._inbox.put([operation])
         if self._ended:
             self._refuse_rest()
@@ -221,7 +223,7 @@ class SqliteWriter:
                 self._waiting += self._inbox.get_nowait() or ()
         for operation in list(self._waiting):
             if operation.claim.acquire(blocking=False):
-                operation.error = _closed()
+                operation.error = _closed_error()
                 operation.done(None, operation.error)
 
     def _run(self) -> None:
@@ -283,7 +285,7 @@ class SqliteWriter:
             operation.error = error
 
     def _attempt(self, group: Sequence[_Operation]) -> None:
-        """Runs a group in one transaction and sets the results.
+        """Checks the file, runs a group in one transaction, and sets the results. Then calls ``committed``.
 
         Raises:
             QueueyError: The store failed.
@@ -344,7 +346,7 @@ class SqliteWriter:
             return
 
 
-def _closed() -> StoreClosed:
+def _closed_error() -> StoreClosed:
     return StoreClosed("the store is closed")
 
 

@@ -308,6 +308,7 @@ class CqlClient:
         self._timer = self.loop.call_later(READ_TIME, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
+        """Handles late requests, and sets the timer again while any are in flight."""
         self._timer = None
         try:
             self._in_flight.check(self.clock())

@@ -123,6 +123,7 @@ class Connection(asyncio.Protocol):
             await self.ask(messages.QueryMessage(f'USE "{keyspace}"', ConsistencyLevel.ONE))
 
     async def _log_in(self, auth: Any) -> None:  # noqa: ANN401 - as above
+        """Logs in. Raises if the node requires a password that is not given, or refuses it."""
         if auth is None:
             raise AuthenticationFailed(f"Cassandra node {self.address} requires a user and a password")
         response = auth.new_authenticator(self.address).initial_response()
