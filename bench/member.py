@@ -122,7 +122,10 @@ class Polling:
             self._add_waits(await self._consumer.poll(-(-len(self._consumer.assignment) // POLLS_PER_INTERVAL) or 1, 0))
 
     def _add_waits(self, batches: list[Batch]) -> None:
-        """Records the longest wait of each partition since the mark; its last message drops the record."""
+        """Records the longest wait of each partition since the mark; its last message drops the record.
+
+        Also records the time of the first message of all.
+        """
         now = time.monotonic()
         if batches and not self._first:
             self._first = now

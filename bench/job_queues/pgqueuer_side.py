@@ -21,6 +21,8 @@ TABLE = "pgqueuer"
 
 
 class PgQueuer:
+    """Enqueues jobs; the constructor creates PgQueuer's tables unless they exist."""
+
     bulk = True
 
     def __init__(self) -> None:

@@ -156,7 +156,10 @@ def prepare_store(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | 
 
 
 class Side:
-    """A running service and its work, all of it over HTTP, so that both sides get the same."""
+    """A running service and its work, all of it over HTTP, so that both sides get the same.
+
+    The constructor creates the queues and fills those that are read.
+    """
 
     def __init__(
         self,

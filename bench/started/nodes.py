@@ -24,6 +24,8 @@ START_SECONDS = 300.0
 
 
 class Nodes:
+    """The nodes of a measure; ``servers`` has only those that were started for it."""
+
     def __init__(self, cluster: CassandraCluster | Node) -> None:
         self.servers = cluster.nodes if isinstance(cluster, CassandraCluster) else []
         self.address = Address(tuple(cluster.contact_points), cluster.port)

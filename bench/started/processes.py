@@ -36,6 +36,7 @@ class Process:
         self.log = log
 
     def pids(self) -> list[int]:
+        """Returns the pids of the child and all its living descendants; the child comes first."""
         pids = [self.child.pid]
         for pid in pids:
             for task in Path(f"/proc/{pid}/task").glob("*/children"):

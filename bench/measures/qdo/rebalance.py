@@ -41,6 +41,8 @@ LOOK_SECONDS = 0.02
 
 
 class Member:
+    """A child process that answers each command with one line."""
+
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
 
