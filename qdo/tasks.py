@@ -94,6 +94,8 @@ class LoopThread:
             raise
 
     def run(self, function: Callable[[], T]) -> T:
+        """Calls a function in the loop and waits for its result. Raises the errors of :meth:`call`."""
+
         async def work() -> T:
             return function()
 

@@ -210,6 +210,7 @@ def _plan_calls_for_all(wants: list[OwnedPartition], room: BufferSpace, page: in
 
 
 def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
+    """Splits partitions, in order, into calls of at most :data:`PARTITIONS` partitions and :data:`QUEUES` queues."""
     call: list[OwnedPartition] = []
     queues: set[Queue] = set()
     for want in wants:

@@ -339,7 +339,10 @@ class FetchBuffer:
         return batches
 
     def recall(self) -> None:
-        """Puts the last batches back into the buffer, because they did not reach the caller."""
+        """Puts the last batches back into the buffer, because they did not reach the caller, and resets the positions.
+
+        Messages of partitions that were revoked or moved meanwhile are dropped.
+        """
         last, self._last = self._last, []
         for piece, before in last:
             if piece.row.fetch_epoch == piece.fetch_epoch:
@@ -369,6 +372,7 @@ class FetchBuffer:
         return BufferedSlice(row, row.fetch_epoch, taken)
 
     def _put_back(self, taken: BufferedSlice) -> None:
+        """Makes taken messages the first ones of their partition in the buffer again."""
         row, messages = taken.row, taken.messages
         if row.start:
             rest, body_size = row.chunks.popleft()

@@ -366,6 +366,7 @@ class Coordinator:
 
 
 async def _reconnect(link: Link) -> Link:
+    """Waits until a link is connected and returns it; raises CoordinationLost if it is lost or suspended instead."""
     if link.state == "connected" or await link.wait() == "connected":
         return link
     raise CoordinationLost("the coordination service cannot be reached now")

@@ -236,7 +236,10 @@ class StoredAssignments:
                 self._present = stored
 
     async def _apply(self, transactions: Iterable[Change]) -> bool:
-        """Applies transactions independently of each other; returns whether all were applied."""
+        """Applies transactions independently of each other; returns whether all were applied.
+
+        Creates a missing parent of the members' nodes, so that another attempt can succeed.
+        """
         changes = list(transactions)
         outcomes = await self._link.apply(changes)
         if any(lacks_parent(outcome) for outcome in outcomes):
@@ -271,6 +274,7 @@ class StoredAssignments:
 
 
 def _check_size(data: bytes, otherwise: str) -> bytes:
+    """Returns the data; raises InvalidArgument, with the reason ``otherwise``, if it does not fit in a node."""
     if len(data) > NODE_LIMIT:
         raise InvalidArgument(f"{otherwise}: {len(data)} bytes, but a node holds at most {NODE_LIMIT}")
     return data

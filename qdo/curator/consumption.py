@@ -144,6 +144,7 @@ class Consumption:
         await self._taker.leave()
 
     async def _wait_for_threads(self, ignored: set[threading.Thread], seconds: float | None) -> bool:
+        """Waits until all threads but the ignored ones have ended; returns False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._running <= ignored:
@@ -323,6 +324,7 @@ class Consumption:
         return await self._taker.resume(child)
 
     async def _leave_unreadable(self, child: Child) -> None:
+        """Unlocks a node, and leaves it out of all later lists even if that fails."""
         try:
             await self._taker.release(child)
         finally:

@@ -291,6 +291,7 @@ class Fill:
         await self._jobs.renew([claimed], ASIDE_TIMEOUT)
 
     def _skip(self, name: str, reason: str) -> None:
+        """Counts a message as left, unless it was put aside before, and keeps the first reasons."""
         if name not in self._aside:
             self.result.left += 1
             if len(self.result.samples) < SAMPLES:

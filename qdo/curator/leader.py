@@ -266,6 +266,7 @@ class LeaderElection:
         self._news.notify()
 
     async def _contend_forever(self) -> None:
+        """Contends with one node after another, and removes each former node; logs errors and goes on after a pause."""
         while True:
             # Curator's mark for a node whose creation may be repeated after a lost answer.
             prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"

@@ -200,6 +200,7 @@ class CuratorQueue(Generic[T]):
         return self._running.puts.put(prefix, kept, data, timeout)
 
     def _report(self, error: QdoError) -> None:
+        """Logs an error and passes it to ``on_error``, whose own errors are only logged."""
         log.warning("%s", error, exc_info=error.__cause__ if isinstance(error, CuratorError) else None)
         if self._options.on_error is not None:
             try:

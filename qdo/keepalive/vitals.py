@@ -121,12 +121,14 @@ class Vitals:
 
 
 def _memory() -> IO[bytes]:
+    """Returns a new file in memory, or a temporary file on systems without such files."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("qdo-vitals"), "r+b")
     return tempfile.TemporaryFile()
 
 
 def _is_stopped(process: int) -> bool:
+    """Returns whether a signal has stopped a process; False if the system does not show it."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
     return False

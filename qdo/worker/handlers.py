@@ -144,6 +144,7 @@ def handler_of(handler: Any) -> Any:  # noqa: ANN401 - is judged later
 
 
 def load_context(name: str) -> Context:
+    """Returns the factory named ``module:factory``; raises HandlerError if it is missing or cannot be called."""
     factory: Context = import_by_name(name, "context")
     check_context(factory, name)
     return factory

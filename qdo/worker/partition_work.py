@@ -285,6 +285,7 @@ class KeyedQueue:
         return taken, keys
 
     def _release_key(self, key: Hashable) -> None:
+        """Makes a key ready again behind the others, or forgets it if it has no more messages."""
         if self._chains[key]:
             self._ready.append(key)
         else:
@@ -465,6 +466,7 @@ class PartitionWork:
             self._keep_gap_fillers()
 
     def leave(self, held: FailedMessage) -> None:
+        """Leaves a held message to the next owner; while gaps are filled, drops those that this makes useless."""
         self.partition_queue.leave(held)
         if self.state == "filling":
             self._keep_gap_fillers()

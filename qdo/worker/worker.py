@@ -244,6 +244,7 @@ class Worker:
     # -- the central loop
 
     async def _join_and_work(self) -> None:
+        """Joins and works until the worker is stopped; always closes the source. An error sets the code ``FAILED``."""
         joined = False
         try:
             joined = await self._join()
@@ -273,6 +274,7 @@ class Worker:
             await cancel(joining, stopping)
 
     async def _take_until_stopped(self) -> None:
+        """Takes messages until the worker is stopped, then drains; after an error it drains without patience."""
         patience = 0.0
         try:
             while not self._stopping:
@@ -328,6 +330,7 @@ class Worker:
             self._stop()
 
     def _end_process(self, number: int) -> None:
+        """Gives up the handlers and ends the process with ``FAILED``, even if that raises an error."""
         try:
             self._runner.give_up()
             logger.warning("%s again: stopping at once", signal.Signals(number).name)

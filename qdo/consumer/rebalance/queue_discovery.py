@@ -223,6 +223,7 @@ class QueueFinder:
         self._requested.set()
 
     async def run(self) -> None:
+        """Looks up until cancelled, from the first :meth:`look_up` or :meth:`follow` on; retries after errors."""
         failures = 0
         while True:
             await self._begun.wait()
@@ -274,6 +275,7 @@ class QueueFinder:
             self._refusals.record(LISTS)
 
     async def _identify(self) -> str:
+        """Returns the id of the service's store; raises StoreChanged if the member began with another one."""
         service = await read_store_id(self._client)
         if service != self.own.service:
             raise StoreChanged(
