@@ -108,7 +108,8 @@ class Generator:
     def answer_loop(self, until: int, count: int, patience: int = 0) -> int:
         """Sends the next request after each answer until the time or count is reached; returns the number of answers.
 
-        A wrong status ends it, too. If no answer has come by ``until``, waits ``patience`` nanoseconds more, because a slow server has a low rate.
+        A wrong status ends it, too. If no answer has come by ``until``, waits ``patience`` nanoseconds more, because a
+        slow server has a low rate.
         """
         poll, connections, clock = self.epoll.poll, self.connections, time.perf_counter_ns
         receive, send, latencies = self.receive, self.send, self.latencies

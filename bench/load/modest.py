@@ -53,7 +53,7 @@ class SingleConnectionCaller:
         self.times: dict[str, list[int]] = {name: [] for name in plan["jobs"]}
 
     def ask(self, request: bytes, status: int) -> str:
-        """Sends a request; returns the body of its answer. Raises BadAnswer for another status or a closed connection."""
+        """Sends a request; returns the answer's body. Raises BadAnswer for another status or a closed connection."""
         self.sock.sendall(request)
         data = b""
         while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + body_length(data[:end]):

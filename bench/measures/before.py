@@ -158,7 +158,7 @@ def prepare_store(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | 
 class Side:
     """A running service and its work, all of it over HTTP, so that both sides get the same.
 
-    The constructor creates the queues and fills those that are read.
+    The constructor creates the queues and fills the queues for reads.
     """
 
     def __init__(

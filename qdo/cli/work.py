@@ -108,7 +108,8 @@ async def _serve(settings: WorkSettings) -> int:
 async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: WorkSettings) -> bool:
     """Stops the worker, prints a note and returns True if none of its queues exists after ``wait_for_queue``.
 
-    Hidden queues count as existing. After an error of the service it waits once more. It does not check patterns.
+    Hidden queues count as existing. After an error of the service it waits as long again. With a pattern, or if
+    ``wait_for_queue`` is 0, it returns False at once.
     """
     if settings.pattern or not settings.wait_for_queue:
         return False

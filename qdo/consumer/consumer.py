@@ -253,7 +253,7 @@ class AsyncConsumer:
     ) -> list[Batch]:
         """Returns messages that have arrived, from all partitions in turn. Waits if no message has arrived.
 
-        With ``commit_every``, the messages of earlier polls count as processed now, except those of ``skip``.
+        With ``commit_every``, messages of earlier polls count as processed now, unless their partition is in ``skip``.
 
         Args:
             most: Max messages over all batches.

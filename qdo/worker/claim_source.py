@@ -102,9 +102,9 @@ class Claims:
 class ClaimSource:
     """A :class:`qdo.worker.sources.Source` that claims messages.
 
-    Its start needs the right to claim from all queues, and keeps the queues of tasks as the code specifies. A job that
-    was handled after its claim had expired is acknowledged without a handler if it is claimed again. The drain
-    releases all jobs that have not begun.
+    Its start needs the right to claim from all queues, and creates and updates the queues of tasks. A job that was
+    handled after its claim had expired is acknowledged without a handler if it is claimed again. The drain releases all
+    jobs that have not begun.
 
     Raises:
         InvalidArgument: The settings have ``by``, but claims keep no order.

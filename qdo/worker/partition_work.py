@@ -466,7 +466,7 @@ class PartitionWork:
             self._keep_gap_fillers()
 
     def leave(self, held: FailedMessage) -> None:
-        """Leaves a held message to the next owner; while gaps are filled, drops those that this makes useless."""
+        """Leaves a held message to the next owner; while gaps are filled, drops messages that fill none any more."""
         self.partition_queue.leave(held)
         if self.state == "filling":
             self._keep_gap_fillers()

@@ -119,7 +119,7 @@ class ServiceCoordinator:
         return service
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ServiceSession:  # noqa: ARG002 - an instance is always replaced
-        """Adds a member with its own session, after the first import of the former file's offsets.
+        """Adds a member with its own session. The first call imports the offsets of the former file before.
 
         Args:
             member: The member that joins. The id of a static member is its instance name.
