@@ -115,6 +115,7 @@ class Polling:
         self._waits.pop(partition, None)
 
     async def _poll(self) -> None:
+        """Polls at a steady rate, each time for a share of the partitions, until the consumer closes."""
         due = time.monotonic()
         while not self._consumer.closing:
             due = max(due + INTERVAL / POLLS_PER_INTERVAL, time.monotonic())

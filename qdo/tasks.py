@@ -114,6 +114,7 @@ class LoopThread:
         self._thread.join()
 
     def _run(self) -> None:
+        """Runs the loop until it is stopped, then ends its tasks and closes it."""
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()

@@ -173,6 +173,7 @@ class Generator:
         return connection.left == 0
 
     def result(self, answers: int, total: int, seconds: float) -> Result:
+        """Returns the result, with quantiles of the latencies that were recorded."""
         ordered = sorted(self.latencies) or [0]
 
         def quantile(part: float) -> float:

@@ -99,6 +99,7 @@ class Process:
         raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        """Returns a new connection to the server; it accepts any certificate."""
         if self.scheme == "http":
             return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         unchecked = ssl._create_unverified_context()  # The tests' own certificate.

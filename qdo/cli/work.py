@@ -212,6 +212,7 @@ def _make_worker(settings: WorkSettings, source: AsyncConsumer | Claims, registr
 def _set_up_child(
     log_level: str, log_form: str, stalled_after: float, modules: tuple[str, str | None], *, trace: bool
 ) -> None:
+    """Sets up logs, output and tracing in a child process, and imports the modules of the handler and the context."""
     configure_logs(log_level, log_form)
     print_whole_lines()
     if trace:

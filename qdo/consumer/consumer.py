@@ -551,6 +551,7 @@ class AsyncConsumer:
             log.warning("some offsets could not be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
+        """Pauses or resumes owned partitions, skips others, and makes a waiting poll check again."""
         for partition in partitions:
             row = self._row(partition)
             if row is not None:
@@ -569,6 +570,7 @@ class AsyncConsumer:
         return row if row is not None and row.begun else None
 
     def _require_row(self, partition: Partition) -> OwnedPartition:
+        """Returns a partition's row, also while it is being released; raises NotOwner if there is no row."""
         row = self._row(partition)
         if row is None:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))

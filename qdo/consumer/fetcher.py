@@ -390,6 +390,7 @@ class Fetcher:
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
     def _start(self, ask: PlannedCall, now: float) -> None:
+        """Starts a planned call. Its partitions are part of no other call until its answer, or until they leave it."""
         rows: dict[Queue, dict[int, OwnedPartition]] = {}
         pending_call = InFlightCall(ask, rows, now + ask.wait if ask.wait else None)
         for row in sorted(ask.partitions, key=_place):

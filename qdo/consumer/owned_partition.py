@@ -284,6 +284,7 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
+        """Adds fetched messages behind the others of their partition."""
         body_size = -(-estimate_bytes(messages) // len(messages))
         row.chunks.append((messages, body_size))
         self._change_counts(row, len(messages), body_size)
@@ -354,6 +355,7 @@ class FetchBuffer:
         return [self._out.pop(partition) for partition in list(self._out) if partition not in skip]
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
+        """Takes the first messages of a partition, and moves it to the end of the queue, or out if none are left."""
         taken: list[Message] = []
         while share > 0 and row.chunks:
             messages, body_size = row.chunks[0]

@@ -89,6 +89,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_body(message: Message) -> bytes:
+    """Returns a body as bytes: text in UTF-8, other values as JSON."""
     body = message.body
     if isinstance(body, bytes):
         return body

@@ -214,6 +214,7 @@ class LeaderElection:
         return run(within(ANSWER, self._participants()))
 
     def _call_listeners(self) -> None:
+        """Calls the listeners with each new state until the election is closed; logs their errors."""
         state: LeaderState = "waiting"
         while state != "closed":
             state = self._states.get()
@@ -259,6 +260,7 @@ class LeaderElection:
             self._news.notify()
 
     def _on_link_state(self, state: LinkState) -> None:
+        """Suspends a leader when the connection breaks; lets the contender wait again when the session is lost."""
         if state == "suspended" and self._state == "leading":
             self._set_state("suspended")
         if state == "lost":

@@ -191,6 +191,7 @@ class CuratorQueue(Generic[T]):
         running.puts.send()
 
     def _put(self, prefix: str, messages: Iterable[T], timeout: float | None) -> bool:
+        """Serializes messages and puts them in one node; raises QueueStopped unless the queue may be put into."""
         self._lifecycle.require()
         kept: list[T] = []
         data = self._options.serializer.write(
@@ -420,6 +421,7 @@ class DistributedIdQueue(CuratorQueue[T]):
         return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._make_removal, children)))
 
     def _make_removal(self, child: Child) -> Change:
+        """Returns the transaction that removes a node. With a lock path it fails if a consumer holds the node."""
         removal = Delete(f"{self.path}/{child.name}")
         if self._options.lock_path is None:
             return (removal,)

@@ -281,6 +281,7 @@ class Hooks:
         """Whether a middleware has ``before`` or ``after``."""
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
+        """Calls one hook of all middlewares; logs and counts their errors."""
         for hook in self._hooks[name]:
             try:
                 hook(*arguments)

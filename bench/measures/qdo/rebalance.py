@@ -98,6 +98,7 @@ def rebalance_three(bench: Bench) -> Report:
 
 
 def measure_rebalances(bench: Bench, servers: int) -> Report:
+    """Lets a member join and leave in each round; also measures the waits before, without a change."""
     rounds = bench.count(7, 1)
     joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:

@@ -549,6 +549,8 @@ class PartitionTable(Ownership):
     # Calls to the listener
 
     def _start_assigned_call(self, rows: list[OwnedPartition]) -> None:
+        """Starts to call ``assigned`` for new rows; does not call it if the session has ended by then."""
+
         async def notify() -> None:
             # Set this only now: if the session has ended by then, the listener needs no ``lost`` call.
             if self._closed:

@@ -63,6 +63,7 @@ async def _find(
 async def _list_queues(
     client: AsyncClient, subscription: Subscription, prefix: str, listed: int = LIST_PAGE_SIZE
 ) -> dict[str, int]:
+    """Lists all queues with a prefix, page by page; returns the partition counts of the subscribed ones."""
     counts: dict[str, int] = {}
     start: str | None = prefix
     while start is not None and start.startswith(prefix):
@@ -325,6 +326,7 @@ class QueueFinder:
             self.partition_counts = {}
 
     def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
+        """Logs an error when members of other stores or applications appear."""
         own = (self.own.service, self.own.application)
         foreign = works_for - {own}
         if foreign - self._foreign:

@@ -227,6 +227,7 @@ class ServiceCoordinator:
         return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
 
     async def _read_group(self) -> GroupInfo | None:
+        """Returns the group, or None if it does not exist."""
         try:
             return await self._groups.show(self.group)
         except GroupNotFound:

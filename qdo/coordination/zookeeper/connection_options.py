@@ -136,6 +136,7 @@ def checked_path(argument: str, path: str) -> str:
 
 
 def _check_host(host: str) -> None:
+    """Raises InvalidArgument unless the text is a host with or without a port."""
     parts = urlsplit(f"//{host}")
     try:
         usable = bool(parts.hostname) and "@" not in host and not parts.path and parts.port != 0

@@ -376,6 +376,7 @@ class Handler:
             raise TimeoutError("the server has not answered for too long")
 
     def _poll(self, readers: list[Any], writers: list[Any], until: float | None) -> frozenset[int]:
+        """Returns the ready descriptors; waits until a time, but not beyond the time for closing."""
         poll = select.poll()
         for reader in readers:
             poll.register(reader, READABLE)

@@ -199,6 +199,7 @@ class ClientLink(Link):
         self._inbox.put(partial(self._record_answer, batch, index, answer))
 
     def _record_answer(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
+        """Stores an answer or an error; the last one ends the wait of the caller."""
         self._in_flight -= 1
         batch.answers[index] = answer.value if answer.exception is None else answer.exception
         batch.remaining -= 1
@@ -271,6 +272,7 @@ SECONDARY_ERRORS = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 
 def send_transaction(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
+    """Sends a change as one transaction; returns kazoo's pending answer."""
     transaction = client.transaction()
     for operation in change:
         match operation:
