@@ -75,7 +75,7 @@ class Process:
         """
 
         def answers() -> bool:
-            with contextlib.closing(self._connection(timeout)) as connection:
+            with contextlib.closing(self._make_connection(timeout)) as connection:
                 connection.request("GET", "/")
                 connection.getresponse()
             return True
@@ -98,7 +98,7 @@ class Process:
             time.sleep(0.02)
         raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
 
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+    def _make_connection(self, timeout: float) -> http.client.HTTPConnection:
         """Returns a new connection to the server; it accepts any certificate."""
         if self.scheme == "http":
             return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)

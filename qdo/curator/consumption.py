@@ -173,7 +173,7 @@ class Consumption:
                     self._report(error)
                     time.sleep(RETRY_INTERVAL)
         finally:
-            call_soon(partial(self._thread_ended, threading.current_thread()))
+            call_soon(partial(self._on_thread_end, threading.current_thread()))
 
     def _handle_node(self, taken: Taken) -> Handled | None:
         """Passes the messages of a node to the consumer; returns None if another consumer has removed the node.
@@ -212,7 +212,7 @@ class Consumption:
 
     # Run in the event loop.
 
-    def _thread_ended(self, thread: threading.Thread) -> None:
+    def _on_thread_end(self, thread: threading.Thread) -> None:
         self._running.discard(thread)
         self._lifecycle.changed.notify()
 

@@ -211,7 +211,7 @@ class LeaderElection:
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        return run(within(ANSWER, self._participants()))
+        return run(within(ANSWER, self._read_participants()))
 
     def _call_listeners(self) -> None:
         """Calls the listeners with each new state until the election is closed; logs their errors."""
@@ -224,7 +224,7 @@ class LeaderElection:
                 except Exception:
                     log.exception("a listener of the election at %s failed", self.path)
 
-    async def _participants(self) -> tuple[Participant, ...]:
+    async def _read_participants(self) -> tuple[Participant, ...]:
         async with open_borrowed_link(self.client) as link:
             names = await self._list_contenders(link)
             nodes = zip(names, await link.read(f"{self.path}/{name}" for name in names), strict=True)

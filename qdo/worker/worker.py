@@ -301,13 +301,13 @@ class Worker:
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in self._source.background_tasks()]
         for task in tasks:
-            task.add_done_callback(self._background_task_ended)
+            task.add_done_callback(self._on_background_task_end)
         try:
             yield
         finally:
             await cancel(*tasks)
 
-    def _background_task_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_background_task_end(self, task: asyncio.Task[None]) -> None:
         """Ends the worker after an error in a background task, because progress is not recorded without it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._handling.end_after_error(error)
