@@ -28,7 +28,8 @@ __all__ = ["main", "measures"]
 def main(arguments: list[str] | None = None) -> int:
     """Runs the named measures; by default those of the page for users, with ``--peers`` those with other products.
 
-    Prints each report and writes them all to the file of ``--json``. Returns 1 if one of them is void.
+    Prints each report and writes them all to the file of ``--json``. A void measure does not end the run, but the
+    command then returns 1.
     """
     options = parse_arguments(arguments)
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
@@ -58,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Parses the command line; exits with an error if a named measure is unknown."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Queuey's speed.")
     parser.add_argument(
         "names", nargs="*", metavar="name", help=f"one of {', '.join(REGISTRY)}; default: those of docs/performance.md"

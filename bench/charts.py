@@ -76,7 +76,7 @@ def _time(cell: str) -> float | None:
 
 
 def read_job_bars(page: str, step: str) -> list[Bar]:
-    """Returns the rates of a step from the section ``jobs``, highest first."""
+    """Returns the rates of a step from the section ``jobs`` for the sides of :data:`JOBS`, highest first."""
     section = page.partition("### `jobs`")[2].partition("\n### ")[0]
     rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
     bars = [
@@ -103,7 +103,7 @@ def draw_bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
 
 
 def draw_time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
-    """Draws times on a logarithmic scale: a bar from p50 to p99 for each row."""
+    """Draws times on a logarithmic scale: a bar from p50 to p99 for each row; leaves out rows without times."""
     shown = [line for group in groups.values() for line in group if line.p50 and line.p99]
     first = math.floor(math.log10(min(line.p50 or 1.0 for line in shown)))
     last = math.ceil(math.log10(max(line.p99 or 1.0 for line in shown)))

@@ -148,7 +148,7 @@ def temporary_workspace(parent: Path | None = None) -> Iterator[Path]:
 def disk_directory() -> Path:
     """Returns the first writable one of the temporary directory, ``/var/tmp`` and the user's cache that is on a disk.
 
-    In memory an fsync would cost nothing.
+    Creates the ones that it tries. In memory an fsync would cost nothing.
 
 
     Raises:
@@ -166,6 +166,7 @@ def disk_directory() -> Path:
 
 
 def file_system_type(path: Path) -> str:
+    """Returns the type of the file system whose mount point is the innermost one around ``path``."""
     mount, kind = "", ""
     for line in Path("/proc/mounts").read_text("utf-8").splitlines():
         _, mount_point, mount_type = line.split(" ")[:3]

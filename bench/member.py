@@ -115,6 +115,7 @@ class Polling:
         self._waits.pop(partition, None)
 
     async def _poll(self) -> None:
+        """Polls at a steady rate, each time for a share of the partitions, until the consumer closes."""
         due = time.monotonic()
         while not self._consumer.closing:
             due = max(due + INTERVAL / POLLS_PER_INTERVAL, time.monotonic())
@@ -122,7 +123,10 @@ class Polling:
             self._add_waits(await self._consumer.poll(-(-len(self._consumer.assignment) // POLLS_PER_INTERVAL) or 1, 0))
 
     def _add_waits(self, batches: list[Batch]) -> None:
-        """Records the longest wait of each partition since the mark; its last message drops the record."""
+        """Records the longest wait of each partition since the mark; its last message drops the record.
+
+        Also records the time of the first message of all.
+        """
         now = time.monotonic()
         if batches and not self._first:
             self._first = now

@@ -78,7 +78,10 @@ class MeasuredReport(NamedTuple):
 
 
 def read_reports(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
-    """Reads results by the names of their measures; if several files have a measure, the last one wins."""
+    """Reads results by the names of their measures; if several files have a measure, the last one wins.
+
+    Leaves out skipped measures.
+    """
     reports: dict[str, MeasuredReport] = {}
     for path in paths:
         content = json.loads(path.read_text("utf-8"))
@@ -91,7 +94,8 @@ def read_reports(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
 def fill_page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     """Returns the page with the section of each measure replaced; its hand-written sentences stay.
 
-    Listed measures without a section get one before "What the figures say".
+    Listed measures without a section get one before "What the figures say". Blocks of figures whose measures all have
+    results are removed.
     """
     text = BLOCK.sub(lambda block: "" if set(block[1].split()) <= reports.keys() else block[0], text)
     parts = re.split(r"(?m)^(?=##+ )", text)
@@ -116,7 +120,7 @@ def find_prose(section: str) -> list[str]:
 
 
 def fill_page_for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str:
-    """Returns the page for users with the rows of the taken measures filled.
+    """Returns the page for users with the rows of the taken measures filled, in the order of :data:`SUMMARY`.
 
     The line of the measured contents changes only if all measures of the table have the same contents.
     """
@@ -148,6 +152,8 @@ def measured_line(facts: Mapping[str, str]) -> str:
 def refusal_reason(text: str, version: str, digest: str) -> str | None:
     """Returns why a version must not be released with this page of figures, or None if it may be.
 
+    A development version always may.
+
     Args:
         text: The page.
         version: The version.
@@ -162,7 +168,7 @@ def refusal_reason(text: str, version: str, digest: str) -> str | None:
 
 
 def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
-    """Writes the pages, and prints the measures that no page lists."""
+    """Writes the pages and draws the charts, and prints the measures that no page lists; ``--check`` only checks."""
     if list(arguments) == ["--check"]:
         sys.exit(refusal_reason((docs / FOR_USERS).read_text("utf-8"), __version__, hash_product()))
     taken = read_reports([Path(name) for name in arguments])

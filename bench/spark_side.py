@@ -51,7 +51,7 @@ def connector_jars() -> str:
 
 
 class Side:
-    """A Spark session in its own process.
+    """A Spark session in its own process; the constructor waits until it is ready.
 
     Args:
         name: Name for messages and for the log file.

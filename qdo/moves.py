@@ -202,11 +202,11 @@ def plan_migration(
             targets[partition] = processed
     planned = plan_moves(targets, recorded)
     for move in planned:
-        fates[move.partition] = _fate(move, back=back)
+        fates[move.partition] = _decide_fate(move, back=back)
     return [move for move in planned if fates[move.partition] in {"move", "same"}], fates
 
 
-def _fate(move: Move, *, back: bool) -> Fate:
+def _decide_fate(move: Move, *, back: bool) -> Fate:
     if not move.changes:
         return "same"
     return "ahead" if move.goes_back and not back else "move"
@@ -235,7 +235,7 @@ async def migrate_offsets(
         OffsetMoved, CoordinationLost: See :func:`make_moves`.
     """
     await refuse_active(coordinator)
-    statuses, unreadable = newest_statuses(await _status_messages(client))
+    statuses, unreadable = newest_statuses(await _read_status_messages(client))
     reached = {Partition(Queue(service, client.application, s.queue), s.number): s.processed for s in statuses}
     lookup = await find_queues(client, {partition.queue.name for partition in reached})
     queues = {Queue(service, client.application, name): queue.partitions for name, queue in lookup.found.items()}
@@ -246,7 +246,7 @@ async def migrate_offsets(
     return Migration(planned, fates, unreadable)
 
 
-async def _status_messages(client: AsyncClient) -> list[Message]:
+async def _read_status_messages(client: AsyncClient) -> list[Message]:
     try:
         # Without the queue's read delay, because workers may have stopped a moment ago.
         return [message async for message in client.read_all(STATUS_QUEUE, delay=False, limit=1000)]

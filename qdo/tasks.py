@@ -94,6 +94,8 @@ class LoopThread:
             raise
 
     def run(self, function: Callable[[], T]) -> T:
+        """Calls a function in the loop and waits for its result. Raises the errors of :meth:`call`."""
+
         async def work() -> T:
             return function()
 
@@ -112,6 +114,7 @@ class LoopThread:
         self._thread.join()
 
     def _run(self) -> None:
+        """Runs the loop until it is stopped, then ends its tasks and closes it."""
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()

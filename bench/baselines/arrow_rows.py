@@ -31,7 +31,10 @@ FLYING = 8
 
 
 def make_reader(session: Session, fetch: int) -> Callable[[], int]:
-    """Returns a function that reads a partition into record batches and counts the rows."""
+    """Returns a function that reads a partition into record batches and counts the rows.
+
+    Sets the NumPy decoder for the whole session.
+    """
     session.client_protocol_handler = NumpyProtocolHandler
     session.cluster.profile_manager.profiles[EXEC_PROFILE_DEFAULT].row_factory = lambda _, rows: rows
     statement = session.prepare(SELECT)

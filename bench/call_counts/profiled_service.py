@@ -19,7 +19,10 @@ PORT = "BENCH_PROFILER_PORT"
 
 
 def take_orders(profiler: Profiler, port: int) -> None:
-    """Starts and stops counting as the measuring process commands, until that closes the connection."""
+    """Starts and stops counting as the measuring process commands, until that closes the connection.
+
+    Before it stops, it waits until no function is called.
+    """
     # The service blocks these signals in all of its threads and waits for them in one.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     with Connection(socket.create_connection(("127.0.0.1", port)).detach()) as orders:

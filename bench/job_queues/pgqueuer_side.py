@@ -21,6 +21,8 @@ TABLE = "pgqueuer"
 
 
 class PgQueuer:
+    """Enqueues jobs; the constructor creates PgQueuer's tables unless they exist."""
+
     bulk = True
 
     def __init__(self) -> None:
@@ -57,6 +59,7 @@ async def run(task: str, job: Job) -> None:
 
 
 async def work() -> None:
+    """Runs tasks until the process is stopped."""
     async with await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as connection:
         manager = QueueManager(Queries(PsycopgDriver(connection)))
         for task in probe.TASKS:

@@ -33,7 +33,10 @@ NAMES = {"counted": ("port", "total"), "timed": ("port", "sent")}
 
 
 class Procrastinate:
-    """Defers jobs synchronously, through the app's synchronous connector."""
+    """Defers jobs synchronously, through the app's synchronous connector.
+
+    The constructor opens the app and creates its tables unless they exist.
+    """
 
     bulk = True
 

@@ -95,7 +95,10 @@ def fill(side: Side, ear: Receiver, jobs: int) -> None:
 
 
 def measure_handling(side: Side, ear: Receiver, jobs: int) -> float:
-    """Returns a worker's jobs per second, from the start of the first job until all jobs are acknowledged."""
+    """Returns a worker's jobs per second, from the start of the first job until all jobs are acknowledged.
+
+    Raises TimeoutError if the jobs do not start, end or become acknowledged in time.
+    """
     first = ear.hear(TIMEOUT_SECONDS)
     last = ear.hear(TIMEOUT_SECONDS)
     until = last + TIMEOUT_SECONDS

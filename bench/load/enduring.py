@@ -91,6 +91,7 @@ class FixedRateGenerator(Generator):
             connection.sent_at = self.due.popleft()
 
     def handle_event(self, connection: Connection, event: int) -> None:
+        """Sends the rest of a request, or receives; a complete answer is recorded and frees its connection."""
         if event == select.EPOLLOUT:
             self.flush(connection)
         elif self.receive(connection):

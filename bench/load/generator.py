@@ -108,7 +108,8 @@ class Generator:
     def answer_loop(self, until: int, count: int, patience: int = 0) -> int:
         """Sends the next request after each answer until the time or count is reached; returns the number of answers.
 
-        If no answer has come by ``until``, waits ``patience`` nanoseconds more, because a slow server has a low rate.
+        A wrong status ends it, too. If no answer has come by ``until``, waits ``patience`` nanoseconds more, because a
+        slow server has a low rate.
         """
         poll, connections, clock = self.epoll.poll, self.connections, time.perf_counter_ns
         receive, send, latencies = self.receive, self.send, self.latencies
@@ -148,7 +149,10 @@ class Generator:
             self.epoll.modify(connection.sock.fileno(), select.EPOLLIN)
 
     def receive(self, connection: Connection) -> bool:
-        """Receives data; returns whether the answer is complete. Another status is counted as an error."""
+        """Receives data; returns whether the answer is complete. Another status is counted as an error.
+
+        Raises BadAnswer if the connection was closed before an answer, or the head is too long or has no length.
+        """
         data = connection.sock.recv(262144)
         self.received += len(data)
         if connection.left:
@@ -169,6 +173,7 @@ class Generator:
         return connection.left == 0
 
     def result(self, answers: int, total: int, seconds: float) -> Result:
+        """Returns the result, with quantiles of the latencies that were recorded."""
         ordered = sorted(self.latencies) or [0]
 
         def quantile(part: float) -> float:

@@ -109,7 +109,10 @@ UNCHECKED = ssl._create_unverified_context()
 
 
 async def use_connections(port: int, kind: Kind, number: int) -> None:
-    """Opens one connection after another and exhausts each; the first one begins after a share of the pause."""
+    """Opens one connection after another, forever, and exhausts each; ignores failed and closed connections.
+
+    The first one begins after a share of the pause (of :data:`SPREAD` without a pause).
+    """
     await asyncio.sleep((kind.pause or SPREAD) * number / kind.connections)
     context = UNCHECKED if kind.scheme == "https" else None
     while True:
@@ -150,7 +153,7 @@ async def exhaust_connection(reader: asyncio.StreamReader, writer: asyncio.Strea
 
 
 async def send_request(writer: asyncio.StreamWriter, ask: bytes, each: float) -> None:
-    """Sends a request, byte by byte if ``each`` is set."""
+    """Sends a request, byte by byte with pauses of ``each`` seconds if that is set."""
     for piece in (ask[i : i + 1] for i in range(len(ask))) if each else (ask,):
         writer.write(piece)
         await asyncio.sleep(each)
@@ -158,6 +161,7 @@ async def send_request(writer: asyncio.StreamWriter, ask: bytes, each: float) ->
 
 
 async def send_body(writer: asyncio.StreamWriter, size: int) -> None:
+    """Sends ``size`` spaces; ends silently if the connection fails."""
     with contextlib.suppress(OSError):
         for _ in range(size // PIECE):
             writer.write(b" " * PIECE)

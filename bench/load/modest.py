@@ -53,6 +53,7 @@ class SingleConnectionCaller:
         self.times: dict[str, list[int]] = {name: [] for name in plan["jobs"]}
 
     def ask(self, request: bytes, status: int) -> str:
+        """Sends a request; returns the answer's body. Raises BadAnswer for another status or a closed connection."""
         self.sock.sendall(request)
         data = b""
         while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + body_length(data[:end]):
@@ -65,7 +66,10 @@ class SingleConnectionCaller:
         return data[end + 4 :].decode()
 
     def run_jobs(self) -> None:
-        """Runs each job once and records its time. A claim acknowledges the messages of the last one."""
+        """Runs each job once and records its time. A claim acknowledges the messages of the last one.
+
+        Raises BadAnswer if a claim gets no message or a receipt was superseded.
+        """
         for name, (text, status) in self.plan["jobs"].items():
             request = text
             if name == "claim":

@@ -21,7 +21,7 @@ MAX_IDLE_CPU = 0.1
 
 
 class LongPolls:
-    """Long polls in flight.
+    """Long polls in flight; the constructor connects and sends them all.
 
     Args:
         server: The server.
@@ -70,7 +70,10 @@ class LongPolls:
 
 @contextlib.contextmanager
 def waiting(server: Process, requests: Sequence[str]) -> Iterator[LongPolls]:
-    """Holds long polls during the block, which begins once the server counts all; waits until it counts none."""
+    """Holds long polls during the block, which begins once the server counts all; waits until it counts none.
+
+    Raises this process's limit of open files if necessary.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < len(requests) + SPARE_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(len(requests) + SPARE_FILES, hard), hard))
@@ -81,7 +84,7 @@ def waiting(server: Process, requests: Sequence[str]) -> Iterator[LongPolls]:
 
 
 def wait_until_idle(server: Process, count: int, seconds: float = 120.0) -> None:
-    """Returns once the server's metrics count this many waiters and it has been idle for a second.
+    """Returns once the server's metrics count this many waiters and it has been idle for a second, else raises Void.
 
     Its CPU time alone is not enough: on a busy machine, a server with much to do may seem idle.
     """

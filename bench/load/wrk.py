@@ -109,7 +109,10 @@ def run_cycles(server: Process, dialect: Dialect, *, seconds: float, connections
 
 
 def _run_script(server: Process, program: str, seconds: float, connections: int) -> tuple[str, float, str]:
-    """Runs wrk; returns its output, the CPU seconds of the server, and the error text for a bad result."""
+    """Runs wrk for whole seconds, at least one.
+
+    Returns its output, the CPU seconds of the server, and the error text for a bad result.
+    """
     before = server.cpu_seconds()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "job.lua"

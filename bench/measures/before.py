@@ -114,6 +114,7 @@ def before_with_tls(bench: Bench) -> Report:
 
 
 def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
+    """Serves a new store for each checkout, with SQS, and compares both services."""
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, tree in both_checkouts().items():
@@ -156,7 +157,10 @@ def prepare_store(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | 
 
 
 class Side:
-    """A running service and its work, all of it over HTTP, so that both sides get the same."""
+    """A running service and its work, all of it over HTTP, so that both sides get the same.
+
+    The constructor creates the queues and fills the queues for reads.
+    """
 
     def __init__(
         self,
@@ -220,6 +224,7 @@ class Side:
         return traffic.run(self._server, job, seconds=self._seconds, backend=self._backend)
 
     def _make_claim_runs(self) -> dict[str, Callable[[], Sample]]:
+        """Returns the runs of claims by name; on a backend also those from a backlog."""
         cycles = partial(claims.run, self._server, backend=self._backend)
         single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
         many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)

@@ -74,6 +74,7 @@ def run_modest(server: Process, seconds: float) -> Sample:
 
 
 def prepare(directory: Path) -> None:
+    """Creates both applications and their queues, and fills the queues for reads."""
     with contextlib.closing(service.prepare(directory, ["bench", "brief", "pages", "empty"])) as store:
         bridge.run(store.applications.create_application("modest"))
         bridge.run(store.applications.add_key("modest", hashlib.sha256(KEY.encode()).digest()))

@@ -77,6 +77,8 @@ def others(bench: Bench) -> Report:
 
 
 class Ours:
+    """The service under load; the constructor fills the queue that is read."""
+
     def __init__(self, server: Process, store: SqliteStore, texts: list[str]) -> None:
         self._server = server
         self._store = store

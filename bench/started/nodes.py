@@ -24,6 +24,8 @@ START_SECONDS = 300.0
 
 
 class Nodes:
+    """The nodes of a measure; ``servers`` has only nodes that were started for it, not the shared one."""
+
     def __init__(self, cluster: CassandraCluster | Node) -> None:
         self.servers = cluster.nodes if isinstance(cluster, CassandraCluster) else []
         self.address = Address(tuple(cluster.contact_points), cluster.port)

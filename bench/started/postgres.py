@@ -68,7 +68,9 @@ class Postgres:
 
 @contextlib.contextmanager
 def serve(directory: Path) -> Iterator[Postgres]:
-    """Runs a new server with its data in the directory.
+    """Runs a new server with its data in the directory, and creates the table of messages.
+
+    As root, lets other users enter the directory and its parent, and runs the server as :data:`USER`.
 
     Raises:
         Skip: Postgres is not installed, or cannot run here.
@@ -105,7 +107,7 @@ def find_programs_directory() -> Path:
     """Returns the directory of Postgres' programs: the newest of Debian's packages, else the one on the PATH.
 
     Raises:
-        Skip: Postgres is not installed.
+        Skip: Postgres is not installed; or this process is root, and there is no user that could run it.
     """
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"), key=lambda path: float(path.parts[4]))
     on_path = shutil.which("initdb")

@@ -36,6 +36,7 @@ class Process:
         self.log = log
 
     def pids(self) -> list[int]:
+        """Returns the pids of the child and all its living descendants; the child comes first."""
         pids = [self.child.pid]
         for pid in pids:
             for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -74,7 +75,7 @@ class Process:
         """
 
         def answers() -> bool:
-            with contextlib.closing(self._connection(timeout)) as connection:
+            with contextlib.closing(self._make_connection(timeout)) as connection:
                 connection.request("GET", "/")
                 connection.getresponse()
             return True
@@ -97,7 +98,8 @@ class Process:
             time.sleep(0.02)
         raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
 
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+    def _make_connection(self, timeout: float) -> http.client.HTTPConnection:
+        """Returns a new connection to the server; it accepts any certificate."""
         if self.scheme == "http":
             return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         unchecked = ssl._create_unverified_context()  # The tests' own certificate.

@@ -141,7 +141,7 @@ def read_counts(running: Sequence[Process]) -> list[int]:
 
 
 def _read_count(worker: Process) -> int:
-    """Returns the handled messages from a worker's metrics; 0 before the first handled message."""
+    """Returns the handled messages from a worker's metrics; 0 before the first one. Raises Void without an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=30)
     try:
         connection.request("GET", "/metrics")

@@ -233,7 +233,10 @@ async def import_offsets(
 async def _move_offsets(
     settings: WorkSettings, numbers: list[int] | None, find_targets: FindTargets, *, dry_run: bool
 ) -> None:
-    """Moves the offsets of the selected partitions, unless the group has members, and prints the moves."""
+    """Moves the offsets of the selected partitions and prints the moves; refuses if the group has members.
+
+    With ``dry_run`` only prints them.
+    """
     async with open_both(settings) as opened:
         await refuse_active(opened.coordinator)
         partitions = await find_selected(opened, settings, numbers or ())
@@ -245,6 +248,7 @@ async def _move_offsets(
 
 
 def _print_moves(planned: list[Move], *, dry_run: bool, fates: Mapping[Partition, str] | None = None) -> None:
+    """Prints a row for each partition, also for unchanged ones with the reason, then the number of moves as a note."""
     by_place = {move.partition: move for move in planned}
     rows = []
     for partition in sorted({*by_place, *(fates or {})}):

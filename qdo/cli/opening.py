@@ -40,6 +40,7 @@ def open_client(settings: WorkSettings) -> AsyncClient:
 
 
 def find_group(settings: WorkSettings) -> str:
+    """Returns the group in the settings; raises InvalidArgument without one."""
     if settings.group is None:
         raise InvalidArgument("the group is missing: --group, QDO_GROUP or group in the settings file")
     return settings.group
@@ -49,7 +50,8 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
     """Returns a coordinator, not yet opened.
 
     Args:
-        settings: Without ``coordination`` the group is a group of the service itself.
+        settings: Without ``coordination`` the group is a group of the service itself. With the deprecated ``local:``,
+            too: then prints a note, and raises a shorter session timeout to :data:`MIN_SESSION`.
         client: A client of the service. May be None with a coordination service.
         group: The name of the group; by default that in the settings.
 
@@ -93,6 +95,7 @@ async def open_group(
 
 @asynccontextmanager
 async def open_both(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
+    """Opens a client and the coordinator of the group, and requests the id of the service's store."""
     from qdo.consumer.rebalance.queue_discovery import read_store_id
 
     async with open_client(settings) as client, open_group(settings, client=client) as coordinator:

@@ -37,7 +37,7 @@ _FIRST = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "attempts"
 """Settings at the top of the help of ``qdo work``."""
 
 
-def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def _complete_queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(settings: WorkSettings) -> Iterable[str]:
         async with open_client(settings) as client:
             return (await client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS)).names
@@ -45,7 +45,7 @@ def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_names(ctx, ask)
 
 
-def _group_names(ctx: typer.Context) -> list[str]:
+def _complete_group_names(ctx: typer.Context) -> list[str]:
     async def ask(settings: WorkSettings) -> Iterable[str]:
         async with open_group(settings, "any") as coordinator:
             return await coordinator.groups()
@@ -62,7 +62,7 @@ def _complete_names(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[
     return []
 
 
-_OFFERED: Mapping[str, Callable[..., Iterable[str]]] = {"queue": _queue_names, "group": _group_names}
+_OFFERED: Mapping[str, Callable[..., Iterable[str]]] = {"queue": _complete_queue_names, "group": _complete_group_names}
 
 
 def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., Any]], Callable[..., None]]:

@@ -49,6 +49,9 @@ def subscription(settings: WorkSettings) -> Subscription | None:
 async def find_selected(opened: OpenedGroup, settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
     """Returns the selected partitions: of the queues in the settings, or without queues all that have an offset.
 
+    Only partitions of the client's store and application are selected. Prints a note if a pattern may have matches that
+    the credential does not list.
+
     Raises:
         InvalidArgument: A named queue does not exist or is hidden, or the selection is empty.
     """
@@ -106,7 +109,10 @@ def describe_hidden(names: Iterable[str]) -> str:
 
 
 async def suggest_similar(client: AsyncClient, missing: Collection[str]) -> str:
-    """Returns the end of a sentence about missing queues: a hint with similar names, or a full stop."""
+    """Returns the end of a sentence about missing queues: a hint with similar names, or a full stop.
+
+    Ignores errors of the service.
+    """
     names: tuple[str, ...] = ()
     with suppress(ClientError):
         names = (await client.name_page(limit=MAX_NAMES)).names

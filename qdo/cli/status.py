@@ -122,7 +122,10 @@ async def status(
 
 
 async def measure_group(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
-    """Returns the state of a group. An error while the lag is measured is only noted in ``lag_unknown``."""
+    """Returns the state of a group, with the partitions that the settings select.
+
+    An error while the lag is measured is only noted in ``lag_unknown``.
+    """
     members, planned, owners, offsets = await coordinator.snapshot()
     target = planned or TargetAssignment()
     # Members that have left are not owners, although the target may name them until another member joins.
@@ -163,7 +166,7 @@ def _make_member_status(member: Member, partitions: Iterable[PartitionStatus]) -
 
 
 async def _add_lag(group_status: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
-    """Adds the lag to the partitions of the client's service and application."""
+    """Adds the lag to the partitions of the client's service and application whose queues exist."""
     slots = asyncio.Semaphore(MAX_CONCURRENT_QUEUES)
     behind: dict[tuple[str, int], GroupOffset] = {}
 

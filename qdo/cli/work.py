@@ -106,7 +106,11 @@ async def _serve(settings: WorkSettings) -> int:
 
 
 async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: WorkSettings) -> bool:
-    """Stops the worker and returns True if none of its queues exists after ``wait_for_queue``."""
+    """Stops the worker, prints a note and returns True if none of its queues exists after ``wait_for_queue``.
+
+    Hidden queues count as existing. After an error of the service it waits as long again. With a pattern, or if
+    ``wait_for_queue`` is 0, it returns False at once.
+    """
     if settings.pattern or not settings.wait_for_queue:
         return False
     while True:
@@ -181,6 +185,7 @@ def _make_source(
 
 
 def _make_worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: CollectorRegistry | None) -> Worker:
+    """Returns a worker whose process ends in time; raises InvalidArgument if the settings have no handler."""
     from qdo.worker.worker import Worker
 
     if settings.handler is None:
@@ -207,6 +212,7 @@ def _make_worker(settings: WorkSettings, source: AsyncConsumer | Claims, registr
 def _set_up_child(
     log_level: str, log_form: str, stalled_after: float, modules: tuple[str, str | None], *, trace: bool
 ) -> None:
+    """Sets up logs, output and tracing in a child process, and imports the modules of the handler and the context."""
     configure_logs(log_level, log_form)
     print_whole_lines()
     if trace:
@@ -256,6 +262,7 @@ def enable_logs() -> None:
 
 
 def configure_logs(level: str, form: str) -> None:
+    """Replaces all handlers of the root logger by one to standard error; :data:`CHATTY` loggers only log warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -354,6 +361,7 @@ class ProcessEnder:
 
     @staticmethod
     def _end_process(worker: Worker, error: BaseException | None) -> None:
+        """Gives up the running work, logs, and ends the process with the worker's exit code, even after an error."""
         try:
             worker.give_up()
             if error is not None:

@@ -115,7 +115,7 @@ class Consumer:
         return self._inner.in_service_group
 
     def start(self) -> None:
-        """Finds the queues and joins the group; see :meth:`AsyncConsumer.start`."""
+        """Finds the queues and joins the group; closes the consumer after an error. See :meth:`AsyncConsumer.start`."""
         self._check_process()
         with self._lock:
             if self._thread is not None or self._over:
@@ -248,6 +248,7 @@ class Consumer:
             thread.call_soon(self._inner.wake)
 
     async def _close(self, within: float | None) -> None:
+        """Closes the consumer, and then the coordinator and the client, even after an error."""
         try:
             await self._inner.close(within)
         finally:
@@ -256,6 +257,7 @@ class Consumer:
             await self._inner.client.close()
 
     def _require_thread(self) -> LoopThread:
+        """Returns the thread; raises InvalidArgument before the start and NotOwner after the close."""
         self._check_process()
         thread = self._thread
         if thread is None:

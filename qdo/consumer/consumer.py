@@ -198,7 +198,8 @@ class AsyncConsumer:
     async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Joins the group. Partitions are assigned afterwards.
 
-        Waits while the service does not answer, because the identity of partitions includes the id of its store.
+        Waits while the service does not answer, because the identity of partitions includes the id of its store. Any
+        error closes the consumer.
 
         Args:
             prepare: Awaited when the service answers, before the group is joined.
@@ -251,6 +252,8 @@ class AsyncConsumer:
         skip: Collection[Partition] = (),
     ) -> list[Batch]:
         """Returns messages that have arrived, from all partitions in turn. Waits if no message has arrived.
+
+        With ``commit_every``, messages of earlier polls count as processed now, unless their partition is in ``skip``.
 
         Args:
             most: Max messages over all batches.
@@ -393,6 +396,8 @@ class AsyncConsumer:
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Changes the position in a partition. Prefetched messages are dropped, and the next commit may go back.
 
+        With ``commit_every``, the new position is committed.
+
         Args:
             partition: The partition.
             to: ``earliest``, ``latest``, the id of the message after which reading continues, or an instant (seconds
@@ -503,7 +508,10 @@ class AsyncConsumer:
         return self._reader.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
-        """Returns the taken messages as batches, after the loop has sent the next requests."""
+        """Returns the taken messages as batches, after the loop has sent the next requests.
+
+        Puts them back into the buffer if it is cancelled meanwhile, or nothing may be handed out any more.
+        """
         self._fetcher.kick()
         try:
             for _ in range(YIELDS):
@@ -543,6 +551,7 @@ class AsyncConsumer:
             log.warning("some offsets could not be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
+        """Pauses or resumes owned partitions, skips others, and makes a waiting poll check again."""
         for partition in partitions:
             row = self._row(partition)
             if row is not None:
@@ -561,6 +570,7 @@ class AsyncConsumer:
         return row if row is not None and row.begun else None
 
     def _require_row(self, partition: Partition) -> OwnedPartition:
+        """Returns a partition's row, also while it is being released; raises NotOwner if there is no row."""
         row = self._row(partition)
         if row is None:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))

@@ -210,6 +210,7 @@ def _plan_calls_for_all(wants: list[OwnedPartition], room: BufferSpace, page: in
 
 
 def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
+    """Splits partitions, in order, into calls of at most :data:`PARTITIONS` partitions and :data:`QUEUES` queues."""
     call: list[OwnedPartition] = []
     queues: set[Queue] = set()
     for want in wants:
@@ -389,6 +390,7 @@ class Fetcher:
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
     def _start(self, ask: PlannedCall, now: float) -> None:
+        """Starts a planned call. Its partitions are part of no other call until its answer, or until they leave it."""
         rows: dict[Queue, dict[int, OwnedPartition]] = {}
         pending_call = InFlightCall(ask, rows, now + ask.wait if ask.wait else None)
         for row in sorted(ask.partitions, key=_place):

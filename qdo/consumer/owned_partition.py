@@ -284,6 +284,7 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
+        """Adds fetched messages behind the others of their partition."""
         body_size = -(-estimate_bytes(messages) // len(messages))
         row.chunks.append((messages, body_size))
         self._change_counts(row, len(messages), body_size)
@@ -339,7 +340,10 @@ class FetchBuffer:
         return batches
 
     def recall(self) -> None:
-        """Puts the last batches back into the buffer, because they did not reach the caller."""
+        """Puts the last batches back into the buffer, because they did not reach the caller, and resets the positions.
+
+        Messages of partitions that were revoked or moved meanwhile are dropped.
+        """
         last, self._last = self._last, []
         for piece, before in last:
             if piece.row.fetch_epoch == piece.fetch_epoch:
@@ -351,6 +355,7 @@ class FetchBuffer:
         return [self._out.pop(partition) for partition in list(self._out) if partition not in skip]
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
+        """Takes the first messages of a partition, and moves it to the end of the queue, or out if none are left."""
         taken: list[Message] = []
         while share > 0 and row.chunks:
             messages, body_size = row.chunks[0]
@@ -369,6 +374,7 @@ class FetchBuffer:
         return BufferedSlice(row, row.fetch_epoch, taken)
 
     def _put_back(self, taken: BufferedSlice) -> None:
+        """Makes taken messages the first ones of their partition in the buffer again."""
         row, messages = taken.row, taken.messages
         if row.start:
             rest, body_size = row.chunks.popleft()

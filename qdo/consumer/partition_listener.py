@@ -87,6 +87,7 @@ class CallbackListener(PartitionListener):
 
 
 async def _call(callback: Callback | None, rows: Collection[OwnedPartition]) -> None:
+    """Calls a callback, and awaits its result if possible; logs its errors."""
     if callback is None:
         return
     partitions = frozenset(row.partition for row in rows)
@@ -111,6 +112,7 @@ def logged(callback: Callable[..., object], partitions: frozenset[Partition]) ->
 
 
 def _is_cancelled() -> bool:
+    """Returns whether the current task was cancelled; False in a thread without a loop."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # a thread without a loop
@@ -227,6 +229,7 @@ class PartitionReader(PartitionListener):
         return [row for row in rows if self._present.get(row.partition) is row]
 
     def _remove_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        """Forgets rows, and returns only those whose end was not announced before."""
         ended = self._still_present(rows)
         for row in ended:
             del self._present[row.partition]

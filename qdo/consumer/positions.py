@@ -97,7 +97,10 @@ class LatestStart:
                 pause = min(MAX_PAUSE, 2 * pause)
 
     async def _begin_at_ends(self, rows: list[OwnedPartition]) -> None:
-        """Records the present ends as offsets and reads from there. Rows placed or lost meanwhile are skipped."""
+        """Records the present ends as offsets and reads from there. Rows placed or lost meanwhile are skipped.
+
+        If the partitions are shared, later ones begin no later than the ends that were recorded first.
+        """
         ends = await read_horizons(self._client, [row.partition for row in rows])
         # Meanwhile the user may have set a position, or another member may own the partition.
         unplaced = {row.partition for row in rows if row.fetch_from is None and not row.closed}

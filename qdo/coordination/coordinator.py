@@ -366,6 +366,7 @@ class Coordinator:
 
 
 async def _reconnect(link: Link) -> Link:
+    """Waits until a link is connected and returns it; raises CoordinationLost if it is lost or suspended instead."""
     if link.state == "connected" or await link.wait() == "connected":
         return link
     raise CoordinationLost("the coordination service cannot be reached now")
@@ -394,6 +395,7 @@ async def _list_level_below(link: Link, level: list[str]) -> list[str]:
 
 
 async def _find_partition_paths(link: Link, top: str) -> dict[Partition, str]:
+    """Returns the path of each partition's node below a node, sorted by partition."""
     level = [top]
     for _ in range(LEVELS):
         level = await _list_level_below(link, level)

@@ -277,6 +277,7 @@ class Session:
         return error
 
     def _on_state(self, state: State) -> None:
+        """Reports a new state. After a reconnection forgets all watches and reports ``changed``, too."""
         if state != "new":  # a link never returns to "new"; this narrows the type
             self._report(state)
         if state == "connected":

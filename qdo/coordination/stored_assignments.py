@@ -141,6 +141,7 @@ def decode_assigned(node: NodeData) -> MemberAssignment:
 
 
 async def read_stored_target(link: Link, group_paths: GroupPaths, node: NodeData | None) -> StoredTarget:
+    """Reads the assignments of all members for a target's node, which was read before; None if it is missing."""
     generation = decode_generation(node)
     (names,) = await link.children([group_paths.assignments])
     members = [decode(name) for name in sorted(names or ())]
@@ -236,7 +237,10 @@ class StoredAssignments:
                 self._present = stored
 
     async def _apply(self, transactions: Iterable[Change]) -> bool:
-        """Applies transactions independently of each other; returns whether all were applied."""
+        """Applies transactions independently of each other; returns whether all were applied.
+
+        Creates a missing parent of the members' nodes, so that another attempt can succeed.
+        """
         changes = list(transactions)
         outcomes = await self._link.apply(changes)
         if any(lacks_parent(outcome) for outcome in outcomes):
@@ -271,6 +275,7 @@ class StoredAssignments:
 
 
 def _check_size(data: bytes, otherwise: str) -> bytes:
+    """Returns the data; raises InvalidArgument, with the reason ``otherwise``, if it does not fit in a node."""
     if len(data) > NODE_LIMIT:
         raise InvalidArgument(f"{otherwise}: {len(data)} bytes, but a node holds at most {NODE_LIMIT}")
     return data

@@ -139,6 +139,7 @@ class Backlog:
             self.unblock(name)
 
     def unblock(self, name: str) -> None:
+        """Puts a blocked node back into the list; ignores other names."""
         child = self._blocked.pop(name, None)
         if child is not None:
             heapq.heappush(self._heap, (child.rank(), child))

@@ -36,6 +36,7 @@ def call_soon(function: Callable[[], object]) -> None:
 
 
 def _get_loop() -> LoopThread:
+    """Returns the loop of this process, and starts it at the first call. A fork gets its own."""
     process = os.getpid()
     with _loops_lock:
         if process not in _loops:

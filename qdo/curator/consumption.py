@@ -144,6 +144,7 @@ class Consumption:
         await self._taker.leave()
 
     async def _wait_for_threads(self, ignored: set[threading.Thread], seconds: float | None) -> bool:
+        """Waits until all threads but the ignored ones have ended; returns False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._running <= ignored:
@@ -172,7 +173,7 @@ class Consumption:
                     self._report(error)
                     time.sleep(RETRY_INTERVAL)
         finally:
-            call_soon(partial(self._thread_ended, threading.current_thread()))
+            call_soon(partial(self._on_thread_end, threading.current_thread()))
 
     def _handle_node(self, taken: Taken) -> Handled | None:
         """Passes the messages of a node to the consumer; returns None if another consumer has removed the node.
@@ -211,7 +212,7 @@ class Consumption:
 
     # Run in the event loop.
 
-    def _thread_ended(self, thread: threading.Thread) -> None:
+    def _on_thread_end(self, thread: threading.Thread) -> None:
         self._running.discard(thread)
         self._lifecycle.changed.notify()
 
@@ -323,6 +324,7 @@ class Consumption:
         return await self._taker.resume(child)
 
     async def _leave_unreadable(self, child: Child) -> None:
+        """Unlocks a node, and leaves it out of all later lists even if that fails."""
         try:
             await self._taker.release(child)
         finally:

@@ -273,7 +273,7 @@ class Drain:
         children = [child for child in self._names.in_order(names) if child.name not in self._skipped]
         for name in sorted(set(names) - {child.name for child in children} - self._skipped):
             self._skip(name, f"is not the name of a node of a {self._names.recipe}; use --recipe for another recipe")
-        locked = await self._locked_names()
+        locked = await self._read_locked_names()
         free = [child for child in children if child.name not in locked]
         before = self.result.items + len(self._skipped) + len(self._gone)
         total = self.result.items + len(free)
@@ -288,7 +288,7 @@ class Drain:
         went_on = self.result.items + len(self._skipped) + len(self._gone) > before
         return len(children) - len(free), went_on
 
-    async def _locked_names(self) -> set[str]:
+    async def _read_locked_names(self) -> set[str]:
         if self._plan.lock_path is None:
             return set()
         (names,) = await self._place.link.children([self._plan.lock_path])

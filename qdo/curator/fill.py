@@ -89,6 +89,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_body(message: Message) -> bytes:
+    """Returns a body as bytes: text in UTF-8, other values as JSON."""
     body = message.body
     if isinstance(body, bytes):
         return body
@@ -291,6 +292,7 @@ class Fill:
         await self._jobs.renew([claimed], ASIDE_TIMEOUT)
 
     def _skip(self, name: str, reason: str) -> None:
+        """Counts a message as left, unless it was put aside before, and keeps the first reasons."""
         if name not in self._aside:
             self.result.left += 1
             if len(self.result.samples) < SAMPLES:

@@ -211,9 +211,10 @@ class LeaderElection:
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        return run(within(ANSWER, self._participants()))
+        return run(within(ANSWER, self._read_participants()))
 
     def _call_listeners(self) -> None:
+        """Calls the listeners with each new state until the election is closed; logs their errors."""
         state: LeaderState = "waiting"
         while state != "closed":
             state = self._states.get()
@@ -223,7 +224,7 @@ class LeaderElection:
                 except Exception:
                     log.exception("a listener of the election at %s failed", self.path)
 
-    async def _participants(self) -> tuple[Participant, ...]:
+    async def _read_participants(self) -> tuple[Participant, ...]:
         async with open_borrowed_link(self.client) as link:
             names = await self._list_contenders(link)
             nodes = zip(names, await link.read(f"{self.path}/{name}" for name in names), strict=True)
@@ -259,6 +260,7 @@ class LeaderElection:
             self._news.notify()
 
     def _on_link_state(self, state: LinkState) -> None:
+        """Suspends a leader when the connection breaks; lets the contender wait again when the session is lost."""
         if state == "suspended" and self._state == "leading":
             self._set_state("suspended")
         if state == "lost":
@@ -266,6 +268,7 @@ class LeaderElection:
         self._news.notify()
 
     async def _contend_forever(self) -> None:
+        """Contends with one node after another, and removes each former node; logs errors and goes on after a pause."""
         while True:
             # Curator's mark for a node whose creation may be repeated after a lost answer.
             prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"

@@ -191,6 +191,7 @@ class CuratorQueue(Generic[T]):
         running.puts.send()
 
     def _put(self, prefix: str, messages: Iterable[T], timeout: float | None) -> bool:
+        """Serializes messages and puts them in one node; raises QueueStopped unless the queue may be put into."""
         self._lifecycle.require()
         kept: list[T] = []
         data = self._options.serializer.write(
@@ -200,6 +201,7 @@ class CuratorQueue(Generic[T]):
         return self._running.puts.put(prefix, kept, data, timeout)
 
     def _report(self, error: QdoError) -> None:
+        """Logs an error and passes it to ``on_error``, whose own errors are only logged."""
         log.warning("%s", error, exc_info=error.__cause__ if isinstance(error, CuratorError) else None)
         if self._options.on_error is not None:
             try:
@@ -419,6 +421,7 @@ class DistributedIdQueue(CuratorQueue[T]):
         return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._make_removal, children)))
 
     def _make_removal(self, child: Child) -> Change:
+        """Returns the transaction that removes a node. With a lock path it fails if a consumer holds the node."""
         removal = Delete(f"{self.path}/{child.name}")
         if self._options.lock_path is None:
             return (removal,)

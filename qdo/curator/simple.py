@@ -129,6 +129,7 @@ class SimpleDistributedQueue:
         await append(await self._open_link(), self._path, SIMPLE.prefix(), data)
 
     async def _open_link(self) -> Link:
+        """Returns the open link; makes another one after its session was lost."""
         if self._link is None or self._link.state == "lost":
             self._link = BorrowedLink(self._client)
             self._link.on_watch = lambda _: self._changes.notify()
@@ -147,7 +148,7 @@ class SimpleDistributedQueue:
             await wait_for_event(change, remaining_seconds)
 
     async def _read_first(self, *, remove: bool, watch: bool = False) -> bytes | None:
-        """Returns the first message, or None if the queue is empty.
+        """Returns the first message, or None if the queue is empty. Creates the queue's node if it is missing.
 
         Lists the queue only when the last list is used up: new messages come after all listed ones.
         """

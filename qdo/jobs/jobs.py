@@ -198,7 +198,7 @@ class Jobs:
 
     @property
     def client(self) -> Client:
-        """The client that sends calls."""
+        """The client that sends calls; without a given one, it is created at the first use."""
         with self._lock:
             if self._client is None:
                 self._client = Client()
@@ -206,7 +206,11 @@ class Jobs:
 
     @property
     def async_client(self) -> AsyncClient:
-        """The client that sends calls in the running event loop; ``asyncio.run`` closes it."""
+        """The client that sends calls in the running event loop; ``asyncio.run`` closes it unless it was given.
+
+        Raises:
+            InvalidArgument: :meth:`using` was called without an async client.
+        """
         if self._async_client is not None:
             return self._async_client
         if self._is_sync_only:
@@ -296,13 +300,13 @@ class Jobs:
         ]
 
     def close(self) -> None:
-        """Closes the client that sends calls. Clients of event loops are closed by :meth:`aclose`."""
+        """Closes the client that sends calls, also a given one. Clients of event loops are closed by :meth:`aclose`."""
         with self._lock:
             if self._client is not None:
                 self._client.close()
 
     async def aclose(self) -> None:
-        """Closes the client of the running event loop."""
+        """Closes the given async client, or else the client of the running event loop."""
         if self._async_client is not None:
             await self._async_client.close()
         elif (entry := self._clients.get(asyncio.get_running_loop())) is not None:
@@ -437,6 +441,7 @@ class Called(NamedTuple):
 
         Raises:
             TimeLimit: The call took longer than the task's timeout.
+            NothingRan: The call returned an awaitable or a generator, which has not run.
         """
         call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
         result: object = await (

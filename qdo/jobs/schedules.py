@@ -156,7 +156,7 @@ async def put_schedules_async(client: AsyncClient, tasks: Iterable[TaskSchedule]
 async def keep_schedules(client: AsyncClient, queues: Collection[str], tasks: list[TaskSchedule]) -> None:
     """Puts the schedules of a worker's tasks, with retries, and warns of schedules that no task has any more.
 
-    Runs in the background, because the worker's messages do not depend on it.
+    Runs in the background, because the worker's messages do not depend on it. Logs a refusal and gives up then.
     """
     failures = 0
     while True:

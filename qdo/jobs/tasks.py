@@ -131,7 +131,7 @@ class Task(Generic[P, R, S]):
 
         Raises:
             InvalidArgument: The arguments do not match the function's signature, are not JSON, or would arrive as
-                other values.
+                other values; or the name of a unique call cannot be made.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -164,7 +164,7 @@ class Task(Generic[P, R, S]):
         receipt of that call if it is identical, else None.
 
         Raises:
-            InvalidArgument: The arguments do not match the function's signature, or are not JSON.
+            InvalidArgument: See :meth:`call`.
             ClientError: The call could not be sent.
         """
         call = self.call(*args, **kwargs)  # before a client is made, so that a wrong call fails without a service
@@ -240,7 +240,11 @@ class Task(Generic[P, R, S]):
 
     @property
     def signature(self) -> inspect.Signature:
-        """The signature of the function, with its types. Types imported for type checkers only accept any value."""
+        """The signature of the function, with its types. Types imported for type checkers only accept any value.
+
+        Raises:
+            InvalidArgument: A type is unknown nevertheless.
+        """
         names: dict[str, type] = {}
         while self._signature is None:
             try:
@@ -326,7 +330,7 @@ class TaskSender(Generic[P]):
 
 
 def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
-    """Sends a call. Returns None if another call has its name."""
+    """Sends a call. Returns None if a different call has its name."""
     client = jobs.client
     if call.unique is None:
         return jobs.sent(call.queue, lambda: client.send(call.queue, json=call.body, **options))
@@ -361,6 +365,7 @@ def group_by_queue(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]]
 
 
 def _check_is_json(task: Task[Any, Any, Any], name: str, value: object) -> None:
+    """Raises InvalidArgument, which names the argument, unless the value can be encoded as JSON."""
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:

@@ -64,6 +64,7 @@ class HeartbeatProcess:
         self._vitals.record_answer(end - self._session)
 
     def use(self, access: dict[str, Any]) -> None:
+        """Passes access settings to the helper process if they have changed; ignores its end."""
         access = access | {"session": self._session}
         if access != self._access:
             self._access = access
@@ -97,7 +98,7 @@ def main(program: str, vitals: str, line: str) -> None:
 
 
 def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
-    """Sends a heartbeat to the first server that answers, and records the session's new end."""
+    """Sends a heartbeat to the first server that answers, and records the session's new end unless it is too late."""
     session = access["session"]
     for url in access["urls"]:
         sent = now()

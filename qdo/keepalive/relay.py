@@ -281,6 +281,7 @@ class Relay:
 
 
 def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
+    """Reads the settings, encrypts the connection and relays; sends the text of an error to the program instead."""
     ignore_signals()
     with socket.socket(fileno=int(line)) as channel, socket.socket(fileno=int(server)) as connection:
         channel.settimeout(START_TIMEOUT)

@@ -42,7 +42,7 @@ class Vitals:
     @classmethod
     def create(cls, limit: float) -> Self:
         """Creates the numbers of this program in new shared memory; ``limit`` is in seconds."""
-        with _memory() as file:
+        with _create_memory_file() as file:
             file.truncate(_COUNT * 8)
             vitals = cls(os.dup(file.fileno()), os.getpid())
         vitals._numbers[_LIMIT] = limit
@@ -120,13 +120,15 @@ class Vitals:
         return bool(self._numbers[_LAPSED])
 
 
-def _memory() -> IO[bytes]:
+def _create_memory_file() -> IO[bytes]:
+    """Returns a new file in memory, or a temporary file on systems without such files."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("qdo-vitals"), "r+b")
     return tempfile.TemporaryFile()
 
 
 def _is_stopped(process: int) -> bool:
+    """Returns whether a signal has stopped a process; False if the system does not show it."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
     return False

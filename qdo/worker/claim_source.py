@@ -100,7 +100,15 @@ class Claims:
 
 
 class ClaimSource:
-    """A :class:`qdo.worker.sources.Source` that claims messages."""
+    """A :class:`qdo.worker.sources.Source` that claims messages.
+
+    Its start needs the right to claim from all queues, and creates and updates the queues of tasks. A job that was
+    handled after its claim had expired is acknowledged without a handler if it is claimed again. The drain releases all
+    jobs that have not begun.
+
+    Raises:
+        InvalidArgument: The settings have ``by``, but claims keep no order.
+    """
 
     def __init__(self, claims: Claims, handling: Handling) -> None:
         settings = handling.settings
@@ -203,6 +211,7 @@ class ClaimSource:
     # Handling
 
     def _dispatch(self) -> None:
+        """Starts runs of waiting jobs while handlers are free, unless the source drains."""
         while self._waiting and not self._stopping and (free := self._free_slots) > 0:
             share = min(self._batch_size.messages, -(-len(self._waiting) // free))
             self._start_run(self._take_run(share))
@@ -246,6 +255,7 @@ class ClaimSource:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
     def _on_run_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+        """Settles an ended run; an error of that ends the worker."""
         try:
             self._settle_run(run, find_run_result(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
@@ -356,6 +366,7 @@ class ClaimSource:
         return [self._watch_runs(), self._send_states()]
 
     async def _watch_runs(self) -> None:
+        """Checks the runs at intervals; ends the worker if its handlers hang or claims are refused for too long."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)

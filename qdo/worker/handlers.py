@@ -144,6 +144,7 @@ def handler_of(handler: Any) -> Any:  # noqa: ANN401 - is judged later
 
 
 def load_context(name: str) -> Context:
+    """Returns the factory named ``module:factory``; raises HandlerError if it is missing or cannot be called."""
     factory: Context = import_by_name(name, "context")
     check_context(factory, name)
     return factory
@@ -280,6 +281,7 @@ class Hooks:
         """Whether a middleware has ``before`` or ``after``."""
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
+        """Calls one hook of all middlewares; logs and counts their errors."""
         for hook in self._hooks[name]:
             try:
                 hook(*arguments)

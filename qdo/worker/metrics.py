@@ -92,6 +92,7 @@ class WorkerMetrics(Collector):
             self._registry.unregister(self)
 
     def record_run(self, queue: str, ran: RunResult, task: str = "") -> None:
+        """Adds the handled messages and times of an ended run; quick messages count in the first bucket."""
         key = queue, self._limit_task_labels(task) if task else ""
         cells = self._cells[key]
         cells[0] += ran.seconds + sum(ran.slow)

@@ -285,6 +285,7 @@ class KeyedQueue:
         return taken, keys
 
     def _release_key(self, key: Hashable) -> None:
+        """Makes a key ready again behind the others, or forgets it if it has no more messages."""
         if self._chains[key]:
             self._ready.append(key)
         else:
@@ -465,6 +466,7 @@ class PartitionWork:
             self._keep_gap_fillers()
 
     def leave(self, held: FailedMessage) -> None:
+        """Leaves a held message to the next owner; while gaps are filled, drops messages that fill none any more."""
         self.partition_queue.leave(held)
         if self.state == "filling":
             self._keep_gap_fillers()
@@ -473,7 +475,7 @@ class PartitionWork:
         """Registers a task that publishes a dead letter. Its message counts as in flight."""
         self._dead_letters.add(task)
         self._quiet.clear()
-        task.add_done_callback(self._dead_letter_done)
+        task.add_done_callback(self._on_dead_letter_done)
 
     async def publish_dead_letter(
         self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
@@ -552,7 +554,7 @@ class PartitionWork:
         """Waits. Returns False as soon as the work is closed."""
         return not await wait_for_event(self._closing, seconds)
 
-    def _dead_letter_done(self, task: asyncio.Task[None]) -> None:
+    def _on_dead_letter_done(self, task: asyncio.Task[None]) -> None:
         self._dead_letters.discard(task)
         self.update_quiet()
 

@@ -40,7 +40,7 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
     """Checks the rights as soon as the service responds.
 
     Rights for queues that only match a pattern may be missing, because these may belong to others, such as a user's
-    inbox. They are only logged.
+    inbox. They are only logged. So are named queues that do not exist, in a group of the service.
 
     Raises:
         MissingRights: The credential lacks rights for named queues.

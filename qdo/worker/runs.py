@@ -139,6 +139,7 @@ class MessageRun:
         return self.handled in self.to_stop
 
     def ask_to_stop(self, number: int) -> None:
+        """Asks the handler of the message with this index to stop, because its job is cancelled."""
         self.to_stop = self.to_stop | {number}
         if self.notify_stop is not None:
             self.notify_stop(number)
@@ -156,6 +157,7 @@ class MessageRun:
         return state if state[0] == self.handled < len(self.messages) else None
 
     def stop(self) -> None:
+        """Ends the run after the present message."""
         self.halt = True
         if self.notify_halt is not None:
             self.notify_halt()

@@ -107,6 +107,7 @@ class Handling(NamedTuple):
         logger.handle(record)
 
     def record_run_by_task(self, queue: str, run: MessageRun, ran: RunResult) -> None:
+        """Records an ended run in the metrics, split by the tasks of its handled messages."""
         names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
         for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.by_task(names)).items():
             self.metrics.record_run(queue, result, task)
@@ -137,7 +138,7 @@ class Handling(NamedTuple):
 
 
 def end_if_refused(handling: Handling, seconds: float) -> None:
-    """Ends the worker if the service has refused its credential for ``stalled_after`` seconds."""
+    """Records for how long the service has refused the credential; ends the worker after ``stalled_after`` seconds."""
     handling.metrics.refused = seconds
     if seconds >= handling.settings.stalled_after:
         text = "the worker ends: for %.0f s the service has refused its credential. Use a key for its queues"

@@ -244,6 +244,7 @@ class Worker:
     # -- the central loop
 
     async def _join_and_work(self) -> None:
+        """Joins and works until the worker is stopped; always closes the source. An error sets the code ``FAILED``."""
         joined = False
         try:
             joined = await self._join()
@@ -273,6 +274,7 @@ class Worker:
             await cancel(joining, stopping)
 
     async def _take_until_stopped(self) -> None:
+        """Takes messages until the worker is stopped, then drains; after an error it drains without patience."""
         patience = 0.0
         try:
             while not self._stopping:
@@ -299,13 +301,13 @@ class Worker:
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in self._source.background_tasks()]
         for task in tasks:
-            task.add_done_callback(self._background_task_ended)
+            task.add_done_callback(self._on_background_task_end)
         try:
             yield
         finally:
             await cancel(*tasks)
 
-    def _background_task_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_background_task_end(self, task: asyncio.Task[None]) -> None:
         """Ends the worker after an error in a background task, because progress is not recorded without it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._handling.end_after_error(error)
@@ -328,6 +330,7 @@ class Worker:
             self._stop()
 
     def _end_process(self, number: int) -> None:
+        """Gives up the handlers and ends the process with ``FAILED``, even if that raises an error."""
         try:
             self._runner.give_up()
             logger.warning("%s again: stopping at once", signal.Signals(number).name)

@@ -137,6 +137,7 @@ def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def serve_elasticmq(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
+    """Starts ElasticMQ and creates the queues; its sent messages are removed after each run."""
     with elasticmq.serve(bench.new_directory("elasticmq"), on_disk=on_disk) as server:
 
         def refill(count: int) -> None:

@@ -41,6 +41,8 @@ LOOK_SECONDS = 0.02
 
 
 class Member:
+    """A child process that answers each command with one line."""
+
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
 
@@ -96,6 +98,7 @@ def rebalance_three(bench: Bench) -> Report:
 
 
 def measure_rebalances(bench: Bench, servers: int) -> Report:
+    """Lets a member join and leave in each round; also measures the waits before, without a change."""
     rounds = bench.count(7, 1)
     joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:

@@ -21,7 +21,7 @@ WORKERS = (1, 4)
 
 
 def create_and_fill(store: Store, partitions: int, count: int) -> None:
-    """Creates the queue and appends ``count`` messages, a thousand to each partition in turn."""
+    """Creates the queue and appends messages, a thousand to each partition in turn: whole thousands up to ``count``."""
     queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=partitions)))[0]
     texts = traffic.bodies(1000)
     for number in range(count // 1000):
@@ -34,6 +34,7 @@ def create_and_fill(store: Store, partitions: int, count: int) -> None:
 
 @contextlib.contextmanager
 def serve_filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]:
+    """Serves a new store whose queue has whole thousands of messages, at most ``count``."""
     directory = bench.new_directory(f"queuey-{partitions}")
     store = service.prepare(directory, ())
     create_and_fill(store, partitions, count)

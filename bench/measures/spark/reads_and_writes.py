@@ -192,7 +192,10 @@ def _create_baseline_table(cassandra: Nodes) -> None:
 
 
 def _write_parquet(path: Path, count: int) -> Path:
-    """Writes rows for both sides into four files of a new directory, in ascending order of their ids."""
+    """Writes rows for both sides into four files of a new directory, in ascending order of their ids.
+
+    Rounds ``count`` down to a multiple of four.
+    """
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
 

@@ -83,6 +83,7 @@ class FollowedQueue:
 
 
 def send(store: Store, queue: Queue) -> None:
+    """Appends :data:`BATCH` messages; on Cassandra, waits until readers can see them."""
     service.fill(store, queue, traffic.bodies(BATCH), BATCH)
     if store.name != "sqlite":
         on_cassandra.let_appear(store, queue)

@@ -195,7 +195,7 @@ class GroupSession:
             await wait_for_event(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Gives up and claims partitions, then leads or follows. Returns the seconds until the next check, if any."""
+        """Gives up and claims; with ZooKeeper also leads or follows. Returns the seconds to the next check, if any."""
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
@@ -352,7 +352,7 @@ class GroupMember:
         return self._state
 
     async def start(self) -> None:
-        """Joins the group.
+        """Joins the group; after an error stops the member.
 
         Raises:
             CoordinationLost: The service was not reached, or did not answer in time.

@@ -405,7 +405,7 @@ class PartitionTable(Ownership):
         return not self._endings
 
     def close(self) -> None:
-        """Ends all ownerships at once, because the session has ended. Idempotent."""
+        """Ends all ownerships, because the session has ended: fails waiting commits, stops the listener. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -494,6 +494,7 @@ class PartitionTable(Ownership):
         await self._notify_lost(row)
 
     async def _notify_lost(self, row: OwnedPartition) -> None:
+        """Calls ``lost`` for a row and waits for it up to a timeout. Then the row has ended and can be removed."""
         await asyncio.wait({self._start_lost_call([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
         self._forget(row)
@@ -548,6 +549,8 @@ class PartitionTable(Ownership):
     # Calls to the listener
 
     def _start_assigned_call(self, rows: list[OwnedPartition]) -> None:
+        """Starts to call ``assigned`` for new rows; does not call it if the session has ended by then."""
+
         async def notify() -> None:
             # Set this only now: if the session has ended by then, the listener needs no ``lost`` call.
             if self._closed:

@@ -63,6 +63,7 @@ async def _find(
 async def _list_queues(
     client: AsyncClient, subscription: Subscription, prefix: str, listed: int = LIST_PAGE_SIZE
 ) -> dict[str, int]:
+    """Lists all queues with a prefix, page by page; returns the partition counts of the subscribed ones."""
     counts: dict[str, int] = {}
     start: str | None = prefix
     while start is not None and start.startswith(prefix):
@@ -223,6 +224,7 @@ class QueueFinder:
         self._requested.set()
 
     async def run(self) -> None:
+        """Looks up until cancelled, from the first :meth:`look_up` or :meth:`follow` on; retries after errors."""
         failures = 0
         while True:
             await self._begun.wait()
@@ -274,6 +276,7 @@ class QueueFinder:
             self._refusals.record(LISTS)
 
     async def _identify(self) -> str:
+        """Returns the id of the service's store; raises StoreChanged if the member began with another one."""
         service = await read_store_id(self._client)
         if service != self.own.service:
             raise StoreChanged(
@@ -323,6 +326,7 @@ class QueueFinder:
             self.partition_counts = {}
 
     def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
+        """Logs an error when members of other stores or applications appear."""
         own = (self.own.service, self.own.application)
         foreign = works_for - {own}
         if foreign - self._foreign:

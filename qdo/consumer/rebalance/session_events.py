@@ -78,6 +78,7 @@ class SessionEvents:
         self._on_event = notified
 
     def __call__(self, event: Event) -> None:
+        """Records an event and passes it on; ignores all events after ``lost``."""
         if self.lost.is_set():
             return
         if event == "lost":
@@ -102,6 +103,7 @@ class SessionEvents:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
+        """Logs an error, unless it is SessionLost, and ends the session."""
         if not isinstance(error, SessionLost):
             log.error("error in the group member; ending its session", exc_info=error)
         self("lost")

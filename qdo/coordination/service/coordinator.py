@@ -119,7 +119,7 @@ class ServiceCoordinator:
         return service
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ServiceSession:  # noqa: ARG002 - an instance is always replaced
-        """Adds a member with its own session.
+        """Adds a member with its own session. The first call imports the offsets of the former file before.
 
         Args:
             member: The member that joins. The id of a static member is its instance name.
@@ -227,6 +227,7 @@ class ServiceCoordinator:
         return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
 
     async def _read_group(self) -> GroupInfo | None:
+        """Returns the group, or None if it does not exist."""
         try:
             return await self._groups.show(self.group)
         except GroupNotFound:

@@ -138,7 +138,8 @@ async def take_over(
 ) -> int:
     """Imports the offsets of a group from a file into a group of the service; returns how many.
 
-    Only one process at a time runs this. A group that was imported before is skipped.
+    Only one process at a time runs this. A group that was imported before is skipped. So are offsets of other stores
+    and applications, and of queues that do not exist; the latter count nevertheless.
 
     Args:
         client: A client of the application that owns the queues.
@@ -219,6 +220,7 @@ def _rows(connection: apsw.Connection, statement: str, *values: Any) -> list[Any
 
 @asynccontextmanager
 async def _lock_directory(path: Path) -> AsyncIterator[None]:
+    """Holds an exclusive lock on the file's directory during the block; waits for it without limit."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while True:

@@ -66,7 +66,7 @@ class SaslLogin(DigestLogin):
 
 
 class TlsOptions(Encryption):
-    """Encryption, with the attributes of :class:`qdo.keepalive.relay.Encryption`."""
+    """Encryption as in :class:`qdo.keepalive.relay.Encryption`, but unusable files raise InvalidArgument."""
 
     def context(self) -> ssl.SSLContext:
         try:
@@ -90,6 +90,9 @@ class ConnectionOptions:
         tls: The encryption of connections, if any.
         private: Whether nodes require the creator's credentials. None means only with a login.
         shuffle: Whether each member tries the servers in a random order.
+
+    Raises:
+        InvalidArgument: A server, the chroot or a timeout is not valid, or no server is named.
     """
 
     hosts: str
@@ -133,6 +136,7 @@ def checked_path(argument: str, path: str) -> str:
 
 
 def _check_host(host: str) -> None:
+    """Raises InvalidArgument unless the text is a host with or without a port."""
     parts = urlsplit(f"//{host}")
     try:
         usable = bool(parts.hostname) and "@" not in host and not parts.path and parts.port != 0
@@ -195,6 +199,7 @@ OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts the values of options; raises InvalidArgument for unknown names and unfit values."""
     values = {}
     for name, value in options.items():
         if name not in OPTIONS:

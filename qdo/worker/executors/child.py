@@ -90,6 +90,8 @@ class ChildRun(MessageRun):
 
 
 class ParentListener:
+    """Reads what the parent sends: the setup, then, in a thread, runs and requests to stop."""
+
     def __init__(self, line: socket.socket, reporter: ProgressReporter) -> None:
         self._line = line
         self._reporter = reporter
@@ -129,6 +131,7 @@ class ParentListener:
 
 
 def main(descriptor: int) -> None:
+    """Prepares the handler, answers whether that worked, and handles runs until the parent is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the parent ends this process; programs started here get the defaults
     in_children = DefaultSignals()

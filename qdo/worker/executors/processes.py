@@ -133,6 +133,7 @@ class ChildProcess:
             raise
 
     async def _start_and_greet(self, ours: socket.socket, theirs: socket.socket) -> None:
+        """Starts the child, sends its setup and waits until it is ready; raises HandlerError if it is not or ends."""
         try:
             with theirs:
                 self._process = _spawn(theirs)
@@ -261,7 +262,7 @@ class ChildProcess:
 class ProcessExecutor:
     """Runs handlers in a fixed number of children, and replaces children that die.
 
-    With hooks each message is sent separately.
+    With hooks each message is sent separately. If one child cannot start when the executor opens, all are ended.
 
     Args:
         setup: The setup of each child.
@@ -352,6 +353,7 @@ class ProcessExecutor:
         return total
 
     async def _replace(self) -> None:
+        """Adds a child; logs failures and retries after growing pauses until it succeeds."""
         for failures in count(1):
             try:
                 await self._add_child()

@@ -132,6 +132,7 @@ class PendingAnswer:
         return self.value
 
     def rawlink(self, callback: Callable[[PendingAnswer], object]) -> None:
+        """Calls a function once with this object when the answer arrives, or now if it has arrived."""
         self._callbacks.append(callback)
         if self._ready:
             self._call()
@@ -306,7 +307,10 @@ class Handler:
 
     @property
     def patience(self) -> float:
-        """Timeout for a server's first answer: a ninth of the session timeout, but at least ``MIN_ANSWER_TIMEOUT``."""
+        """Timeout for a server's first answer: a ninth of the session timeout, but at least ``MIN_ANSWER_TIMEOUT``.
+
+        Never more than the session timeout.
+        """
         return min(max(self._lease.timeout / ANSWER_TIMEOUT_RATIO, MIN_ANSWER_TIMEOUT), self._lease.timeout)
 
     def create_connection(
@@ -372,6 +376,7 @@ class Handler:
             raise TimeoutError("the server has not answered for too long")
 
     def _poll(self, readers: list[Any], writers: list[Any], until: float | None) -> frozenset[int]:
+        """Returns the ready descriptors; waits until a time, but not beyond the time for closing."""
         poll = select.poll()
         for reader in readers:
             poll.register(reader, READABLE)

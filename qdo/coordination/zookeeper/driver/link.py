@@ -238,6 +238,7 @@ class ZooKeeperLink(ClientLink):
             self._end_client()
 
     def _end_client(self) -> None:
+        """Stops and closes the client; only logs errors."""
         for step in (self._client.stop, self._client.close):
             try:
                 step()

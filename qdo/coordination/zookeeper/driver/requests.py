@@ -155,7 +155,10 @@ class ClientLink(Link):
         await self._request_all([partial(self._client.sync_async, path)])
 
     async def _request_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Sends requests, at most ``MAX_IN_FLIGHT`` at once; returns all answers, None for missing nodes."""
+        """Sends requests, at most ``MAX_IN_FLIGHT`` at once; returns all answers, None for missing nodes.
+
+        Raises one error for all if a request failed, or the link is not connected.
+        """
         self._require_usable()
         if not calls:
             return []
@@ -196,6 +199,7 @@ class ClientLink(Link):
         self._inbox.put(partial(self._record_answer, batch, index, answer))
 
     def _record_answer(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
+        """Stores an answer or an error; the last one ends the wait of the caller."""
         self._in_flight -= 1
         batch.answers[index] = answer.value if answer.exception is None else answer.exception
         batch.remaining -= 1
@@ -268,6 +272,7 @@ SECONDARY_ERRORS = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 
 def send_transaction(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
+    """Sends a change as one transaction; returns kazoo's pending answer."""
     transaction = client.transaction()
     for operation in change:
         match operation:
