@@ -136,7 +136,10 @@ def test_by_data_centre(target: DataCentreTarget, driver: Driver) -> None:
 
 
 def refused(store: CassandraStore, why: str) -> bool:
-    """Returns whether a store soon refuses its keyspace; it checks once a second."""
+    """Pings a store, which checks its keyspace once a second, for up to a minute; returns whether it refuses it.
+
+    Fails if a ping succeeds. ``why`` is a part of the error's text.
+    """
     until = time.monotonic() + 60
     while time.monotonic() < until:
         with pytest.raises(StoreUnavailable) as caught:

@@ -77,6 +77,7 @@ class Crew:
 
 @pytest.fixture
 def make_crew(scene: Scene) -> Iterator[Callable[[int], Crew]]:
+    """Returns a function that makes a crew with a number of partitions; the groups end after the test."""
     made: list[Crew] = []
 
     def make(partitions: int) -> Crew:

@@ -35,6 +35,7 @@ def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
 
 
 def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future[int]:
+    """Begins a load in a thread of its own."""
     with_one = ThreadPoolExecutor(1)
     try:
         return with_one.submit(run_call, process.store.bulk.load_unread, queue, messages)
@@ -91,7 +92,7 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
     places: list[tuple[int, Position]] = [(1, message.position) for message in messages]
     send = Loader.send
 
-    def stopped(self: Loader, *arguments: Any) -> int:  # noqa: ANN401 - the loader's
+    def stop_then_send(self: Loader, *arguments: Any) -> int:  # noqa: ANN401 - the loader's
         scene.world.advance(0.5 + SPARE)
         with pytest.raises(TooLate) as caught:
             bridge.run(other.store.bulk.load_unread(queue, messages))
@@ -100,7 +101,7 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
         scene.world.advance(D)
         return send(self, *arguments)
 
-    with replace(send, stopped), pytest.raises(TooLate) as caught:
+    with replace(send, stop_then_send), pytest.raises(TooLate) as caught:
         bridge.run(writing.store.bulk.load_unread(queue, messages))
     assert caught.value.written
     return [f"{one.body!r} is back" for one in bridge.run(other.store.messages.fetch(queue, places))]
