@@ -78,7 +78,7 @@ def make_queue(
 
 
 def cost_of(process: Process, call: Callable[[], T]) -> tuple[Cost, T]:
-    """Makes a call twice, so that row and buckets are in memory; returns the second call's reads of messages and result."""
+    """Makes a call twice; returns the reads of messages and result of the second, with row and buckets in memory."""
     call()
     log = process.wire.log
     log.clear()

@@ -29,7 +29,10 @@ def messages(*numbers: int, body: str = "a") -> list[Message]:
 def entered(
     state: State, seen: Sequence[Message], *, until: int, bound: int = 0, now: int = NOW, delete: bool = False
 ) -> tuple[list[int], Entry]:
-    """Delivers messages of a scan and of earlier claims; returns the numbers and the entry."""
+    """Delivers messages of a scan and of earlier claims, and applies the entry; returns their numbers and the entry.
+
+    Fails if the state is another one after encoding.
+    """
     copies = ScanDuplicates()
     unknown = [message for message in seen if not state.is_known(message.position)]
     fresh, _ = split_duplicates(state.covers, copies, unknown, {})
