@@ -351,6 +351,7 @@ class Command:
     descending = False
 
     def _value(self, text: str, name: str, kind: str) -> Value:
+        """Parses a constant, or a marker, which it adds to ``markers`` under this name and type."""
         text = text.strip()
         if text == "?":
             number = len(self.markers)
@@ -363,6 +364,7 @@ class Command:
         return self._value(text, column, self.table.types[column])
 
     def _conditions(self, text: str) -> list[Condition]:
+        """Parses conditions, also on several columns at once, and adds their markers."""
         conditions: list[Condition] = []
         for name, sign, value in _CONDITION.findall(text):
             if value.startswith("("):
