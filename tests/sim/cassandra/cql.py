@@ -115,7 +115,6 @@ class Cell(NamedTuple):
     expires: float = math.inf
 
     def beats(self, other: Cell | None) -> bool:
-        """Returns whether this cell wins over the other one."""
         if other is None or self.stamp != other.stamp:
             return other is None or self.stamp > other.stamp
         return self._rank() > other._rank()
@@ -364,7 +363,6 @@ class Command:
         return self._value(text, column, self.table.types[column])
 
     def _conditions(self, text: str) -> list[Condition]:
-        """Parses conditions, also on several columns at once, and adds their markers."""
         conditions: list[Condition] = []
         for name, sign, value in _CONDITION.findall(text):
             if value.startswith("("):

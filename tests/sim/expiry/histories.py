@@ -106,7 +106,7 @@ class KeptStore(ModelStore):
         return DEADLINE
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Begins a read of live messages, and of ended ones if ``kept``; without ``due`` of all whose rows are there."""
+        """Begins a read of live messages, and of ended ones if ``kept``; without ``due`` of all with rows."""
         if not part.due:
             return self._begin_read_delayed(part, done)
 

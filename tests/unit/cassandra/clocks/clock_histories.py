@@ -317,7 +317,7 @@ class World:
         self.check_lightly(partial(self.confirm, arrived, tell))
 
     def confirm(self, arrived: float, tell: Callable[..., None], *, good: bool) -> None:
-        """Acknowledges by the light check, or by a round that begins later; refuses if the clock is off or it is late."""
+        """Acknowledges by the light check, or by a later round; refuses if the clock is off or it is too late."""
         if good or self.check.sound(arrived):
             tell(good=True)
         elif self.check.refusing or self.clock.boottime() - arrived > LATEST:
