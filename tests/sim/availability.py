@@ -78,7 +78,7 @@ class Stored:
             shown.append((now, position))
 
     def states(self, partition: int) -> Iterator[tuple[Span, State]]:
-        """Yields the states of a partition, each with the time for which it lasted: one object, which changes."""
+        """Yields the states of a partition with the time for which each lasted. All are one object, which changes."""
         state, since = State(), 0.0
         for at, entry in self.entries.get(partition, ()):
             if entry.number == state.number + 1:

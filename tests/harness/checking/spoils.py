@@ -77,7 +77,7 @@ def _change_one(find: Callable[[Records], list[Any]], change: Callable[[Any], tu
 
 
 def _change_shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
-    """Returns a spoil that changes a random message with one of these outcomes on a page; None if there is no such one.
+    """Returns a spoil that changes a random message with one of these outcomes on a page; it gives None without any.
 
     The page is of full read ``final`` or a later one; 0 is any page.
     """

@@ -82,7 +82,7 @@ class Changing:
         return self.driver.run_to_end(self.cas.run(*change, read_back=read_back))
 
     def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:
-        """Makes a change whose requests fail with these errors, the last one for ever; returns the change's error."""
+        """Makes a change whose requests fail with these errors, from the last one on always; returns its own error."""
         self.errors, self.endless = [*errors], True
         with pytest.raises(StoreUnavailable) as raised:
             self.change()
