@@ -73,7 +73,7 @@ class SqliteLocation:
     path: Path
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the directory. With a clock moved by hand, sweeps are off."""
+        """Opens the directory, without waiting for the disk in writes. With a clock moved by hand, sweeps are off."""
         from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415 - imported when used
 
         if clock is None:
@@ -94,7 +94,7 @@ def _empty_store() -> bytes:
 
 
 def prepare_sqlite(directory: Path) -> SqliteLocation:
-    """Puts an empty store into a directory, as if a first process had opened one there; returns its location."""
+    """Puts an empty store into a directory, also in place of another; returns its location."""
     from queuey.storage.sqlite.connection import FILE  # noqa: PLC0415 - imported when used
 
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -162,7 +162,10 @@ class SimulatedLocation:
 
 
 def cassandra_options(*, by_hand: bool) -> CassandraOptions:
-    """Returns the options of stores under test. With a clock moved by hand, which may be wrong, all levels are slow."""
+    """Returns the options of stores under test, without garbage collection by themselves.
+
+    With a clock moved by hand, which may be wrong, all levels are slow.
+    """
     from queuey.storage.cassandra import CassandraOptions, Level  # noqa: PLC0415 - imported when used
     from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
 

@@ -83,7 +83,7 @@ class BlockingClaims:
     def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """Applies a function to the states of partitions."""
+        """Returns the results of a function of the states of partitions, by partition."""
         return self._claims.core.run(self._claims.query_states(queue, look, numbers))
 
     def is_done(self, queue: Queue, location: Location) -> bool:
@@ -122,7 +122,7 @@ class BlockingNames:
 
 
 def adopt_own_loop(service: Service) -> None:
-    """Gives a service a loop of its own, so that another service's loop may wait for it."""
+    """Gives a service a loop of its own, so that another service's loop may wait for it. Its thread never ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     service.core.adopt(LoopCalls(loop))

@@ -37,7 +37,10 @@ Run = Callable[..., Ended]
 
 
 def make_runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Returns a function that runs the command ``name`` in this process, and returns its exit code and output."""
+    """Returns a function that runs the command ``name`` in this process, and returns its exit code and output.
+
+    The command does not see the variables of the test servers, and must end with SystemExit.
+    """
 
     def run_command(*arguments: str, stdin: bytes = b"") -> Ended:
         out, err = io.BytesIO(), io.BytesIO()

@@ -54,7 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests slow on the stores of their closest ``slow_on``, and sets the timeout of slow tests."""
+    """Marks tests slow on the stores of their closest ``slow_on``, and sets the timeout of slow tests.
+
+    Outside the profile ``quick`` that is the timeout of all tests.
+    """
     for item in items:
         on = item.get_closest_marker("slow_on")
         if on and getattr(item, "callspec", None) and item.callspec.params.get("backend") in on.args:  # type: ignore[attr-defined]
@@ -74,7 +77,7 @@ def contract_keyspace(cassandra: Cassandra) -> Iterator[str]:
 
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn. Skips the test if a needed capability is missing."""
+    """Each backend in turn. Skips the test if a needed capability is missing; fails if no backend ever has it."""
     backend_ = BACKENDS[request.param]
     needed = {name for mark in request.node.iter_markers("needs") for name in mark.args}
     assert needed <= CAPABILITIES, f"no store claims to have {needed - CAPABILITIES}"

@@ -172,7 +172,10 @@ class Reader:
         )
 
     def run(self, page: str, block: Block) -> str:
-        """Runs a block, or writes its file. Returns the output of a command, which must succeed."""
+        """Runs a block, or writes its file. Returns the output of a command, which must succeed, else an empty text.
+
+        Python programs run in this process, and share their names with later ones.
+        """
         if block.title:
             block.save(self._directory)
             return ""

@@ -59,6 +59,7 @@ def replace_in(owner: ModuleType | type, function: object, by: object) -> Iterat
 
 @contextmanager
 def _replace_names(owner: ModuleType | type, names: list[str], by: object) -> Iterator[None]:
+    """Sets all these names to the replacement during the block, and afterwards to what each was."""
     before = {name: vars(owner)[name] for name in names}
     try:
         for name in names:
@@ -70,7 +71,10 @@ def _replace_names(owner: ModuleType | type, names: list[str], by: object) -> It
 
 
 def _unwrap(part: Any) -> object:  # noqa: ANN401 - anything
-    """Returns the function within a property, staticmethod, classmethod or bound class method."""
+    """Returns the function within a property, cached property, staticmethod, classmethod or bound class method.
+
+    Returns anything else as it is.
+    """
     if isinstance(part, property):
         return part.fget
     if isinstance(part, cached_property):
@@ -83,7 +87,7 @@ def _unwrap(part: Any) -> object:  # noqa: ANN401 - anything
 
 
 def _wrap_like(there: object, by: Any) -> object:  # noqa: ANN401 - anything
-    """Wraps the replacement as the original is."""
+    """Makes the replacement a property, staticmethod or classmethod if the original is one and it is not."""
     if isinstance(there, property | staticmethod | classmethod) and not isinstance(by, type(there)):
         return type(there)(by)
     return by

@@ -40,7 +40,7 @@ def find_named_by_string(source: str) -> Iterator[int]:
 
 
 def _names_of_others(tree: ast.AST) -> set[str]:
-    """Returns the names that do not stand for a part of the product."""
+    """Returns the names that do not stand for a part of the product: classes of the file, imports from elsewhere."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):

@@ -253,7 +253,10 @@ def test_blocks(page: str) -> None:
 
 
 def compile_as_typed(program: str) -> None:
-    """Compiles a program as the interactive interpreter does, statement by statement; raises SyntaxError."""
+    """Compiles a program as the interactive interpreter does, statement by statement; raises SyntaxError.
+
+    A last statement that is not complete is no error.
+    """
     statement: list[str] = []
     for line in program.splitlines():
         statement.append(line)

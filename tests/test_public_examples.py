@@ -106,6 +106,7 @@ def test_inner_examples_show_what_happens() -> None:
 
 
 def inner_modules() -> Iterator[ModuleType]:
+    """Imports and yields the modules with ``>>>``, except those of the client's two forms."""
     for package in ("queuey", "qdo", "bench"):
         for path in sorted((ROOT / package).rglob("*.py")):
             if ">>>" in path.read_text("utf-8") and not {"_async", "_sync"} & set(path.parts):

@@ -76,7 +76,10 @@ class PairedClusters:
             self.world.run(self.world.now + STEP)
 
     def ask(self, request: Request | Encoded) -> Rows:
-        """Sends a request to both, and returns their answer. For a frequent write that is the time of receipt."""
+        """Sends a request to both, and returns their answer, sorted for a scan; fails if they differ.
+
+        For an encoded or frequent write it is the real node's time of receipt, and only the number of rows is compared.
+        """
         expected, actual = self.ask_real(request), self.ask_simulated(request)
         if not request.statement.reads and (isinstance(request, Encoded) or request.statement.frequent):
             assert len(expected) == len(actual) == 1
@@ -92,7 +95,7 @@ class PairedClusters:
         self.world.run(self.world.now + seconds)
 
     def ask_roughly(self, request: Request) -> Rows:
-        """Sends a request to both. Lifetimes in the answers are not compared exactly."""
+        """Sends a request to both, and returns their answer; fails if they differ. Lifetimes are compared roughly."""
         expected, actual = ([_rough(row) for row in ask(request)] for ask in (self.ask_real, self.ask_simulated))
         assert actual == expected, f"{actual} is not the answer of Cassandra, {expected}: {request}"
         return expected
@@ -104,7 +107,10 @@ class PairedClusters:
         return _rows(*answers.get(timeout=TIMEOUT))
 
     def ask_simulated(self, request: Request | Encoded) -> Rows:
-        """Returns the answer of the simulated cluster, or raises the error of its driver."""
+        """Returns the answer of the simulated cluster, or raises the error of its driver.
+
+        Before it asks, the simulated time catches up with the real time.
+        """
         world = self.world
         world.run(max(world.now, time.time()))
         answers: list[tuple[Rows | None, StoreUnavailable | None]] = []
@@ -191,6 +197,10 @@ class Values:
         return [self._value(one, name, kind, partition) for name, kind in one.markers]
 
     def _value(self, statement: Command, name: str, kind: str, partition: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Returns a value for a marker: the given one for a column of the partition's key, else a random one.
+
+        Only columns that are not part of the key may be None, or in an insert UNSET.
+        """
         if name == "TTL":  # All values differ, so the second in which a row was written does not matter.
             return next(self._lifetimes)
         if kind.startswith("list "):
@@ -204,7 +214,7 @@ class Values:
 
 
 def encode_request(statement: Statement, rows: Sequence[Sequence[Any]]) -> Encoded:
-    """Returns an encoded request, which gives its answer as bytes, without the flags at the front."""
+    """Returns an encoded request. The answer to a read is one item: its bytes after the kind and the flags."""
     kinds = [kind for _, kind in command(statement.cql).markers]
     packed = [b"".join(map(_sized, kinds, row)) for row in rows]
     decode = (lambda body: [body[8:]]) if statement.reads else None
@@ -212,6 +222,7 @@ def encode_request(statement: Statement, rows: Sequence[Sequence[Any]]) -> Encod
 
 
 def _sized(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
+    """Encodes a value with its length before it: -1 for None, -2 for UNSET."""
     if value is None or value is UNSET:
         return struct.pack(">i", -1 if value is None else -2)
     if kind.startswith("list "):

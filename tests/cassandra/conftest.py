@@ -41,7 +41,7 @@ def application() -> str:
 
 @pytest.fixture
 def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
-    """Opens stores on the keyspace and closes them at the end. The first one makes the application."""
+    """Returns a function that opens a ready store on the keyspace, with the application. All are closed afterwards."""
     with contextlib.ExitStack() as opened:
 
         def open_one(wire: Wire | None = None, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type

@@ -6,8 +6,8 @@ A rule applies to the next matching requests. It is driven by events, never by t
     gate = wire.hold(INSERTS, answered=True)   # requests are sent, their answers wait
     wire.fail(INSERTS)                   # requests are not sent and fail with outcome "none"
     wire.lose(INSERTS)                   # requests are sent, their answers are lost
-    wire.stumble(INSERTS)                # beginning a request raises an error that no driver should raise
-    wire.meanwhile(INSERTS, meddle)      # meddle() runs after Cassandra has answered, before the caller hears
+    wire.raise_at_begin(INSERTS)         # beginning a request raises an error that no driver should raise
+    wire.after_answer(INSERTS, meddle)   # meddle() runs after Cassandra has answered, before the caller hears
 
 Pass the wire where a store makes its driver: ``open_store(url, driver=wire.driver)``. Requests without a rule go to
 Cassandra unchanged. Cassandra's answers about its time are replaced by the time of the test's world, if it has one
@@ -63,18 +63,18 @@ class Gate:
         self._passed = threading.Semaphore(0)
 
     def reached(self) -> None:
-        """Waits until a request has come."""
+        """Waits until a request has come. Each call waits for another one."""
         assert self._reached.acquire(timeout=WAIT_TIMEOUT), "no request has come"
 
     def open(self) -> None:
         self._opened.set()
 
     def passed(self) -> None:
-        """Waits until Cassandra has answered a request that passed."""
+        """Waits until Cassandra has answered a request that passed. Each call waits for another one."""
         assert self._passed.acquire(timeout=WAIT_TIMEOUT), "no request has passed"
 
     def stop_request(self) -> None:
-        """Reports the calling request to the test, and blocks it until the gate is open."""
+        """Reports the calling request to the test, and blocks it until the gate is open, at most WAIT_TIMEOUT."""
         self._reached.release()
         self._opened.wait(WAIT_TIMEOUT)
 
@@ -88,7 +88,7 @@ class Rule:
 
     Attributes:
         matches: Returns whether the rule applies to a statement.
-        times: How many requests it applies to.
+        times: How many more requests it applies to.
         before: Holds requests before they are sent.
         after: Holds the answers.
         sent: Whether requests are sent.
@@ -107,7 +107,7 @@ class Rule:
     then: Callable[[], object] | None = None
 
     def apply(self, ask: Callable[[], Answer], tell: Done) -> None:
-        """Applies the rule to one request.
+        """Applies the rule to one request: gate, sending, gate, ``then``; last it tells the answer, or the error.
 
         Args:
             ask: Sends the request and waits for the answer.
@@ -196,6 +196,7 @@ class Wire:
         self._add(Rule(_chosen(which), times, then=then))
 
     def clear(self) -> None:
+        """Ends all rules and opens their gates."""
         with self._lock:
             for rule in self._rules:
                 for gate in (rule.before, rule.after):

@@ -191,7 +191,10 @@ class Scene:
     processes: list[Process] = field(default_factory=list)
 
     def start(self, **options: Any) -> Process:  # noqa: ANN401 - options of any type
-        """Starts a process on a machine of its own. Its store sends no requests but those of the test."""
+        """Starts a process on a machine of its own, and waits until its store is ready.
+
+        The store sends no requests but those of the test, and where it would sleep, the world's time advances.
+        """
         machine = Machine(self.world)
         clock = Clock(machine.boottime, machine.wall)
         wire = Wire(self.world.uuid)
@@ -215,6 +218,7 @@ class Scene:
         return queue
 
     def close(self) -> None:
+        """Lets the time run and held requests pass, and closes all stores."""
         self.world.run()
         with contextlib.ExitStack() as closing:
             for process in self.processes:

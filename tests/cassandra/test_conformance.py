@@ -104,6 +104,7 @@ class Play:
             values = values[:-demands] + (seen[-demands:] or [None] * demands)
 
     def read(self, statement: Statement) -> None:
+        """Sends a read with random values, and unless it is a scan, once more encoded."""
         parsed = command(statement.cql)
         values = self._values.of(parsed, self._values.partition(parsed))
         level = "SERIAL" if self.statements.conditional and " IN (" not in statement.cql else "QUORUM"
@@ -239,7 +240,7 @@ def writes(draw: st.DrawFn) -> tuple[Statement, list[Any]]:
 
 
 def _send(both: PairedClusters, partition: int, number: int, statement: Statement, values: Sequence[Any]) -> bool:
-    """Sends a write; returns whether it expires within the test."""
+    """Sends a write; returns whether it expires within the test. ``number`` makes longer lifetimes differ."""
     names = [name for name, _ in command(statement.cql).markers]
     values_by_name = dict(zip(names, values, strict=True))
     ttl: int = values_by_name.get("TTL", 0)

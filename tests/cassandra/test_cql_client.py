@@ -28,6 +28,7 @@ def blob(data: bytes) -> bytes:
 
 
 def decode(body: bytes) -> Rows:
+    """Returns the rows of an answer with one column, as bytes."""
     (count,) = struct.unpack_from(">i", body, 12)
     rows, offset = [], 16
     for _ in range(count):

@@ -48,7 +48,7 @@ def start_centres(each: int) -> Iterator[Centres]:
     """Starts two data centres.
 
     A node listens at an address of its own and announces another one, at which the link listens. Within a data centre
-    nodes use the former (``prefer_local``).
+    nodes use the former (``prefer_local``). A failed start is repeated once.
 
     Args:
         each: Number of nodes in each data centre, one or two.
@@ -63,6 +63,7 @@ def start_centres(each: int) -> Iterator[Centres]:
 
 @contextmanager
 def _start_nodes_and_link(each: int) -> Iterator[Centres]:
+    """Starts the link, and the nodes behind it, for the block."""
     nodes = 2 * each
     behind = [(nodes + index, STORAGE_PORT) for index in range(nodes)]
     block = claim([*list_ports(nodes), *behind])

@@ -46,7 +46,10 @@ class ClientRequests:
         return sum(self._by_connection.values())
 
     def watch(self, is_faulty: Callable[[], bool], stop: threading.Event) -> None:
-        """Queries all nodes repeatedly until ``stop`` is set."""
+        """Queries all nodes repeatedly until ``stop`` is set.
+
+        Requests count as made during faults if there was one both before and after the query that found them.
+        """
         with connected(self._target, self._options, CONNECT_SECONDS) as driver:
             while not stop.wait(INTERVAL):
                 before, faulty = self._total, is_faulty()

@@ -137,7 +137,7 @@ def _create_account(url: str, **variables: str) -> Account:
 
 
 def converge(url: str, local_dc: str | None = None) -> None:
-    """Reads everything at ALL, which makes the copies agree, as a repair would."""
+    """Reads all messages at ALL, which makes their copies agree, as a repair would."""
     driver = Driver(parse_url(url), replace(keyspaces.OPTIONS, local_dc=local_dc))
     try:
         assert driver.ready(60), driver.problem()

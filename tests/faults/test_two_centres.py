@@ -146,7 +146,7 @@ class Party:
     position: Position = ids.FIRST
 
     def look_too_early(self) -> None:
-        """Waits until the near data centre could show the message, which only the far one has, and reads nothing."""
+        """Waits until the near data centre could show the message, which only the far one has; fails if it does."""
         until(lambda: self.near._clock.now() > self.position[0] + (D + 0.5) * TICKS_PER_SECOND)
         assert read_shown(self.near, self.queue) == []
 

@@ -40,7 +40,7 @@ def opened(centre_stores: CentreStores) -> list[CassandraStore]:
     return [centre_stores.open(CassandraStore, name) for name in NAMES]
 
 
-def patiently(call: Callable[[], T]) -> T:
+def retry_a_while(call: Callable[[], T]) -> T:
     """Repeats a call until the store is available and its key is not in use; fails after a limit."""
     limit = time.monotonic() + 2 * PATIENCE
     while True:
@@ -58,7 +58,7 @@ def shown(store: Store, queue: Queue) -> list[str]:
 
 
 def cut_twice(centres: Centres, begun: Callable[[], bool]) -> None:
-    """Cuts the link for longer than a post may take, and once more briefly."""
+    """Cuts the link for longer than a post may take, and once more briefly, each time once ``begun`` is true."""
     for seconds in (2 * W, 0.3):
         until(begun)
         centres.link.cut()
@@ -76,7 +76,7 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
         for key in keys if number else reversed(keys):
             item = NewMessage(key.text, 1, 3600, None, 0.0)
             append_once = stores[number].keyed_posts.append_once
-            answered[number][key.text] = patiently(partial(run_call, append_once, queue, [item], key))
+            answered[number][key.text] = retry_a_while(partial(run_call, append_once, queue, [item], key))
             time.sleep(0.1)  # spreads the posts over the time of the cuts
 
     with ThreadPoolExecutor(2) as pool:
@@ -115,7 +115,7 @@ def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> 
             bridge.run(store.keyed_posts.append_once(queue, [item], key))
     centres.link.heal()
     first, second = (
-        patiently(partial(run_call, store.keyed_posts.append_once, queue, [item], key)) for store in stores
+        retry_a_while(partial(run_call, store.keyed_posts.append_once, queue, [item], key)) for store in stores
     )
     assert (second.locations, second.replayed) == (first.locations, True)
     for store in stores:
@@ -135,7 +135,7 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
     def write(number: int) -> None:
         service, access = ways[number]
         while not ended.is_set():
-            patiently(lambda: BlockingNames(service).replace(access, "n", Draft(f"{number}:{done[number] + 1}")))
+            retry_a_while(lambda: BlockingNames(service).replace(access, "n", Draft(f"{number}:{done[number] + 1}")))
             done[number] += 1
 
     with ThreadPoolExecutor(2) as pool:
@@ -146,17 +146,17 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
         ended.set()
         for future in writing:
             future.result(3 * PATIENCE)
-    values = [patiently(partial(body_of, way)) for way in ways]
+    values = [retry_a_while(partial(body_of, way)) for way in ways]
     assert values[0] == values[1]
     assert values[0] in {f"{number}:{count}" for number, count in done.items()}
     for store in stores:
         until(lambda store=store: shown(store, queue) == [values[0]])  # type: ignore[misc]
     (east, here), (west, there) = ways
-    [claimed] = patiently(lambda: blocking(east.claims).claim(here, limit=9, ttl=600))
+    [claimed] = retry_a_while(lambda: blocking(east.claims).claim(here, limit=9, ttl=600))
     assert claimed.message.body == values[0]
-    patiently(lambda: blocking(east.claims).acknowledge(here, [claimed.receipt]))
+    retry_a_while(lambda: blocking(east.claims).acknowledge(here, [claimed.receipt]))
     assert body_of(ways[1]) is None
-    assert patiently(lambda: BlockingNames(west).create(there, "n", Draft("again"))).stored
+    assert retry_a_while(lambda: BlockingNames(west).create(there, "n", Draft("again"))).stored
 
     with pytest.raises(ClaimsRefused, match="very_strong"):
         BlockingNames(west).replace(enter(stores[1], make_queue(stores[1], "strong"))[1], "n", Draft("x"))

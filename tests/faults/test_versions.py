@@ -69,7 +69,10 @@ def test_claims(
 
 @pytest.fixture
 def start(tmp_path: Path, three_proxied_nodes: MakeStore, proxied_keyspace: str, release: Program) -> Iterator[Start]:
-    """Starts services, alternately of the release and of this version, while one node after another is paused."""
+    """Returns a function that starts services with an account, alternately of the release and of this version.
+
+    Meanwhile one node after another is paused.
+    """
     from queuey.storage import cassandra  # noqa: PLC0415 - most tests here do not need the driver
 
     store = three_proxied_nodes(SPAN, difference=0.5, row_age=1.0)

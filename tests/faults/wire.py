@@ -124,6 +124,7 @@ def read_metric(web: Web, name: str) -> float:
 
 
 def _decode(content: bytes) -> dict[str, Any]:
+    """Decodes a JSON object; returns an empty dict for anything else."""
     try:
         value = json.loads(content)
     except ValueError:

@@ -302,6 +302,7 @@ class Reader:
         self._staying = STAY
 
     def _make_path(self, wait: int) -> str:
+        """Returns the path of a page from the cursor on."""
         habit = self.habit
         path = f"/{self.queue}?partitions={','.join(map(str, habit.partitions))}&limit={habit.limit}"
         path += f"&since={self._cursor}" if self._cursor else ""

@@ -93,6 +93,7 @@ class Proxy:
             self._servers.append(await asyncio.start_server(partial(self._serve, far), *near))
 
     async def _cut(self) -> None:
+        """Stops listening, resets all connections, and waits until all forwarding has ended."""
         while self._servers:
             self._servers.pop().close()
         await self._drop()

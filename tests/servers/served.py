@@ -56,7 +56,10 @@ def free_port() -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Returns the environment without variables that would reach the user's own service."""
+    """Returns this process's environment with further variables, without others that begin with ``QUEUEY_``.
+
+    Those might lead to the user's own service.
+    """
     plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
     return plain | more
 
@@ -143,7 +146,10 @@ class Served:
             yield process
 
     def wait_for(self, text: str) -> str:
-        """Waits until a line with this text is printed, and returns the line. Each line is looked at once."""
+        """Waits until a line with this text is printed, and returns the line. Each line is looked at once.
+
+        Fails if the output ends before.
+        """
         while True:
             line = self._seen.get(timeout=START_SECONDS)
             if line is None:

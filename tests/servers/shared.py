@@ -71,7 +71,7 @@ class SharedServers:
         return str(self._listener.address)
 
     def close(self) -> None:
-        """Ends the servers, once none is being started any more."""
+        """Ends the servers, once none is being started any more. Later requests wait without end."""
         if self._listener is not None:
             self._listener.close()
         for lock in self._locks.values():
@@ -79,6 +79,7 @@ class SharedServers:
         self._opened.close()
 
     def _serve(self, listener: Listener) -> None:
+        """Answers each request in a thread of its own, until the listener is closed."""
         while True:
             try:
                 connection = listener.accept()

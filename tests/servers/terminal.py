@@ -45,7 +45,7 @@ class Terminal:
         os.close(slave)
 
     def wait_for_lines(self, count: int) -> list[str]:
-        """Waits until it has printed ``count`` lines, and returns them."""
+        """Waits until it has printed ``count`` more lines, and returns all that it has printed since the last call."""
         text = b""
         while text.count(b"\n") < count:
             text += os.read(self._master, 4096)
@@ -54,7 +54,7 @@ class Terminal:
     def request_status(
         self, path: str, data: dict[str, str] | None = None, headers: dict[str, str] | None = None
     ) -> int:
-        """Requests a page, or sends a form. Returns the status."""
+        """Requests a page, or sends a form. Returns the status, also of a redirect, which is not followed."""
         body = None if data is None else urlencode(data).encode()
         request = urllib.request.Request(self.url + path, body, headers or {})
         try:

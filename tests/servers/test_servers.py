@@ -112,7 +112,7 @@ def test_unique_names() -> None:
 
 
 def run_suite(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs pytest on one file with only this plugin."""
+    """Runs pytest on one file with only this plugin, without addresses of servers and without a Docker engine."""
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.servers.plugin", "-c", os.devnull, "-rs", *options]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_TEST_")}

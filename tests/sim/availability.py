@@ -78,7 +78,7 @@ class Stored:
             shown.append((now, position))
 
     def states(self, partition: int) -> Iterator[tuple[Span, State]]:
-        """Yields the states of a partition, each with the time for which it lasted."""
+        """Yields the states of a partition with the time for which each lasted. All are one object, which changes."""
         state, since = State(), 0.0
         for at, entry in self.entries.get(partition, ()):
             if entry.number == state.number + 1:
@@ -209,7 +209,10 @@ class Stored:
 
 
 def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:
-    """Yields each entry of a log with the time from which every reader saw it, and the state after it."""
+    """Yields each entry of a log with the time from which every reader saw it, and the state after it.
+
+    The state is one object, which changes.
+    """
     state = State()
     for at, entry in log:
         if entry.number == state.number + 1:

@@ -342,6 +342,7 @@ async def _fetch(world: World, places: Sequence[Location]) -> list[Message]:
 
 
 async def _read(world: World, part: Slice) -> Page:
+    """Reads at most two messages of the source."""
     places = sorted(place for place in world.source if part.lower <= place < part.upper)
     size = 2
     more = len(places) > size
@@ -358,6 +359,7 @@ def _message(world: World, place: Position) -> Message:
 
 
 def _find_violations(world: World) -> list[str]:
+    """Returns what is wrong at the end: messages lost, doubled, left or out of order, or a move that has not ended."""
     state = State.decode(world.log)
     hides = [cover.hides for cover in state.covers.by_digest.values()]
     copies = {PLACES[2]} if world.kind == "dedup" and any(each(PLACES[2]) for each in hides) else set()

@@ -135,7 +135,10 @@ class Replicas:
         return log.last == entry.number - 1
 
     def propose(self, log: Log, proposal: Proposal) -> bool | None:
-        """Handles an append on its arrival. Returns None if its caller gets no answer."""
+        """Handles an append on its arrival, after the pending ones, and makes entries visible, unless it gets stuck.
+
+        Returns whether it was applied, or None if its caller gets no answer.
+        """
         rng, faults = self.world.rng, self.faults
         self.finish(log)
         if rng.random() < faults.stuck:

@@ -265,7 +265,7 @@ class Silent(Workers):
         self.asked.append((topic, answer))
 
 
-def met(scene: Scene, kind: type[ModelStore] = ModelStore) -> tuple[ModelStore, ClaimUseCases, Silent, ClaimDelivery]:
+def meet(scene: Scene, kind: type[ModelStore] = ModelStore) -> tuple[ModelStore, ClaimUseCases, Silent, ClaimDelivery]:
     """Returns a process that met another one in a log whose home is elsewhere, and what was claimed there."""
     store, claims = scene.start(kind)
     other = Silent()
@@ -285,7 +285,7 @@ AWAY = replace(QUEUE, qid=2)
 def test_the_home_is_asked_by_who_was_refused() -> None:
     """A process that met another one asks the home, and does the work itself without an answer."""
     scene = Scene()
-    _, claims, other, mine = met(scene)
+    _, claims, other, mine = meet(scene)
     scene.claim(claims, AWAY, 1)
     begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), partial(scene._told, scene.settled))
     scene.let(SOON)
@@ -304,7 +304,7 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
 def test_other_partitions_are_worked_on_here() -> None:
     """The home is not asked about a partition without conflicts, nor about one whose home is here."""
     scene = Scene()
-    _, claims, other, _ = met(scene)
+    _, claims, other, _ = meet(scene)
     for queue in (replace(QUEUE, qid=4), replace(QUEUE, qid=3)):
         for process in (claims, scene.start(ModelStore)[1], claims)[: 1 if queue.qid == 4 else 3]:
             scene.claim(process, queue, 1)
@@ -318,7 +318,7 @@ def test_other_partitions_are_worked_on_here() -> None:
 def test_silence_is_doubt() -> None:
     """After a home gave no answer, a failure here does not mean that nothing was changed."""
     scene = Scene()
-    failing, claims, other, mine = met(scene, Failing)
+    failing, claims, other, mine = meet(scene, Failing)
     assert isinstance(failing, Failing)
     errors: list[Exception | None] = []
     begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), lambda _settled, error: errors.append(error))

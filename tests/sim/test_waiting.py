@@ -74,6 +74,7 @@ class Scene:
         return [place for place in places if place is not None]
 
     def claim(self, web: Web, *, ttl: float = LONG, wait: float = 0.0, limit: int = 1, queue: Queue = QUEUE) -> Result:
+        """Begins a claim. Returns its result, which is set when the claim ends."""
         def done(found: list[ClaimDelivery] | None, error: Exception | None) -> None:
             result.found, result.error, result.at = found, error, self.world.now
 
@@ -82,6 +83,7 @@ class Scene:
         return result
 
     def given(self, web: Web, **asked: Any) -> list[ClaimReceipt]:  # noqa: ANN401 - as `claim` has them
+        """Claims messages, of which some must be given soon; returns their receipts."""
         result = self.claim(web, **asked)
         self.after(0.1)
         assert result.found

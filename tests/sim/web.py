@@ -58,6 +58,7 @@ class Web:
         self.claims = self._start()
 
     def _start(self) -> ClaimUseCases:
+        """Starts a life: its loop, watchers and workers. Returns its claims."""
         self.core = self._setup.core(self.process, self._replicas.faults.slow)
         self.watchers = Watchers()
         self.workers = SimulatedWorkers(self)

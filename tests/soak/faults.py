@@ -27,7 +27,7 @@ class Faults(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Performs all faults, in a new order each round."""
+        """Performs all faults, in a new order each round. An error ends them, and is recorded as a failure."""
         try:
             while True:
                 faults = list(self._possible_faults())

@@ -55,7 +55,7 @@ class Landscape(NamedTuple):
 
 @contextlib.contextmanager
 def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape]:
-    """Starts everything for a block, and ends it afterwards.
+    """Starts everything for a block, with the application and the queue in both stores, and ends it afterwards.
 
     Args:
         data: Directory of the stores.
@@ -99,6 +99,7 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
 
 
 def _furnish(store: Store) -> None:
+    """Creates the application with its key as soon as the store is available, and closes the store."""
     with contextlib.closing(store):
         retry_until_available(lambda: bridge.run(store.applications.application_names()), CONNECT_SECONDS)
         bridge.run(store.applications.create_application(APPLICATION))

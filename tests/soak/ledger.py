@@ -42,7 +42,7 @@ class Ledger:
         self.acknowledged = 0
 
     def acknowledge(self, numbers: Iterable[int]) -> None:
-        """Records messages that the service acknowledged."""
+        """Records messages that the service acknowledged: due for each consumer that has not yet seen them."""
         with self._lock:
             now, numbers = self._clock(), set(numbers)
             self.acknowledged += len(numbers)
@@ -56,7 +56,7 @@ class Ledger:
             self._unknown |= set(numbers)
 
     def see(self, name: str, numbers: Iterable[int]) -> None:
-        """Records messages that a consumer received, possibly before their acknowledgement."""
+        """Records messages that a consumer received. Those not due count as early: not acknowledged, or seen before."""
         with self._lock:
             account = self._accounts[name]
             for number in numbers:

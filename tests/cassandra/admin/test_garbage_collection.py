@@ -32,6 +32,7 @@ TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "cl
 
 
 def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
+    """Returns the numbers of a queue's rows by table, without tables that have none of it."""
     counts = {}
     for table in TABLES:
         statement = Statement(f"SELECT partition FROM {table} WHERE qid = ? ALLOW FILTERING")
@@ -46,6 +47,7 @@ def groups_left(store: CassandraStore, queue: Queue) -> list[str]:
 
 
 def pending_deletes(store: CassandraStore, application: str) -> list[PendingDelete]:
+    """Returns an application's pending deletes, read as if an hour later."""
     later = store._clock.now() + 3600 * TICKS_PER_SECOND
     deletes: list[PendingDelete] = []
     for shard in range(grave_rows.SHARDS):
@@ -57,7 +59,10 @@ def pending_deletes(store: CassandraStore, application: str) -> list[PendingDele
 
 
 def fill(store: CassandraStore, queue: Queue) -> None:
-    """Writes messages to every kind of bucket (plain, longer classes, delayed, old given ids), and claims."""
+    """Writes messages to every kind of bucket (plain, longer classes, delayed, old given ids), claims, and offsets.
+
+    Of two groups, one has an owned offset.
+    """
     for partition in range(1, queue.partitions + 1):
         ttls = [60, 5 * 86_400, 100 * 86_400]
         bridge.run(store.messages.append(queue, [NewMessage("x", partition, ttl) for ttl in ttls]))

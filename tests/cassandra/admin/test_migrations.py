@@ -135,8 +135,11 @@ def test_by_data_centre(target: DataCentreTarget, driver: Driver) -> None:
         migrate(target, OPTIONS, replication="1", running=running)
 
 
-def refused(store: CassandraStore, why: str) -> bool:
-    """Returns whether a store soon refuses its keyspace; it checks once a second."""
+def is_refused(store: CassandraStore, why: str) -> bool:
+    """Pings a store, which checks its keyspace once a second, for up to a minute; returns whether it refuses it.
+
+    Fails if a ping succeeds. ``why`` is a part of the error's text.
+    """
     until = time.monotonic() + 60
     while time.monotonic() < until:
         with pytest.raises(StoreUnavailable) as caught:
@@ -151,9 +154,9 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
     migrations = cql_files.known()
     store = open_store(target.url, options=OPTIONS)
     try:
-        assert refused(store, "does not exist; run `queuey migrate`")
+        assert is_refused(store, "does not exist; run `queuey migrate`")
         migrate(target, OPTIONS, replication="1", running=Running(migrations[:1]))
-        assert refused(store, "older than this version")
+        assert is_refused(store, "older than this version")
         migrate(target, OPTIONS)
         assert becomes_healthy(store)
         migrate(target, OPTIONS, running=Running((*migrations, parse("900_more.cql", TABLE.format("c")))))

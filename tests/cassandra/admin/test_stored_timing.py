@@ -41,7 +41,7 @@ def driver(url: str) -> Iterator[Driver]:
         yield opened
 
 
-def opened(url: str, options: CassandraOptions = OPTIONS) -> CassandraStore:
+def open_timed(url: str, options: CassandraOptions = OPTIONS) -> CassandraStore:
     """Opens a store that uses the stored timing."""
     store = open_store(url, options=options)
     assert store.ready(60), bridge.run(store.statistics())
@@ -129,7 +129,7 @@ def replaced(timing: Timing, difference: float) -> Timing:
 
 def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
     """Each process reports how long its writes took; doctor says which delay they would allow."""
-    with closing(opened(url)) as store:
+    with closing(open_timed(url)) as store:
         bridge.run(store.applications.create_application("acme"))
         queue, _ = bridge.run(store.catalogue.create_queue("acme", "orders", QueueSpec()))
         for _ in range(20):

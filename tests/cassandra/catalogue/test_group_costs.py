@@ -67,7 +67,7 @@ class Crew:
         self.service = Service(self.process.store, core=HandCore(clock))
         self.group = ServiceGroup([self.service], clock, "group", scene.application)
 
-    def settled(self, count: int) -> list[Member]:
+    def join_evenly(self, count: int) -> list[Member]:
         """Joins members that own the partitions evenly, and passes time until a plan is due at once."""
         members: list[Member] = [self.group.join(self.queue) for _ in range(count)]
         self.group.settle(self.places, *members)
@@ -77,6 +77,7 @@ class Crew:
 
 @pytest.fixture
 def make_crew(scene: Scene) -> Iterator[Callable[[int], Crew]]:
+    """Returns a function that makes a crew with a number of partitions; the groups end after the test."""
     made: list[Crew] = []
 
     def make(partitions: int) -> Crew:
@@ -109,7 +110,7 @@ def test_a_queue_without_members(scene: Scene) -> None:
 def test_heartbeats(make_crew: Callable[[int], Crew]) -> None:
     """Any number of heartbeats is one plain write per third of a session, and no transaction."""
     crew = make_crew(4)
-    [member] = crew.settled(1)
+    [member] = crew.join_evenly(1)
 
     def beat() -> None:
         for _ in range(45):
@@ -128,7 +129,7 @@ def test_heartbeats(make_crew: Callable[[int], Crew]) -> None:
 def test_joins_commits_and_leaves(make_crew: Callable[[int], Crew], count: int) -> None:
     """A join is two transactions, plus one per queue that changes owners; a commit is one; a leave as few."""
     crew = make_crew(24)
-    members = crew.settled(count)
+    members = crew.join_evenly(count)
     joined: list[Member] = []
 
     def join() -> None:

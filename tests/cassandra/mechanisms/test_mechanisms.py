@@ -112,13 +112,13 @@ def stopped_before_minting(scene: Scene) -> list[str]:
     generate = MessageWriter._generate
     purged: list[Queue] = []
 
-    def stopped(self: MessageWriter, *arguments: Any) -> Any:  # noqa: ANN401 - the writer's
+    def purge_first(self: MessageWriter, *arguments: Any) -> Any:  # noqa: ANN401 - the writer's
         if not purged:
             scene.world.advance(0.01)
             purged.append(bridge.run(other.store.catalogue.purge_queue(queue)))
         return generate(self, *arguments)
 
-    with replace(generate, stopped):
+    with replace(generate, purge_first):
         attempt = writing.post(queue)
         end_of(attempt)
     scene.world.advance(D + S)

@@ -78,7 +78,7 @@ def make_queue(
 
 
 def cost_of(process: Process, call: Callable[[], T]) -> tuple[Cost, T]:
-    """Counts the reads of messages by a call whose row and buckets are in memory."""
+    """Makes a call twice; returns the reads of messages and result of the second, with row and buckets in memory."""
     call()
     log = process.wire.log
     log.clear()

@@ -34,7 +34,8 @@ def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
     return [Message(first + n, 77, 1, first + TTL * SECOND, f"{n}") for n in range(count)]
 
 
-def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future[int]:
+def begin_load(process: Process, queue: Queue, messages: Sequence[Message]) -> Future[int]:
+    """Begins a load in a thread of its own."""
     with_one = ThreadPoolExecutor(1)
     try:
         return with_one.submit(run_call, process.store.bulk.load_unread, queue, messages)
@@ -58,22 +59,22 @@ def passed(reader: Reader, messages: Sequence[Message]) -> list[str]:
 
 def late_load(scene: Scene) -> list[str]:
     """A load reaches Cassandra after readers have passed its ids."""
-    return held_up(scene, INSERTS)
+    return hold_up(scene, INSERTS)
 
 
 def late_record(scene: Scene) -> list[str]:
     """A load's buckets are recorded after a reader has looked them up for a horizon above the ids."""
-    return held_up(scene, RECORDS)
+    return hold_up(scene, RECORDS)
 
 
-def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
+def hold_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
     """Holds some of a load's requests until a reader has passed its ids. Returns what the reader misses."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
     messages = planned(writing, 0.5)
     gate = writing.wire.hold(requests)
-    loading = begun(writing, queue, messages)
+    loading = begin_load(writing, queue, messages)
     gate.reached()
     scene.world.advance(D + S)
     reader.read_more()
@@ -91,7 +92,7 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
     places: list[tuple[int, Position]] = [(1, message.position) for message in messages]
     send = Loader.send
 
-    def stopped(self: Loader, *arguments: Any) -> int:  # noqa: ANN401 - the loader's
+    def stop_then_send(self: Loader, *arguments: Any) -> int:  # noqa: ANN401 - the loader's
         scene.world.advance(0.5 + SPARE)
         with pytest.raises(TooLate) as caught:
             bridge.run(other.store.bulk.load_unread(queue, messages))
@@ -100,7 +101,7 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
         scene.world.advance(D)
         return send(self, *arguments)
 
-    with replace(send, stopped), pytest.raises(TooLate) as caught:
+    with replace(send, stop_then_send), pytest.raises(TooLate) as caught:
         bridge.run(writing.store.bulk.load_unread(queue, messages))
     assert caught.value.written
     return [f"{one.body!r} is back" for one in bridge.run(other.store.messages.fetch(queue, places))]
@@ -113,7 +114,7 @@ def machine_stopped(scene: Scene) -> list[str]:
     reader = Reader(reading, queue)
     messages = planned(writing, 0.5)
     gate = writing.wire.hold(INSERTS)
-    loading = begun(writing, queue, messages)
+    loading = begin_load(writing, queue, messages)
     gate.reached()
     scene.world.advance(D + S)
     writing.machine.lag = D + S

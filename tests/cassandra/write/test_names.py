@@ -56,7 +56,7 @@ def after_writing(process: Process) -> Gate:
 STOPS = (before_all, before_writing, before_confirming, before_removing)
 
 
-def begun(process: Process, queue: Queue, seen: Named, stop: Callable[[Process], Gate]) -> Callable[[], object]:
+def begin_write(process: Process, queue: Queue, seen: Named, stop: Callable[[Process], Gate]) -> Callable[[], object]:
     """Begins to write "new" under the name, and holds it at a stage; returns the function that lets it go on."""
     gate = stop(process)
     ends: list[object] = []
@@ -91,7 +91,7 @@ def test_readers_by_time(
     """Wherever a writer stops, readers by time are shown one value, without a call for the name."""
     first, second, queue, old = two
     scene.world.advance(D + S)
-    end = begun(first, queue, old, stop)
+    end = begin_write(first, queue, old, stop)
     # A confirmed value above the horizon is not shown, nor is the one it replaces.
     possible: tuple[list[str], ...] = ([], ["new"]) if stop is before_removing else (["old"],)
     assert shown(first, queue) == possible[0]
@@ -116,7 +116,7 @@ def test_readers_by_time(
 def test_readers_who_do_not_wait(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
     """A value that may still be confirmed is neither shown nor passed."""
     first, second, queue, old = two
-    end = begun(first, queue, old, before_confirming)
+    end = begin_write(first, queue, old, before_confirming)
     scene.world.advance(W / 4)
     page = page_of(second.store, queue, Slice(1, delayed=False))
     assert [message.body for message in page.messages] == ["old"]

@@ -17,7 +17,7 @@ LONG = 5 * 86_400
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Waits for what a store's thread does after it has answered."""
+    """Waits for what a store's thread does after it has answered; returns whether it holds in the end."""
     until = time.monotonic() + WAIT_TIMEOUT
     while not holds() and time.monotonic() < until:
         time.sleep(0.005)
@@ -79,7 +79,7 @@ def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
 
 
 def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that is written, and holds the comparison of clocks that must acknowledge it."""
+    """Begins an append that is written, sets the wall clock wrong, and holds the comparison of clocks it waits for."""
     written = process.wire.hold(INSERTS, answered=True)
     attempt = process.post(queue)
     written.reached()
@@ -157,7 +157,7 @@ def break_record(process: Process) -> None:
 
 
 def break_clock(process: Process) -> None:
-    """Makes the clock impossible to compare when it has to be."""
+    """Sets the wall clock wrong, and makes it impossible to compare."""
     process.machine.wrong = 60.0
     process.wire.fail(CLOCKS, UNLIMITED)
 

@@ -57,6 +57,7 @@ class Claimer:
         self._empty_since: float | None = None
 
     def run(self, stop: threading.Event) -> None:
+        """Claims and handles messages, with rests, until stopped."""
         while not stop.is_set():
             jobs = self._claim()
             if jobs:

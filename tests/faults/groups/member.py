@@ -245,7 +245,10 @@ class Member:
             self._commit(stay, repeated=True)
 
     def _leave(self) -> None:
-        """Commits everything and leaves, repeating the request until it is answered or the session is over."""
+        """Commits everything and leaves, repeating the request until it is answered or the session is over.
+
+        A static member sometimes says that it returns.
+        """
         for stay in list(self._stays.values()):
             self._commit(stay)
         self._end_all_stays("left")

@@ -152,6 +152,7 @@ def _read_offsets(line: Line, timeout: float) -> dict[Place, Position | None]:
 
 
 def _read_positions(line: Line, queue: str, number: int) -> list[Position]:
+    """Returns the ids of all readable messages of a partition, in order."""
     positions: list[Position] = []
     since = ""
     while True:

@@ -81,7 +81,10 @@ class Service:
         self._last = max(prompt, key=ids.parse_position, default=self._last)
 
     def read(self, reader: str, *, final: int = 0, web: str | None = None) -> bool:
-        """Reads a page from ``web``, or from a random web process. Returns whether it had any message."""
+        """Reads a page from ``web``, or from a random web process, where the reader's last one ended.
+
+        Returns whether it had any message.
+        """
         since = self._cursors.get(reader, {})
         horizon = self._ticks(self.time - DELAY), ids.LOW_MIN
         shown: list[Shown] = []
@@ -195,6 +198,7 @@ class Group:
         self._at += STAY_GAP_SECONDS
 
     def _end_stay(self, worker: str, ending: str) -> None:
+        """Adds the records of an end: a kill, a lost session, or a partition handed back and a clean exit."""
         at = self._next_time()
         if ending == "killed":
             self._record(Fault(at, self._next_time(), "kill", worker))

@@ -54,6 +54,7 @@ def answers(history: History, _: Limits) -> Texts:
 
 
 def _check_answer(event: Post | Read, good: int) -> Texts:
+    """Yields a text for a status that is not promised, and for 503 without Retry-After."""
     if event.status not in {good, UNAVAILABLE, ONLY_SENT}:
         yield f"status {event.status}: {describe(event)}"
     if event.status == UNAVAILABLE and not event.retry_after:
@@ -194,6 +195,7 @@ def page(history: History, _: Limits) -> Texts:
 
 
 def _check_page(read: Read) -> Texts:
+    """Yields what is wrong with a page by itself: its partitions, order, bounds and cursors."""
     if extra := ({shown.partition for shown in read.shown} | read.next.keys()) - set(read.partitions):
         yield f"shows partitions {extra} that were not asked for"
     if missing := set(read.partitions) - read.next.keys():
@@ -250,6 +252,7 @@ def _calm_periods(history: History, limits: Limits) -> Iterator[tuple[float, flo
 
 
 def describe(event: Post | Read) -> str:
+    """Renders a post, with its first three messages, or a read, without its messages."""
     what = f"{event.queue} at {event.web}, {event.start:.3f}..{event.end:.3f}, {event.status}"
     if isinstance(event, Read):
         partitions = ",".join(map(str, event.partitions))

@@ -50,7 +50,7 @@ def _change_fields(records: Records, old: Any, **fields: Any) -> Records:  # noq
 
 
 def _swap_field(find: Callable[[Records], list[Any]], field: str) -> Spoil:
-    """Swaps a field of the first two records found."""
+    """Returns a spoil that swaps a field of the first two records found."""
 
     def spoil(records: Records, _: random.Random) -> Records:
         first, second = find(records)[:2]
@@ -61,7 +61,7 @@ def _swap_field(find: Callable[[Records], list[Any]], field: str) -> Spoil:
 
 
 def _change_one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Record, ...]]) -> Spoil:
-    """Replaces a random one of the records found."""
+    """Returns a spoil that replaces a random one of the records found; it gives None if there are none."""
 
     def spoil(records: Records, rng: random.Random) -> Records | None:
         candidates = find(records)
@@ -77,7 +77,10 @@ def _change_one(find: Callable[[Records], list[Any]], change: Callable[[Any], tu
 
 
 def _change_shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
-    """Changes a random message with one of these outcomes on a page of full read ``final`` or later; 0 is any page."""
+    """Returns a spoil that changes a random message with one of these outcomes on a page; it gives None without any.
+
+    The page is of full read ``final`` or a later one; 0 is any page.
+    """
 
     def spoil(records: Records, rng: random.Random) -> Records | None:
         posts = [pair for post in records_of(records, Post) for pair in zip(post.sent, post.outcomes, strict=True)]
@@ -101,7 +104,10 @@ def _replacer(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]
 def _change_post(
     outcome: Outcome, change: Callable[[Post], tuple[Post, ...]], *, there: bool = False, web: str | None = None
 ) -> Spoil:
-    """Changes a post with this outcome. ``there``: only posts whose messages the full reads show."""
+    """Returns a spoil that changes a post with this outcome.
+
+    ``there``: only a post of which full reads show a message. ``web``: only a post to this web process.
+    """
 
     def find(records: Records) -> list[Post]:
         final_bodies = {shown.body for read in records_of(records, Read) if read.final for shown in read.shown}
@@ -112,7 +118,7 @@ def _change_post(
 
 
 def _change_page(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
-    """Changes a page with several messages of one partition."""
+    """Returns a spoil that changes a page with several messages of one partition."""
 
     def find(records: Records) -> list[Read]:
         return [
@@ -123,7 +129,7 @@ def _change_page(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
 
 
 def _change_cursors(change: Callable[[Read], str]) -> Spoil:
-    """Sets all cursors of a page to one value."""
+    """Returns a spoil that sets all cursors of a page with several messages of one partition to one value."""
     return _change_page(_replacer(next=lambda read: dict.fromkeys(read.next, change(read))))
 
 
@@ -234,7 +240,7 @@ def _handle_suspended(records: Records, _: random.Random) -> Records:
 
 
 def _commit_foreign(records: Records, _: random.Random) -> Records:
-    """The first worker commits once more after the second has taken the partition."""
+    """The first commit of another worker becomes one of the first worker, which no longer has the partition."""
     commits = _find_commits(records)
     first = commits[0][0].worker
     asked, answered = next(each for each in commits if each[0].worker != first)

@@ -78,6 +78,7 @@ class ClusterReplicas:
         self._write_everywhere(queues._INSERT.cql, queues._values_of(row))
 
     def _write_everywhere(self, text: str, values: Sequence[Any]) -> None:
+        """Applies a statement to all nodes, and to what conditions see."""
         for place, change in cql.command(text).changes(values, 1, self.cluster.world.now):
             self.cluster.committed[place].absorb(change)
             for node in self.cluster.nodes:

@@ -165,7 +165,7 @@ class Cluster:
         end: Callable[[Rows | None, StoreUnavailable | None], None],
         values: Sequence[Any] | None = None,
     ) -> None:
-        """Answers a read from the data of one node alone."""
+        """Answers a read from the data of one node alone, or with the time on its clock."""
         if request.statement == NOW:
             end(self._encode_rows(request, [(_uuid(self.world.now + node.offset),)]), None)
             return
@@ -471,7 +471,7 @@ class SimulatedDriver(Driver):
         self._send_by_thread(request, timeout, done)
 
     def _checked_callback(self, request: Request | Encoded, done: Done) -> Done:
-        """Returns a callback that records a second answer as a violation."""
+        """Returns a callback that passes on the first answer, and records further ones as violations."""
         answers: list[object] = []
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -561,6 +561,7 @@ class SimulatedDriver(Driver):
 
 
 def _driver_cluster(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses of the driver's cluster
+    """Makes the driver's metadata, by which each node has all rows."""
     hosts = [SimulatedHost(cluster, node) for node in cluster.nodes]
     metadata = SimpleNamespace(
         all_hosts=lambda: hosts,

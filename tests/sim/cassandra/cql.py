@@ -115,7 +115,6 @@ class Cell(NamedTuple):
     expires: float = math.inf
 
     def beats(self, other: Cell | None) -> bool:
-        """Returns whether this cell wins over the other one."""
         if other is None or self.stamp != other.stamp:
             return other is None or self.stamp > other.stamp
         return self._rank() > other._rank()
@@ -351,6 +350,7 @@ class Command:
     descending = False
 
     def _value(self, text: str, name: str, kind: str) -> Value:
+        """Parses a constant, or a marker, which it adds to ``markers`` under this name and type."""
         text = text.strip()
         if text == "?":
             number = len(self.markers)

@@ -142,7 +142,7 @@ class ThreadedCore(SimulatedCore):
     """A core whose threads may wait for the store."""
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs work in a thread. It goes on if its caller leaves."""
+        """Runs work in a thread, or at once if this is one. It goes on if its caller leaves."""
         if blocks():
             return work()
         thread = BlockingThread(self.loop, work)

@@ -27,6 +27,7 @@ CQL_TYPES = {
 
 
 def decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
+    """Decodes a value of a CQL type, or ``list`` and a type; of an unknown type it is the bytes."""
     if kind.startswith("list "):
         (count,), position, values = SIZE.unpack_from(data), 4, []
         for _ in range(count):
@@ -42,6 +43,7 @@ def decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
 
 
 def encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any type
+    """Encodes a value of a CQL type, without lists. None and bytes are returned unchanged."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, bool):

@@ -106,7 +106,7 @@ class KeptStore(ModelStore):
         return DEADLINE
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Begins a read of live messages, or of kept or due ones if the slice requests them."""
+        """Begins a read of live messages, and of ended ones if ``kept``; without ``due`` of all stored ones."""
         if not part.due:
             return self._begin_read_delayed(part, done)
 
@@ -118,6 +118,7 @@ class KeptStore(ModelStore):
         return super().begin_read(queue, part, live)
 
     def _begin_read_delayed(self, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Begins a read of all stored messages from a position on, also of ones that are not due yet."""
         life = self._process.life
 
         def read() -> None:
@@ -257,6 +258,7 @@ class History:
         return self.wrong
 
     def _post(self) -> None:
+        """Posts a message at a random process; an acknowledged one whose row is kept counts as posted."""
         web, rng = self.rng.choice(self.webs), self.rng
 
         def done(result: PostResult | None, error: Exception | None) -> None:

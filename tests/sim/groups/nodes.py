@@ -74,6 +74,7 @@ class Nodes:
             self.apply(0, (Delete(path),))
 
     def _restore(self, path: str, node: NodeData | None) -> None:
+        """Makes a node what it was; None: it did not exist."""
         above, _, name = path.rpartition("/")
         if node is None:
             del self.nodes[path]
@@ -83,6 +84,7 @@ class Nodes:
             self._below[above or "/"].add(name)
 
     def _reason_to_refuse(self, operation: Operation) -> RejectionReason | None:
+        """Returns why an operation is refused by the present nodes and versions, or None."""
         node = self.nodes.get(operation.path)
         if isinstance(operation, Create):
             if node is not None:

@@ -247,6 +247,7 @@ class Storm:
         return self.world.rng.choice(self.machines)
 
     def _crash(self) -> None:
+        """Crashes a machine, if it is up; it begins again after a while."""
         machine = self._pick_machine()
         if machine.up:
             machine.crash()
@@ -293,6 +294,7 @@ class Storm:
                 self.world.at(self.world.random_time(1.0), remove)
 
     def _cut_service(self) -> None:
+        """Cuts a machine off from the service for a while."""
         machine = self._pick_machine()
         machine.no_service = True
 
@@ -307,6 +309,7 @@ class Storm:
         self._restart_after_leaving(machine)
 
     def _restart_after_leaving(self, machine: Machine) -> None:
+        """Begins a machine again after its present life, however long that takes to end."""
         life = machine.life
 
         def look() -> None:
@@ -460,7 +463,7 @@ def histories() -> Iterator[None]:
 
 
 def run_history(seed: int) -> History:
-    """Runs one history."""
+    """Runs one history, which afterwards holds neither its loops nor its service."""
     history = Storm(seed).run()
     # Crashed members stay suspended until they are collected, which happens between histories.
     history.loops = dict.fromkeys(history.loops)
@@ -470,7 +473,7 @@ def run_history(seed: int) -> History:
 
 
 def find_violations(seeds: Iterable[int], enough: int = 3) -> list[str]:
-    """Runs histories until ``enough`` of them violate a rule. Returns their violations."""
+    """Runs histories until ``enough`` of them violate a rule. Returns the first five violations of each."""
     broken = []
     with histories():
         for played_before, seed in enumerate(seeds):

@@ -434,6 +434,7 @@ class TreeLink(Link):
             self._connection.send(lambda: self.tree.end(self.session))
 
     def _fail(self, error: CoordinationError) -> None:
+        """Fails all pending requests."""
         for future in self._pending:
             if not future.done():
                 future.set_exception(error)

@@ -65,7 +65,7 @@ class LargeGroup(Storm):
         return self.world.now - began
 
     def counted(self, act: Callable[[], object], seconds: float = 60.0) -> Counter[str]:
-        """Returns the costs of an act until the group is settled, plus a little longer."""
+        """Lets 12 s pass, then returns the costs of an act until the group is settled, plus a little longer."""
         self.world.run(self.world.now + 12.0)
         self.stored.counts.clear()
         act()
@@ -85,7 +85,7 @@ class LargeGroup(Storm):
         member.draining, member.wanted = True, False
 
     def restart(self, number: int) -> None:
-        """Restarts this many instances, one after another."""
+        """Restarts this many instances, one every 3 s, while that time passes."""
         for at, member in enumerate(self.members[:number]):
             self.world.at(3.0 * at, partial(self._end, member))
             self.world.at(3.0 * at + 1.0, partial(self._begin_again, member))

@@ -251,6 +251,7 @@ class History:
         return queue if queue is not None and queue.uid == uid else None
 
     def _check_work(self, place: Place, life: Life | None, deed: str) -> None:
+        """Records a violation if another life may still work on a partition. Excused lives may."""
         for other in self.lives:
             if other is life or other.ended or other.excused or place not in other.holds or other.end <= self.now:
                 continue

@@ -427,6 +427,7 @@ class Request:
             member.soon(member.delay(), partial(self._end, value, error), self._life)
 
     def _end(self, value: object, error: Exception | None) -> None:
+        """Sets the answer, unless it is set or the member's life has ended."""
         if self._member.life != self._life or self.answer.done():
             return
         if error is None:

@@ -147,6 +147,7 @@ class GroupStore:
         return value
 
     def _count(self, kind: str, size: Callable[[Any], int], value: object) -> None:
+        """Counts a call and its bytes, if calls are counted."""
         if self._stored.counting:
             counts = self._stored.counts
             counts[kind] += 1
@@ -272,6 +273,7 @@ class GroupStore:
             raise QueueChanged(queue.name)
 
     def _observer_call(self, queue: Queue, deed: OffsetsChange) -> Callable[[Rows, Rows], None]:
+        """Returns a function that tells the observer, if there is one, of a change of a queue's rows."""
         def after(before: Rows, rows: Rows) -> None:
             if self._stored.observer is not None:
                 self._stored.observer.offsets_changed(queue.uid, before, rows, deed)
@@ -305,6 +307,7 @@ class GroupStore:
     async def _write_offsets(
         self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: OffsetsChange
     ) -> bool:
+        """Writes rows. Returns False if the version has changed."""
         written = {row.partition: row for row in rows}
         self._count("commits", lambda _: 60 * len(written), None)
         register = self._stored.rows(queue.uid)

@@ -125,7 +125,10 @@ class Register:
         return self.version, self.value
 
     def propose(self, proposal: Proposal) -> bool | None:
-        """Handles a transaction on its arrival. Returns None if its caller gets no answer."""
+        """Handles a transaction on its arrival, after pending ones.
+
+        Returns whether it was applied, also as a pending one, or None if its caller gets no answer.
+        """
         stored = self._stored
         rng, faults = stored.world.rng, stored.faults
         self._resolve_pending()
@@ -208,6 +211,7 @@ class Stored:
         return self.offsets[uid]
 
     def create(self, name: str, partitions: int) -> Queue:
+        """Creates a queue with a new uid, also in place of one with this name."""
         uid = next(self._uids)
         self.names_of[uid] = name
         self.queues[name] = queue = Queue(

@@ -220,6 +220,7 @@ class Storm:
             self._restart_later(member)
 
     def _restart_later(self, member: Member) -> None:
+        """Begins another life of a member after a while; one that still lives then crashes."""
         def begin() -> None:
             member.crash()
             member.wanted = True

@@ -58,7 +58,7 @@ USERS = """| on SQLite | callers | messages/s | p50 | p99 | CPU per message | me
 
 
 def results(directory: Path, *names: str) -> dict[str, pages.MeasuredReport]:
-    """Returns results of measures, read from a file."""
+    """Returns results of measures, and of ``absent``, which was skipped, read from a file."""
     rows = [Row("queuey", [10, 17617, 20000], "messages/s", DETAILS)]
     reports = [
         Report(name, f"all of {name}", rows, [Verdict("a / b", [4, 2, 3], goal=3)], ["A note."]) for name in names

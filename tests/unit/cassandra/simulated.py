@@ -65,10 +65,13 @@ class HandLoop(StoreLoop):
 class FaultlessDriver(Driver):
     """Sends requests to a simulated cluster without faults, unless the test adds some.
 
+    An answer takes 1 ms of the world's time.
+
     Args:
         seed: Seed of all randomness.
 
     Attributes:
+        sent: All requests, also those that fail or wait.
         fail: Returns the error that a request fails with, or None if it is answered.
         held: Whether requests wait until the test answers them.
         waiting: Functions that answer the waiting requests, in order.

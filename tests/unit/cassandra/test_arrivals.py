@@ -67,7 +67,10 @@ class CountingStore:
 
 
 class Process:
-    """A process whose timers fire as the driver's time advances."""
+    """A process whose timers fire as the driver's time advances.
+
+    If ``settled``, it is past its first rounds, and has forgotten what they woke and polled.
+    """
 
     def __init__(
         self, driver: FaultlessDriver, name: str, watched: int = 0, *, early: bool = False, settled: bool = True
@@ -305,7 +308,7 @@ class Own:
             self.loop.call(self.driver.waiting.pop(0))
 
     def hears(self, number: int) -> Callable[[], bool]:
-        """Lets another process write to a queue; returns whether its watcher was woken for that."""
+        """Lets another process write to a queue; returns a function: whether its watcher was woken since."""
         self.woken.clear()
         self.loop.call(self.writer.add_keys, [number << 8 | 1])
         self.loop.call(self.writer.write)

@@ -21,7 +21,10 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 
 def cluster_of(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connection uses of the driver's cluster
-    """Makes a cluster that knows the present addresses, as the driver does."""
+    """Makes a cluster that knows the present addresses, as the driver does; records it in ``net.made``.
+
+    Connecting fails if no node answers. Its shutdown is recorded in ``net.ended``.
+    """
 
     def hosts(known: list[str] = net.named) -> list[Any]:
         return [SimpleNamespace(address=one, datacenter="dc", is_up=one in net.answering) for one in known]

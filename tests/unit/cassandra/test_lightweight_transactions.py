@@ -82,7 +82,7 @@ class Changing:
         return self.driver.run_to_end(self.cas.run(*change, read_back=read_back))
 
     def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:
-        """Makes a change, and returns the error with which it ends."""
+        """Makes a change whose requests fail with these errors, from the last one on always; returns its own error."""
         self.errors, self.endless = [*errors], True
         with pytest.raises(StoreUnavailable) as raised:
             self.change()
@@ -342,6 +342,7 @@ class Inside:
         self.names: list[str] = []
 
     async def change(self, name: str) -> None:
+        """Adds its name when it has the lock, and again before it releases it, when the test has answered."""
         async with self._cas.turn("key"):
             self.names.append(name)
             await called(self._waiting.append)

@@ -51,7 +51,7 @@ class Cached:
             self.write("queue", row)
 
     def write(self, name: str, row: tuple[Any, ...]) -> None:
-        """Writes a queue's row to Cassandra, without caching it."""
+        """Writes a queue's row to Cassandra, without caching it; forgets the requests sent so far."""
         for statement in (WRITE, AGAIN):
             self.driver.run(statement, ("app", name, *row))
         self.driver.sent.clear()
@@ -66,7 +66,7 @@ class Cached:
         return self.driver.run_to_end(self.rows.cover(row, ttls, size, given=given))
 
     def slow(self, seconds: float, times: int = 1000) -> None:
-        """Lets the next requests take this long."""
+        """Lets the next requests take this long, and further ones no time."""
         delays = [seconds] * times
 
         def pass_by(_request: object) -> None:

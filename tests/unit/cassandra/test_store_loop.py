@@ -33,10 +33,11 @@ class Entered:
         self.events.append((event, threading.get_ident()))
 
     def thread(self) -> int:
-        partitions: list[int] = []
-        self.loop.call(lambda: partitions.append(threading.get_ident()))
-        until(lambda: partitions)
-        return partitions[0]
+        """Returns the thread in which the loop makes a call now."""
+        threads: list[int] = []
+        self.loop.call(lambda: threads.append(threading.get_ident()))
+        until(lambda: threads)
+        return threads[0]
 
 
 @pytest.fixture
@@ -245,6 +246,7 @@ def test_a_forked_child_uses_nothing_of_its_parents_loop(entered: Entered) -> No
 
 
 def _in_child(work: Callable[[], int]) -> int:
+    """Does work in a forked process, which ends with its result; returns that exit code."""
     child = os.fork()
     if not child:
         os._exit(work())

@@ -55,7 +55,7 @@ class Scene:
         self._let()
 
     def answer(self, *bodies: str, error: Exception | None = None) -> None:
-        """Answers the last poll."""
+        """Answers the last poll with messages, or with an error."""
         number, request = next((at, one) for at, one in reversed(self.asked) if isinstance(one, PollRequest))
         messages = [Message(10 * number + at, 0, number, 99, body) for at, body in enumerate(bodies)]
         deliveries = [(message, 1, ClaimReceipt(number, *message.position, 5), 60_000) for message in messages]

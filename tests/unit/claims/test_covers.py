@@ -26,10 +26,13 @@ def messages(*numbers: int, body: str = "a") -> list[Message]:
     return [Message(number, 0, 1, 0, body) for number in numbers]
 
 
-def entered(
+def deliver(
     state: State, seen: Sequence[Message], *, until: int, bound: int = 0, now: int = NOW, delete: bool = False
 ) -> tuple[list[int], Entry]:
-    """Delivers messages of a scan and of earlier claims; returns the numbers and the entry."""
+    """Delivers messages of a scan and of earlier claims, and applies the entry; returns their numbers and the entry.
+
+    Fails if the state is another one after encoding.
+    """
     copies = ScanDuplicates()
     unknown = [message for message in seen if not state.is_known(message.position)]
     fresh, _ = split_duplicates(state.covers, copies, unknown, {})
@@ -50,19 +53,19 @@ def entered(
 def test_copies_that_are_held() -> None:
     """Above the bound the messages that the scan has shown are covered."""
     state = State()
-    [delivered, entry] = entered(state, messages(10, 60, 70), until=50)
+    [delivered, entry] = deliver(state, messages(10, 60, 70), until=50)
     assert delivered == [10]
     assert entry.covers == CoverChanges([(A, at(10), [at(60), at(70)])], 50)
-    assert entered(state, messages(60, 65, 70), until=50)[0] == [65]
+    assert deliver(state, messages(60, 65, 70), until=50)[0] == [65]
     assert state.covers.by_digest[A].held == (at(60), at(70))
-    assert entered(state, messages(60, 65, 70), until=66)[0] == []
+    assert deliver(state, messages(60, 65, 70), until=66)[0] == []
 
 
 def test_stored_covers() -> None:
     """Covers that an entry names leave the state; then the store is asked, only for digests that may be stored."""
     state = State()
-    entered(state, messages(10, 40), until=50, bound=15)
-    entered(state, messages(20, 45, body="b"), until=50, bound=15)
+    deliver(state, messages(10, 40), until=50, bound=15)
+    deliver(state, messages(20, 45, body="b"), until=50, bound=15)
     covers = state.covers.find_storable(state.cursor, state.number)
     assert covers == [(A, 50)]
     draft = EntryDraft(state, NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), 50))
@@ -73,5 +76,5 @@ def test_stored_covers() -> None:
     fresh, lookups = split_duplicates(state.covers, copies, messages(40, 60), dict(covers))
     assert ([one.ticks for one in fresh], lookups) == ([60], ())
     assert split_duplicates(state.covers, ScanDuplicates(), messages(70), None)[0] == messages(70)
-    entered(state, messages(20, body="b"), until=50, bound=60)
+    deliver(state, messages(20, body="b"), until=50, bound=60)
     assert state.covers.stored_until == 0

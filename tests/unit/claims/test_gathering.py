@@ -43,7 +43,7 @@ class Weighing(ModelStore):
         return messages
 
 
-def claimed(
+def claim_soon(
     scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None, queue: Queue = QUEUE
 ) -> list[ClaimDelivery]:
     """Claims messages, and returns those that were given soon."""
@@ -61,7 +61,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)
     with replace_in(finding, MAX_OUTSTANDING, 3):
-        given = claimed(scene, claims, 3)
+        given = claim_soon(scene, claims, 3)
         for delivery in given:
             scene.replicas.undo(1, delivery.message.position)
         begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
@@ -73,7 +73,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
         scene.let(DELAY)
         if restarted:
             _, claims = scene.start(ModelStore)
-        assert len(claimed(scene, claims)) == 1
+        assert len(claim_soon(scene, claims)) == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "dedup"])
@@ -85,12 +85,12 @@ def test_a_log_that_is_read_for_each_claim(kind: str) -> None:
     _, claims = scene.start(ModelStore)
     post(scene, 1)
     scene.let(DELAY)
-    given = claimed(scene, claims, queue=queue)
+    given = claim_soon(scene, claims, queue=queue)
     begin(claims.core, claims.release(queue, [one.receipt for one in given]), partial(scene._told, scene.settled))
     scene.let(DELAY)
     for _ in range(2):
         _, claims = scene.start(ModelStore)
-        assert claimed(scene, claims, queue=queue) == []
+        assert claim_soon(scene, claims, queue=queue) == []
     assert list(scene.replicas.letters) == [one.message.position for one in given]
 
 
@@ -107,12 +107,12 @@ def test_no_more_is_fetched_than_is_given() -> None:
     scene = Scene()
     _, claims = scene.start(Weighing)
     post(scene, *[LONG] * 40)
-    deliveries = claimed(scene, claims, 40, 5 * LONG // 2)
+    deliveries = claim_soon(scene, claims, 40, 5 * LONG // 2)
     assert len(deliveries) == 3
     begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene._told, scene.settled))
     scene.let(SOON)
     Weighing.given = 0
-    assert len(claimed(scene, claims, 40, 5 * LONG // 2)) == 3
+    assert len(claim_soon(scene, claims, 40, 5 * LONG // 2)) == 3
     assert Weighing.given <= 4 * LONG
 
 
@@ -121,15 +121,15 @@ def test_messages_behind_many_that_are_gone() -> None:
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 12)
-    deliveries = claimed(scene, claims, 12)
+    deliveries = claim_soon(scene, claims, 12)
     for delivery in deliveries:
         scene.replicas.undo(1, delivery.message.position)
     begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene._told, scene.settled))
     scene.let(2 * DELAY)
     with replace_in(finding, MAX_ENTRY_IDS, 4), replace_in(drafts, MAX_ENTRY_IDS, 4):
-        assert claimed(scene, claims) == []  # By now the process knows how far unseen messages are missing.
+        assert claim_soon(scene, claims) == []  # By now the process knows how far unseen messages are missing.
         scene.fill(1, 1)
-        assert len(claimed(scene, claims)) == 1
+        assert len(claim_soon(scene, claims)) == 1
 
 
 def test_what_a_queue_requires_is_chosen_once_for_each_row() -> None:
@@ -145,6 +145,6 @@ def test_what_a_queue_requires_is_chosen_once_for_each_row() -> None:
 
     limited = msgspec.structs.replace(QUEUE, max_claimed=4 * QUEUE.partitions, version=QUEUE.version + 1)
     with replace_in(finding, limits_of, choose):
-        assert [len(claimed(scene, claims)) for _ in range(3)] == [1, 1, 1]
-        assert [len(claimed(scene, claims, 2, queue=limited)) for _ in range(2)] == [1, 0]
+        assert [len(claim_soon(scene, claims)) for _ in range(3)] == [1, 1, 1]
+        assert [len(claim_soon(scene, claims, 2, queue=limited)) for _ in range(2)] == [1, 0]
     assert chosen == [QUEUE, limited]

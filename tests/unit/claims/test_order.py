@@ -71,12 +71,14 @@ class Partition:
         self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.make_entry(7))))
 
     def claim(self, limit: int = 10, ttl: float = 30.0, among: Sequence[int] | None = None) -> list[int]:
+        """Delivers messages to one poll, and appends the entry."""
         draft = self.draft()
         [delivered] = self.give(draft, Poll(limit, ttl, 1 << 20), among=among)
         self.append(draft)
         return delivered
 
     def settle(self, what: str, *of: int) -> list[ReceiptStatus]:
+        """Settles the first claims of messages by the draft's method ``what``, and appends the entry."""
         draft = self.draft()
         settled = getattr(draft, what)([ClaimReceipt(1, *at(number)) for number in of])
         self.append(draft)

@@ -59,6 +59,7 @@ class Partition:
         self.state = State.decode(self.state.encode())
 
     def claim(self, limit: int = 100, ttl: float = 30.0) -> list[int]:
+        """Delivers messages to one poll, and appends the entry."""
         draft = self.draft()
         [delivered] = self.give(draft, Poll(limit, ttl, 1 << 20))
         self.append(draft)

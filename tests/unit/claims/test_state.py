@@ -86,7 +86,7 @@ class Run:
         self.now = NOW
 
     def do(self, step: tuple[str, list[int], int]) -> None:
-        """Does a step on the state and on the model, and compares them."""
+        """Does a step on the state and on the model, and compares them; ``wait`` only advances the clock."""
         what, numbers, extra = step
         if what == "wait":
             self.now += extra * 700
@@ -105,6 +105,7 @@ class Run:
         self.compare()
 
     def _claim(self, draft: EntryDraft, numbers: list[int], extra: int) -> None:
+        """Delivers messages, and compares which; with ``extra`` also advances the cursor towards it."""
         model = self.model
         new = [n for n in numbers if not model.is_done(n) and n not in model.claims and n > model.cursor]
         old = [n for n, one in model.claims.items() if one[2] + 1000 < self.now]
@@ -121,6 +122,10 @@ class Run:
             model.cursor = max(model.cursor, min([extra, *unknown]) - 1)
 
     def _settle(self, draft: EntryDraft, what: str, numbers: list[int], extra: int) -> None:
+        """Settles messages one by one, and compares each status.
+
+        ``extra`` chooses receipts: of any claim, of the present one or of another. It is also the delay or lifetime.
+        """
         model = self.model
         for n in numbers:
             claim = model.claims.get(n)
@@ -141,6 +146,7 @@ class Run:
                 self._note(what, n, extra)
 
     def _note(self, what: str, n: int, extra: int) -> None:
+        """Makes a settlement that succeeded on the model."""
         model = self.model
         if what == "ack":
             model.claims.pop(n, None)

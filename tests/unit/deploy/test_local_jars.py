@@ -19,7 +19,7 @@ BUNDLE = jars.Bundle("things-1.0", ("org.things:things:1.0", "org.more:more:2.0"
 
 
 class Maven:
-    """A command called mvn that copies a file into the output directory, and counts its runs."""
+    """A command called mvn, first in the path, that copies a file into the output directory, and counts its runs."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.jar = directory / "things-1.0.jar"

@@ -64,14 +64,14 @@ class LivingGroup:
         return number
 
     def rest(self) -> None:
-        """Waits until a plan is due, and makes it, with all members seen."""
+        """Waits until a plan is due, and makes it, with all members seen; does nothing if none will be due."""
         if self.state.head.due is not None:
             self.now = max(self.now, self.state.head.due)
             self.seen = dict.fromkeys(self.state.members, self.now)
             self.change(lambda draft: draft.plan(self.queues, self.rights))
 
     def change(self, act: Callable[[GroupDraft], object]) -> int:
-        """Changes the state, which is stored and read again."""
+        """Changes the state, which is stored and read again. Returns the result if it is a number, else 0."""
         draft = self.draft()
         made = act(draft)
         change = draft.make_change()

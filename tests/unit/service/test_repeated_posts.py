@@ -44,7 +44,7 @@ class ScriptedStore:
 
     Args:
         core: Its clock, which each failure advances.
-        script: Errors; None: the post is never answered.
+        script: Errors; None: the post is never answered, and raises GivenUp when it is cancelled.
     """
 
     ids_follow_clocks = False

@@ -39,6 +39,7 @@ def forget() -> None:
 
 @contextmanager
 def installing(**found: str) -> Iterator[None]:
+    """Replaces the installed rooms during the block; what is known of rooms is forgotten before and after."""
     entries = [EntryPoint(name, place, rooms.ENTRY_POINTS) for name, place in found.items()]
     with replace_in(rooms, entry_points, lambda group: entries):
         forget()

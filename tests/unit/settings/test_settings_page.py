@@ -46,6 +46,7 @@ def fields_table(line: Setting) -> str:
 
 
 def users_table() -> str:
+    """Returns the table of an issuer's fields, as the page should have it."""
     hints = typing.get_type_hints(UserIssuer, include_extras=True)
 
     def default(field: msgspec.structs.FieldInfo) -> str:

@@ -226,7 +226,7 @@ class InProcessDriver(Driver):
             self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
 
     def _prepare_when_used(self, request: Request | Encoded) -> None:
-        """Prepares a statement. Fails in the thread that brings the answers, which would wait for itself."""
+        """Prepares a statement unless it was. Fails in the thread that brings the answers, which would await itself."""
         if request.statement not in self._prepared_statements:
             if threading.current_thread() is self._thread:
                 raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")

@@ -129,6 +129,7 @@ class Wire(asyncio.Transport):
             self._loop.call_soon(self._client.connection_lost, None)
 
     def _received(self, data: bytes | None) -> None:
+        """Passes bytes on to the client unless it has aborted, and always reports the end."""
         if data is None:
             self._client.connection_lost(ConnectionResetError("reset by the simulated node"))
         elif not self._is_aborted:

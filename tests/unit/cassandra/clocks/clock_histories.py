@@ -227,6 +227,7 @@ class World:
         self.at(time, do)
 
     def run(self) -> None:
+        """Makes the calls in the order of time, until the history ends."""
         while self._events and self._events[0][0] <= self.history.end:
             time, _, do = heapq.heappop(self._events)
             self._move(time)
@@ -301,7 +302,7 @@ class World:
         self.here(self.now + takes, lambda: self.end_write(ticks, minted))
 
     def end_write(self, ticks: int, minted: float) -> None:
-        """Ends a write. A light check and the state of the clock decide whether it is acknowledged or refused."""
+        """Ends a write: a light check, or else later rounds, and the state of the clock decide on acknowledgement."""
         arrived = self.clock.boottime()
         # A reader passes the id, at the earliest, W and U after the time that the writer's clock shows now.
         late = -self.of(ticks) - (arrived - minted) - S / 2
@@ -316,7 +317,7 @@ class World:
         self.check_lightly(partial(self.confirm, arrived, tell))
 
     def confirm(self, arrived: float, tell: Callable[..., None], *, good: bool) -> None:
-        """Acknowledges by the light check, or by a round that begins later."""
+        """Acknowledges by the light check, or by a later round; refuses if the clock is off or it is too late."""
         if good or self.check.sound(arrived):
             tell(good=True)
         elif self.check.refusing or self.clock.boottime() - arrived > LATEST:

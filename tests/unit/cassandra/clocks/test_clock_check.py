@@ -44,7 +44,7 @@ class Cluster:
         return Interval(middle - round(error * 1e9), middle + round(error * 1e9), machine.clock.since_boot())
 
     def set_clock(self, ahead: float) -> None:
-        """Sets how far the store's clock is ahead from the start."""
+        """Sets how far the wall clock is ahead, and lets the store's clock accept it unchecked."""
         self.machine.ahead = ahead
         self.machine.clock.accept(self.machine.clock.wall_offset())
 

@@ -41,7 +41,7 @@ class Watched:
         )
 
     def confirm(self) -> StoreUnavailable | None:
-        """Confirms an answer that has just arrived; returns the result."""
+        """Confirms an answer that has just arrived, if need be within 2 s; returns the error or None."""
         self.told.clear()
         self.driver.sent.clear()
         self.watch.confirm_soon(self.told.append)
@@ -54,7 +54,7 @@ class Watched:
         return self.driver.run_to_end(self.watch.check())
 
     def check_again(self) -> None:
-        """Compares the clock again, as a light check uses the answers before the last round."""
+        """Compares the clock again, as a light check uses the answers before the last round; forgets the requests."""
         assert self.check()
         self.driver.sent.clear()
 

@@ -56,6 +56,7 @@ class Clocks:
         self.difference += int(duration * drift / DRIFT)
 
     def ask(self, exchange: Exchange) -> Interval:
+        """Lets an exchange take its time; returns what it measures."""
         self.advance(exchange.pause, exchange.drift)
         sent = self.now
         self.advance(exchange.there, exchange.drift)

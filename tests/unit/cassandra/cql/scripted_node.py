@@ -119,7 +119,10 @@ class ScriptedNode:
         return sum(len(wire.unanswered_requests) for wire in self.wires if wire.is_open)
 
     def take(self, wire: Wire, stream: int, opcode: int, body: bytes) -> None:
-        """Answers messages of the handshake, and keeps requests for the test."""
+        """Answers messages of the handshake, and keeps requests, or if silent all messages, for the test.
+
+        The message in ``breaks_at`` ends the connection.
+        """
         self.messages.append(opcode)
         if opcode == self.breaks_at:
             wire.abort()
@@ -129,6 +132,7 @@ class ScriptedNode:
             wire.send_soon(frame(stream, *self._answer(opcode, body)))
 
     def _answer(self, opcode: int, body: bytes) -> tuple[int, bytes]:
+        """Returns opcode and body of the answer to a message of the handshake, and to PREPARE, which it records."""
         if opcode == STARTUP and self.password is not None:
             return AUTHENTICATE, text("org.apache.cassandra.auth.PasswordAuthenticator")
         if opcode == AUTH_RESPONSE:
@@ -172,6 +176,7 @@ class Scene:
         self.client.follow(self.cluster)
 
     async def _connect(self, make: Callable[[], Any], address: str, port: int, ssl: None) -> tuple[Wire, Any]:
+        """Connects the client to the node with this address, which refuses unless it is reachable."""
         assert (port, ssl) == (9042, None)
         node = next(node for node in self.nodes if node.address == address)
         if not node.is_reachable:
@@ -219,6 +224,11 @@ class Scene:
         decodes: bool = True,
         done: Done | None = None,
     ) -> FastRequest:
+        """Sends a request through the client. Its end goes to ``ended``, or to ``done``.
+
+        The driver, if asked in the client's place, answers at once.
+        """
+
         def driver_fallback(tell: Done, attempts: int, _left: float) -> None:
             self.fallbacks.append(attempts)
             tell([("driver",)], None)

@@ -58,6 +58,7 @@ class Partition:
         return BucketSource(time_bucket, self.lowest.get(time_bucket, (time_bucket.start, LOW_MIN)))
 
     def answer(self, probe: Probe) -> Rows:
+        """Returns the rows of a probe in its order, up to its limit; without bodies only ids and ends."""
         positions = sorted(at for at in self.time_buckets[probe.time_bucket] if probe.lower <= at < probe.upper)
         if probe.descending:
             positions.reverse()
@@ -72,7 +73,7 @@ class Partition:
         return sum(rows_of_it[at][2] is None for at in rows_of_it if probe.lower <= at < probe.upper) > self.most_dead
 
     def gather(self, reader: Rounds) -> Gathered:
-        """Answers a reader's probes until it is done, and returns what it gathered.
+        """Answers a reader's probes until it is done, records them by round, and returns what it gathered.
 
         If a probe is refused, the reader gets None in place of all answers.
         """
@@ -138,7 +139,7 @@ def partitions(draw: st.DrawFn) -> Partition:
 
 
 def driver_holding(partition: Partition) -> FaultlessDriver:
-    """Returns a driver whose cluster holds a partition."""
+    """Returns a driver whose cluster holds a partition, at the time NOW."""
     driver = FaultlessDriver()
     driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
     for time_bucket, rows in partition.time_buckets.items():
@@ -153,7 +154,7 @@ def driver_holding(partition: Partition) -> FaultlessDriver:
 
 
 def refuse_large_request(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an encoded request
-    """Makes large pages of bodies too slow, and puts ids of many hours among too many dead rows."""
+    """Returns an error for large pages of bodies, too slow, and for ids of many hours, too many dead rows; or None."""
     if "body" in request.statement.cql:
         return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None
     low, high = (message_codec.position_of(value)[0] for value in protocol.values_of(request.rows[0])[3:5])

@@ -42,6 +42,7 @@ SOME = st.lists(
 
 
 def cells(message: tuple[Position, str | bytes, Meta | None, int]) -> tuple[bytes, bytes, bytes, bytes | None]:
+    """Returns the columns of a message as Cassandra sends them: id, body, end and metadata."""
     position, body, meta, expires = message
     data, column = message_codec.encode(body, meta)
     kept = column if isinstance(column, bytes) else None
@@ -150,7 +151,10 @@ def scanned(
     *,
     bodies: bool,
 ) -> list[tuple[Position, str]]:
-    """Returns the messages of a scan between two positions; bodies are empty if they are not read."""
+    """Returns the live messages of a scan between two positions; bodies are empty if they are not read.
+
+    Fails if a part has messages outside its bounds.
+    """
     sources = [partition.source(time_bucket) for time_bucket in partition.time_buckets]
     context = arrow_scan.ScanContext(driver, (7, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
     messages: list[tuple[Position, str]] = []

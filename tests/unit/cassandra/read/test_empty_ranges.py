@@ -22,7 +22,7 @@ def at(ticks: int) -> Position:
     return PLACE.start + ticks, LOW_MIN
 
 
-def noted(*ranges: tuple[int, int], below: int = 10**6, time_bucket: Bucket = PLACE) -> EmptyRanges:
+def record_empty(*ranges: tuple[int, int], below: int = 10**6, time_bucket: Bucket = PLACE) -> EmptyRanges:
     """Records these ranges as empty, in this order."""
     vacancies = EmptyRanges(100)
     for low, high in ranges:
@@ -54,14 +54,14 @@ def test_what_is_empty_is_not_asked_for_again(
     ranges: list[tuple[int, int]], below: int, lower: int, start: int
 ) -> None:
     """A read that begins within an empty range begins at its end."""
-    assert start_of(noted(*ranges, below=below), lower) == start
+    assert start_of(record_empty(*ranges, below=below), lower) == start
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12), st.integers(0, 60), st.integers(0, 60))
 def test_no_more_is_left_out_than_was_found_empty(ranges: list[tuple[int, int]], below: int, lower: int) -> None:
     """A read skips only ranges that were recorded as empty, below the horizon."""
     empty = {tick for low, high in ranges for tick in range(low, min(high, below))}
-    assert set(range(lower, start_of(noted(*ranges, below=below), lower))) <= empty
+    assert set(range(lower, start_of(record_empty(*ranges, below=below), lower))) <= empty
 
 
 def test_memory_is_bounded() -> None:

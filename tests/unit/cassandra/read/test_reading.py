@@ -89,7 +89,7 @@ def check_page(page: Page, wanted: Slice) -> None:
 
 
 def read_all(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> list[Message]:
-    """Reads page after page, each from the end of the one before."""
+    """Reads and checks page after page, each from the end of the one before; returns all messages."""
     messages: list[Message] = []
     lower, upper = wanted.lower, wanted.upper
     while lower < upper:
@@ -116,7 +116,7 @@ def test_pages_give_all_live_messages_in_order_once(
 
 
 def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> list[Message]:
-    """Reads one page, with all buckets known."""
+    """Returns the messages of one page, with all buckets known."""
     extent = Extent(
         [partition.source(time_bucket) for time_bucket in partition.time_buckets],
         wanted.lower,

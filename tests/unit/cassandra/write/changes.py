@@ -46,7 +46,7 @@ RIVAL_SECONDS = 0.1
 
 
 class Scene:
-    """A store on a simulated cluster, with a fate for each attempt of a change."""
+    """A store on a simulated cluster, with an application, a queue, and a fate for each attempt of a change."""
 
     def __init__(self) -> None:
         self.world = World(1)

@@ -64,7 +64,7 @@ class Posting:
         self.cluster.counts.clear()
 
     def post(self, partitions: range, each: int = 1) -> Callable[[], Outcome]:
-        """Begins to append messages; returns a function that cancels it."""
+        """Begins to append messages; returns a function that cancels it. ``ended`` gets their number, or the error."""
         items = [NewMessage("x", partition, 3600) for partition in partitions for _ in range(each)]
 
         def done(positions: list[Position] | None, error: Exception | None) -> None:

@@ -28,7 +28,7 @@ def undo_writer(driver: FaultlessDriver) -> UndoWriter:
 
 
 def undo(undo_writer: UndoWriter, seconds: float, *, number: int = 0, partition: int = 1) -> list[Outcome]:
-    """Requests the undo of a message, with a number of seconds; returns the list of its result."""
+    """Requests the undo of a message within some seconds; returns the list that gets its result."""
     told: list[Outcome] = []
     deadline = undo_writer._clock.boottime() + seconds
     undo_writer.undo(Undo([Written(0, 1, partition, 8, 1000 + number, 5, 1)], LEVEL, deadline, told.append))

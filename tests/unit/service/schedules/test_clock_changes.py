@@ -108,6 +108,7 @@ def changes(zone: ZoneInfo, begin: int = BEGIN, end: int = END) -> Iterator[Chan
 
 
 def matches(fields: Fields, wall: datetime) -> bool:
+    """Returns whether a local time matches; of day and weekday one is enough if neither begins with ``*``."""
     minute, hour, day, month, weekday = fields
     if not (MINUTES[minute](wall) and HOURS[hour](wall) and MONTHS[month](wall)):
         return False
@@ -132,7 +133,10 @@ Walk = list[tuple[int, datetime, list[datetime]]]
 
 
 def compare(name: str, change: Change, walk: Walk, fields: Fields) -> None:
-    """Compares the instants of an expression with those of the walk."""
+    """Compares the instants of an expression, from several beginnings, with those of the walk.
+
+    With any hour, repeated local times count twice and skipped ones not at all; otherwise both count once.
+    """
     if fields[1].startswith("*"):
         expected = [instant for instant, shown, _ in walk if matches(fields, shown)]
     else:

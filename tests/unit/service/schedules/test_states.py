@@ -39,7 +39,7 @@ def schedule(timetable: Timetable, missed: Missed) -> Schedule:
 
 
 def look(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
-    """Takes steps until none is due; returns the fired instants."""
+    """Fires ticks until none is due, and records skipped ones; returns the schedule and the fired instants."""
     fired: list[int] = []
     while True:
         ticks = states.choose(before, now)
