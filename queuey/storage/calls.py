@@ -273,7 +273,13 @@ class LoopCalls:
         calls = self._calls
         while calls:
             call, args = calls.popleft()
-            call(*args)
+            try:
+                call(*args)
+            except BaseException:
+                if calls:  # The loop reports the error, and the others must not wait for the next call.
+                    self._waking = True
+                    self.loop.call_soon(self._drain)
+                raise
 
 
 class Home:

@@ -57,6 +57,7 @@ class RealProcess:
             )
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         if not self._process.stdout.readline():
+            self.__exit__()
             raise RuntimeError(f"queuey serve did not start: {self._log.read_text('utf-8', 'replace')}")
         self._url = read_profile(self._profile).url
         return self

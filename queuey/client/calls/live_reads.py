@@ -205,12 +205,18 @@ class Streaming:
                 [message] = plain_messages([wire])
                 is_new = self._early.is_new(wire.queue_name, message)
                 if position:
-                    self._early.forget_below(position[:32])
+                    self._forget_below(position[:32])
                 if is_new:
                     yield StreamedMessage(wire.queue_name, message, position)
             elif data:
                 self._read_notice(kind, data)
             self.cursor = position or self.cursor
+
+    def _forget_below(self, position: str) -> None:
+        try:
+            self._early.forget_below(position)
+        except ValueError as error:
+            raise InvalidAnswer(f"the stream has an event whose id is not a position: {position!r}") from error
 
     def _read_line(self, line: bytes) -> None:
         """Adds a line to the present event. Ignores comments and unknown fields."""
@@ -219,9 +225,9 @@ class Streaming:
         if name == b"data":
             self._data.append(value)
         elif name == b"event":
-            self._kind = value.decode()
+            self._kind = _decode_text(value)
         elif name == b"id":
-            self._id = value.decode()
+            self._id = _decode_text(value)
 
     def _read_notice(self, kind: str, data: bytes) -> None:
         """Notes that the credential expires. Raises the error of a ``bye``, or of a deleted queue that was named."""
@@ -234,8 +240,15 @@ class Streaming:
             raise read_error(HttpAnswer(404, {}, data))
 
 
+def _decode_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidAnswer(f"the stream has a line that is not UTF-8: {value[:100]!r}") from error
+
+
 def _decode_event(data: bytes, shape: Any) -> Any:  # noqa: ANN401 - of that shape
     try:
         return decoder_of(shape).decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidAnswer(f"the stream has an event that cannot be read: {error}") from error

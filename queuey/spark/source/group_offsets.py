@@ -32,7 +32,7 @@ class GroupOffsets:
         self._recorded: dict[tuple[str, int], Position] = {}
 
     def record(self, done: StreamOffset) -> None:
-        """Records the end of a batch as offsets, where it has moved. Logs a warning if the store is unavailable."""
+        """Records the end of a batch as offsets, where it has moved. Logs a warning if that fails."""
         moved: dict[str, dict[int, Position]] = {}
         for (queue, number), position in done.positions.items():
             if FIRST < position != self._recorded.get((queue, number)):
@@ -44,7 +44,7 @@ class GroupOffsets:
             owner = open_stores.application(store, self._options)
             for name, positions in moved.items():
                 self._record(store, owner, name, positions)
-        except StoreUnavailable as error:
+        except QueueyError as error:
             log.warning("progress of group %s could not be recorded: %s", self._group, error)
             return
         self._recorded = dict(done.positions)
