@@ -126,7 +126,10 @@ def in_use(retry_after: int) -> httpx2.Response:
 
 
 class Script:
-    """Replies in order, the last one repeated for ever, with the requests and sleeps recorded."""
+    """Replies in order, the last one repeated for ever, with the requests and sleeps recorded.
+
+    An exception is raised, and a function is called with the request.
+    """
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)

@@ -135,6 +135,7 @@ class Reader:
         return max(info.newest for info in partitions if info.newest is not None)
 
     def _step(self) -> None:
+        """Reads one page of each partition, notes its messages, and moves the cursors on."""
         slices = [
             Slice(partition=n, lower=cursor, limit=1_000_000 if self._descending else 7, descending=self._descending)
             for n, cursor in self.seen.cursors.items()
@@ -266,6 +267,7 @@ def _process(
     barrier: threading.Barrier,
     kinds: Sequence[type[Writer]],
 ) -> Result:
+    """Runs two writers and two readers of one process, beside those of the other processes; returns the results."""
     store = location.open()
     try:
         queue = bridge.run(store.catalogue.queue(*place))

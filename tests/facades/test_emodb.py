@@ -63,7 +63,7 @@ class Emodb:
 
 @pytest.fixture
 def emodb(store: Store, between: InterposedStore) -> Emodb:
-    """The application, and keys of several scopes."""
+    """The application ``shop`` with keys of several scopes, beside ``others`` with one key."""
     bridge.run(store.applications.create_application("shop"))
     bridge.run(store.applications.create_application("others"))
     for name, scope in KEYS.items():

@@ -40,6 +40,7 @@ class Pieces:
 
 
 def form(request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
+    """Returns the CSRF token, keeps the name in the session, and sets a second cookie."""
     request.session["name"] = request.matchdict["name"]
     response = Response(get_csrf_token(request))
     response.set_cookie("second", "ü".encode().hex())

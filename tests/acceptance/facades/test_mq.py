@@ -37,6 +37,7 @@ def post(mq: Facade, queue: str, body: bytes = b"job") -> str:
 
 
 def fetch_until(mq: Facade, queue: str, status: int) -> Reply:
+    """Fetches a message again and again until the answer has this status; fails after WAIT seconds."""
     end = time.monotonic() + WAIT
     while (reply := mq.call("GET", f"/{queue}/messages")).status != status:
         assert time.monotonic() < end, f"still {reply}"

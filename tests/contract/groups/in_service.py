@@ -203,6 +203,7 @@ class ServiceMember(Member):
 
 
 def _by_queue(places: Mapping[Place, int]) -> dict[str, dict[int, int]]:
+    """Returns the epochs by queue and partition."""
     by_queue: dict[str, dict[int, int]] = {}
     for (queue, number), epoch in places.items():
         by_queue.setdefault(queue, {})[number] = epoch

@@ -38,6 +38,7 @@ def stored(count: int, *, body: str | bytes = "x", step: int = HOUR // 10) -> li
 
 
 def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]:
+    """Returns the messages in record batches."""
     messages = []
     for batch in batches:
         for row in batch.to_pylist():

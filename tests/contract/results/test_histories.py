@@ -130,6 +130,7 @@ class History:
             self._scene.service.messages.delete(self._scene.access, [self._scene.place])
 
     def cancel(self) -> None:
+        """Cancels the job if it is there, in one of five calls."""
         if self._random.random() < 0.2:
             self._is_deleted = self._is_deleted or not self._allowed
             with suppress(MessageNotFound):

@@ -66,7 +66,7 @@ def samples(series: recorded.Series) -> list[Sample]:
 
 
 def substituted(text: str) -> str:
-    """Returns a query with Grafana's variables replaced."""
+    """Returns a query with Grafana's variables replaced; fails if one is left."""
     for name, value in VARIABLES.items():
         text = text.replace(name, value)
     assert "$" not in text, text
@@ -78,7 +78,7 @@ def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def queries(dashboard: dict[str, Any]) -> list[Query]:
-    """Returns all queries, of panels and of variables."""
+    """Returns the queries of all panels, and the selectors of the variables."""
     asked = [Query(panel["title"], substituted(one["expr"])) for panel in panels(dashboard) for one in panel["targets"]]
     for one in dashboard["templating"]["list"]:
         if one["type"] == "query":

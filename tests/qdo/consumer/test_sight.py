@@ -67,6 +67,7 @@ class GroupWithKeys:
         self._prefix = secrets.token_hex(4)
 
     def key(self, *queues: Queue, allow: str = "read,claim") -> str:
+        """Adds a key with these rights on queues, and returns it."""
         secret = secrets.token_hex(16)
         scope = Scope(tuple(allow.split(",")), tuple(queue.name for queue in queues))
         bridge.run(self._store.applications.add_key("queuey", sha256(secret.encode()).digest(), scope=scope))

@@ -44,6 +44,7 @@ class JavaContender:
         self._reader.start()
 
     def _read(self) -> None:
+        """Keeps ``leading`` as the process reports it."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line == "leading\n":

@@ -45,6 +45,7 @@ class Notes(NamedTuple):
 
 @contextlib.contextmanager
 def notes() -> Iterator[Notes]:
+    """Yields the context of the handlers, from the worker's options in the environment."""
     job = from_environment()
     journal = Journal(Path(job.journal))
     try:

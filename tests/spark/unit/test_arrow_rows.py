@@ -141,7 +141,7 @@ class WriteSetup:
         return writer.write([_arrow(schema, rows)])
 
     def all(self, queue: Queue | None = None) -> list[Message]:
-        """Returns all messages of a queue, by partition and position."""
+        """Advances the clock by 40 s, and returns all messages of a queue, by partition and position."""
         self.clock.advance(40.0)
         queue = queue or self.queue
         slices = [Slice(partition, limit=100_000, max_bytes=1 << 30) for partition in range(1, queue.partitions + 1)]

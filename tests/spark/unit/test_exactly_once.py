@@ -54,7 +54,7 @@ class TaskSetup:
         return Reserver(target, self.work, lead=LEAD, batch=batch, numbered=numbered)
 
     def later(self, seconds: float) -> None:
-        """Moves the clock; another writer writes and the reader reads."""
+        """Moves the clock; then another writer writes to a queue of its own, and the reader reads."""
         self.clock.advance(seconds)
         other, _ = bridge.run(self.store.catalogue.create_queue(APP, "other", QueueSpec()))
         bridge.run(self.store.messages.append(other, [NewMessage("tick", 1, 60)]))

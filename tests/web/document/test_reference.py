@@ -60,7 +60,7 @@ def every(*languages: str) -> list[tuple[str, Block]]:
 
 
 def requests_of(block: Block) -> Iterator[tuple[str, str]]:
-    """Returns method and path of each request of a block of curl commands."""
+    """Yields method and path of each request of a block of curl commands."""
     for line in re.findall(r"^curl .*?(?=^curl |\Z)", block.text, re.MULTILINE | re.DOTALL):
         words = shlex.split(line.replace("\\\n", ""))
         sends = any(word in {"-d", "--json"} for word in words)

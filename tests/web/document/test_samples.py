@@ -65,7 +65,7 @@ def source_of(example: Example, language: str) -> str:
 
 
 def answer_to(example: Example, exchanges: list[Exchange]) -> Any:  # noqa: ANN401 - JSON
-    """Returns what a client received from the operation of an example; batches that it sent one by one are joined."""
+    """Returns what a client received from the operation of an example, with its status; joins the answers to posts."""
     names = STREAMS if example.operation in STREAMS else {example.operation}
     operations = [OPERATIONS_BY_ID[name] for name in names]
     forms = {(each.method, re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each.path))) for each in operations}

@@ -108,7 +108,7 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
     path.write_text(text.format(directory=tmp_path, service=service.port, port=port).lstrip())
     process = subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _await(port)
+        _wait_for_port(port)
         yield service, port
     finally:
         process.terminate()
@@ -116,7 +116,8 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
         service.close()
 
 
-def _await(port: int) -> None:
+def _wait_for_port(port: int) -> None:
+    """Waits until a port accepts connections; fails after 30 s."""
     give_up = time.monotonic() + 30
     while time.monotonic() < give_up:
         with socket.socket() as probe:

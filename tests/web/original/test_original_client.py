@@ -50,6 +50,7 @@ class OriginalClient:
         return self._send("DELETE", url, None, "", {})
 
     def create_queue(self, partitions: int = 1, queue_name: str | None = None) -> str:
+        """Creates a queue, which must succeed, and returns its name."""
         data: dict[str, Any] = {"partitions": partitions}
         if queue_name is not None:
             data["queue_name"] = queue_name

@@ -142,7 +142,7 @@ def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | Non
 
 
 def visit(address: str) -> str:
-    """Visits a provider as a browser does, and returns the URL of its redirect."""
+    """Visits a provider as a browser does, and returns the URL of its redirect, which must come."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     try:

@@ -203,6 +203,7 @@ class TreeMember(Member, PartitionListener):
     # Operations of the member
 
     async def _join(self) -> None:
+        """Joins with a coordinator of its own, in place of a former member of the instance, and begins to live."""
         group = self._group
         coordinator = await group.open_coordinator()
         queues = {queue_of(name): count for name, count in group.queues.items()}
@@ -351,6 +352,7 @@ class TreeMember(Member, PartitionListener):
             self._group.run(self._close(self._session))
 
     async def _close(self, session: GroupSession) -> None:
+        """Cancels the draining, stops, and abandons the session."""
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.wait({self._draining})

@@ -96,6 +96,7 @@ def heed(text: str) -> None:
 
 @jobs.task
 async def heed_async(text: str) -> None:
+    """Waits until it is asked to stop, for a minute at most; does not fail then."""
     note(f"began {text}")
     for _ in range(6000):
         if delivery().cancelled:
