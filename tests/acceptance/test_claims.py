@@ -19,7 +19,7 @@ from tests.servers.served import Served, environment
 
 
 class Site:
-    """A store, and services on it.
+    """A store with the application ``queuey``, and services on it.
 
     Args:
         directory: Directory for their files.

@@ -166,7 +166,10 @@ class Script:
 
 
 class BlockingClient:
-    """An async client that is called like the sync one, so that one suite runs on both; its loop has a thread."""
+    """An async client that is called like the sync one, so that one suite runs on both; its loop has a thread.
+
+    What it returns is wrapped in the same way, where its methods are async.
+    """
 
     def __init__(self, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ANN401 - and its jobs
         self._client = client

@@ -32,6 +32,8 @@ READ_INTERVAL = 0.05
 class Writer:
     """Appends as fast as it can: single messages, small batches and now and then a delayed one.
 
+    It goes on after StoreUnavailable; a message in doubt does not count as acknowledged.
+
     Attributes:
         acknowledged: Partitions and positions of its acknowledged messages.
         error: The error that ended it early.

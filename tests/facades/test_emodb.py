@@ -37,7 +37,7 @@ REFUSED = (403, '{"reason":"not authorized"}')
 
 
 class Emodb:
-    """Calls an application that serves EmoDB, with a key that is chosen for each call."""
+    """Sends JSON to an application that serves EmoDB, with a key that is chosen for each call and perhaps a query."""
 
     def __init__(self, app: App) -> None:
         self.app = app

@@ -58,7 +58,7 @@ class Deaths(msgspec.Struct, frozen=True):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def happened(self) -> list[str]:
-        """The deaths that have happened."""
+        """Returns the deaths that have happened."""
         return sorted(path.name for path in self.directory.iterdir())
 
 

@@ -196,7 +196,7 @@ def end_processes(directory: Path) -> None:
 
 
 def processes(directory: Path) -> set[int]:
-    """Returns the ids of all running processes started in the run of this directory.
+    """Returns the ids of all running processes of the run of this directory, but for this one and resource trackers.
 
     Processes that :mod:`multiprocessing` started for itself are excluded.
     """

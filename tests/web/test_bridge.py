@@ -54,6 +54,7 @@ def sent(request: Any) -> Any:  # noqa: ANN401
 
 
 def include(config: Any) -> None:  # noqa: ANN401
+    """Adds the routes and views of the application, with sessions in signed cookies."""
     config.set_session_factory(SignedCookieSessionFactory("secret"))
     config.add_route("page", "/page/{name}")
     config.add_view(form, route_name="page", request_method="GET")

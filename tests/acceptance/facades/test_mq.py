@@ -191,7 +191,7 @@ def test_not_through_other_schemes(served: Served, mq: Facade, queue: str) -> No
 
 
 def refused(*options: str) -> tuple[int, str]:
-    """Runs a start that must fail; returns its exit code and its output."""
+    """Runs a start that should fail; returns its exit code and its errors."""
     command = [sys.executable, "-m", "queuey", "serve", "--port", str(free_port()), *options]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WAIT, check=False)
     return ended.returncode, ended.stderr

@@ -142,7 +142,7 @@ class Group:
         return [max(handled[partition], default=0) for partition in PARTITIONS]
 
     def is_done(self) -> bool:
-        """Returns whether the offset of each partition is that of its last message."""
+        """Returns whether the offset of each partition is that of its last message; no offset may have decreased."""
         self._check_loads()
         ends = {message.partition: message.id for message in self._client.read_all(QUEUE, limit=1000)}
         return ends == self.offsets

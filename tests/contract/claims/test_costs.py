@@ -20,7 +20,7 @@ ROUND = 1000
 
 
 class Counted(InterposedStore):
-    """Counts calls of the store for claims, and the answers."""
+    """Counts reads of slices, read messages, and other calls of the store for claims."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)

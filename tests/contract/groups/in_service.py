@@ -43,7 +43,7 @@ class HandCore(Core):
 
 
 class ServiceGroup(Group):
-    """A group of the service.
+    """A group of the service. Its processes take turns at calls, and all of them work when time passes.
 
     Args:
         services: The processes that serve it.
@@ -138,7 +138,7 @@ class ServiceGroup(Group):
 
 
 class ServiceMember(Member):
-    """A member of a service's group, by its id."""
+    """A member of a service's group, by its id. It forgets partitions before it gives them back, and when it lost them."""
 
     def __init__(self, group: ServiceGroup, member: str, number: int, key: str) -> None:
         super().__init__()

@@ -35,6 +35,7 @@ class Query(NamedTuple):
     text: str
 
     def selectors(self) -> list[promql_parser.VectorSelector]:
+        """Returns the selectors of series in the query."""
         parsed: list[promql_parser.VectorSelector] = []
 
         def look(node: promql_parser.Expr) -> bool:

@@ -32,6 +32,8 @@ INVALID_KEY = "no-key-at-all"
 class KeyedTransport(httpx2.AsyncHTTPTransport):
     """Sends requests with a key that a test may replace, as if the key had been limited or revoked.
 
+    It may refuse lists of queues itself.
+
     Attributes:
         key: The key.
         lists: The service says which queues there are.

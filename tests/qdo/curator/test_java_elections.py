@@ -68,7 +68,7 @@ class JavaContender:
 
 
 def names(election: LeaderElection) -> list[str]:
-    """The contenders' names, the leader first."""
+    """Returns the contenders' names, the leader first."""
     return [each.name for each in election.participants()]
 
 

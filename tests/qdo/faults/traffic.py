@@ -101,7 +101,7 @@ class Producer:
 
 @dataclass
 class Observer:
-    """Reads a group's offsets from outside.
+    """Reads a group's offsets from outside, also those of partitions that the group no longer shows.
 
     Args:
         url: The URL of the coordination service; empty for a group of the service.

@@ -195,7 +195,7 @@ def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
 
 
 def _places(setup: WriteSetup) -> list[tuple[int, ids.Position]]:
-    """Returns the messages with their places, delayed ones included."""
+    """Returns the partitions that have messages, delayed ones included, each with its newest position."""
     infos = bridge.run(setup.store.messages.inspect(setup.queue))[1]
     return [(info.partition, info.newest) for info in infos if info.newest is not None]
 

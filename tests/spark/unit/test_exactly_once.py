@@ -61,7 +61,7 @@ class TaskSetup:
         self.reader.read()
 
     def stored(self) -> list[str]:
-        """Returns all messages of the queue, at any ids."""
+        """Moves the clock by an hour, and returns the texts of all messages of the queue."""
         slices = [Slice(partition, limit=10_000) for partition in (1, 2)]
         self.later(3600.0)
         return [

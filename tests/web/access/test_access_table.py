@@ -312,7 +312,7 @@ def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, 
 
 
 def rows_played(kind: str, drawn: Names) -> list[Row]:
-    """Plays the whole table for similar names, and in a run with many examples.
+    """Returns the rows to play: all for similar names or in a run with many examples, else a share for each kind.
 
     Other names are played with each row and with each kind of queue, but not with each row for each kind.
     """

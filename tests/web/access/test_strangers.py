@@ -88,7 +88,7 @@ class Scene:
         return self.lost()
 
     def lost(self) -> RequestFrom:
-        """A request for a missing resource with an invalid key."""
+        """Returns a request for a missing resource with an invalid key."""
         return RequestFrom("GET", "/v1/queuey/q/a/b/c", headers=[("authorization", "Application lost")])
 
     def token(self, token: str) -> RequestFrom:

@@ -54,7 +54,7 @@ def unused(app: App, served: Served) -> set[str]:
 
 
 def every(*languages: str) -> list[tuple[str, Block]]:
-    """Yields the blocks of all pages in these languages, with the page of each."""
+    """Returns the unmarked blocks of all pages in these languages, each with its page."""
     page_blocks = ((page, block) for page in PAGES for block in blocks(page))
     return [(page, block) for page, block in page_blocks if block.language in languages and not block.mark]
 

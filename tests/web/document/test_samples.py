@@ -115,7 +115,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
 
 
 class Recording(InProcess):
-    """A transport to an application that records requests."""
+    """A transport to an application that records requests, with the status and any JSON of their answers."""
 
     def __init__(self, app: Any) -> None:  # noqa: ANN401
         super().__init__(app)

@@ -46,7 +46,7 @@ class OneUser:
 
 
 class FailingRequest(Request):
-    """A request of a server that fails at one of its calls.
+    """A request of a server that fails at one of its calls, of ``receive`` and ``send`` together.
 
     Args:
         fails_at: The number of that call, from 1.

@@ -90,6 +90,7 @@ class Service:
         await echo(head, exchange)
 
     def close(self) -> None:
+        """Stops the connections, the loop and the thread."""
         asyncio.run_coroutine_threadsafe(self._all.stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)

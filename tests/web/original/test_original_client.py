@@ -24,7 +24,7 @@ class OriginalClient:
         return self.caller(method, f"/v1/queuey/{url}{query}", data, headers=headers)
 
     def get(self, url: str = "", params: dict[str, Any] | None = None) -> Reply:
-        """GET below the application's URL, which ends in a slash."""
+        """Sends a GET below the application's URL, which ends in a slash."""
         return self._send("GET", url, params, "", {})
 
     def post(

@@ -24,7 +24,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class OpenIdProvider(KeyServer):
-    """Logs in every visitor as one user.
+    """Logs in every visitor as one user. Serves its discovery document, keys, logins and tokens; else answers 404.
 
     Args:
         host: Host of its name; the address is loopback.
@@ -134,6 +134,7 @@ def _error(code: str, status: int = 400) -> Answer:
 
 @contextlib.contextmanager
 def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | None = None) -> Iterator[OpenIdProvider]:
+    """Runs a provider while the block runs."""
     provider = OpenIdProvider(host, client, secret)
     try:
         yield provider

@@ -34,7 +34,7 @@ ALWAYS = 600.0
 
 
 class TreeGroup(Group):
-    """A group in a tree.
+    """A group in a tree. Conditions are checked with growing pauses, because a server may be slow.
 
     Time is simulated: the servers end the session of a member that is silent for too long, and the leader uses a clock
     of this group.
@@ -148,6 +148,8 @@ class TreeGroup(Group):
 
 class TreeMember(Member, PartitionListener):
     """A member with one session. It joins with its first heartbeat, and gives back what it is told to.
+
+    Its commits never compare; one under a former epoch is refused if that ownership is fenced.
 
     An epoch stands for one ownership of a partition; the tree has the version of its offset.
     """

@@ -37,7 +37,7 @@ def until(reached: Callable[[], object]) -> None:
 
 
 class RecordedCalls(list[Any]):
-    """Records the calls of a function, which may be held up, and may fail.
+    """Records the calls of a function before they are held up or fail.
 
     Attributes:
         released: An event that calls wait for.
