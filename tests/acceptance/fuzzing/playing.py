@@ -160,7 +160,7 @@ async def play(streams: Sequence[Stream], port: int, patience: float = ANSWER_TI
     """Plays several connections at the same time; returns how often each status was answered.
 
     Raises:
-        Defect: With the exact bytes that were sent.
+        Defect: A connection showed a defect; the text has the exact bytes that were sent.
     """
     results = await asyncio.gather(*(carry(stream, port, patience) for stream in streams), return_exceptions=True)
     statuses: Counter[int] = Counter()

@@ -138,7 +138,7 @@ class ServiceGroup(Group):
 
 
 class ServiceMember(Member):
-    """A member of a service's group, by its id. It forgets partitions before it gives them back, and when it lost them."""
+    """A member of a service's group, by its id. It forgets partitions that it gives back or was told to have lost."""
 
     def __init__(self, group: ServiceGroup, member: str, number: int, key: str) -> None:
         super().__init__()

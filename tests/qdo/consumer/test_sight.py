@@ -58,6 +58,7 @@ class GroupWithKeys:
         system: The service, the coordination, and a client apart from the members.
         full: A key without limits.
         revoked: The partitions that were revoked, by member.
+        given: The partitions that were assigned, by member.
     """
 
     def __init__(self, system: System, store: Store) -> None:

@@ -35,7 +35,7 @@ class OpenIdProvider(KeyServer):
         user: The visitor, or None for one who cancels.
         asks: Show a page with a link first.
         claims: Claims of ID tokens, besides the usual ones or replacing them.
-        headers: Headers of ID tokens, likewise.
+        headers: Headers of ID tokens, besides the usual ones or replacing them.
         discovery: The discovery document.
         answer_fields: Fields that the browser brings back, besides the usual ones or replacing them.
         troubled: The path at which it fails, as ``behaviour`` and ``content`` say.

@@ -27,7 +27,7 @@ class ZooKeeperService:
 
     Args:
         ensemble: Three servers.
-        session_timeout: In seconds.
+        session_timeout: Session timeout in seconds.
         apart: The slots whose workers have a proxy before each server.
     """
 

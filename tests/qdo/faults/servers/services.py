@@ -50,7 +50,7 @@ class ServiceGroups:
 
     Args:
         store: The store of the service, if its nodes have faults too, one at a time.
-        session_timeout: Seconds.
+        session_timeout: Session timeout in seconds.
     """
 
     apart = ()
