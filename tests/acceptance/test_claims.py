@@ -19,7 +19,7 @@ from tests.servers.served import Served, environment
 
 
 class Site:
-    """A store, and services on it.
+    """A store with the application ``queuey``, and services on it.
 
     Args:
         directory: Directory for their files.
@@ -29,9 +29,10 @@ class Site:
     def __init__(self, directory: Path, url: str | None) -> None:
         self._directory = directory
         self._url = url
-        self._key = "" if url is None else self._made_key(url)
+        self._key = "" if url is None else self._make_key(url)
 
-    def _made_key(self, url: str) -> str:
+    def _make_key(self, url: str) -> str:
+        """Creates the application, and returns its key."""
         command = [sys.executable, "-m", "queuey", "app", "create", "queuey", "--store", url, "--json"]
         made = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
         secret: str = json.loads(made.stdout)["secret"]
@@ -39,6 +40,7 @@ class Site:
 
     @contextlib.contextmanager
     def service(self) -> Iterator[tuple[Served, Client]]:
+        """Runs a service, and yields it with a client; all services have the same key."""
         with Served(self._directory, [] if self._url is None else ["--store", self._url]) as served:
             self._key = self._key or served.profile.key
             with Client(f"http://127.0.0.1:{served.port}", key=self._key, timeout=30) as client:

@@ -93,7 +93,10 @@ class Typist:
         self._run = run
 
     def type(self, page: str, line: str, number: int) -> Ended | None:
-        """Types a line, with existing ids and a free port; fails unless it ends well."""
+        """Types a line, with existing ids and a free port; fails unless it ends well.
+
+        An endless command is interrupted; a command that a leaving member hinders is repeated for a minute.
+        """
         for shown, real in self._ids().items():
             line = line.replace(shown, real()) if shown in line else line
         line = line.replace("127.0.0.1:9400", f"127.0.0.1:{free_port()}").replace("jq -r", "./jq -r")
@@ -113,6 +116,7 @@ class Typist:
         return None
 
     def do(self, page: str, block: Block) -> None:
+        """Runs a block in Python, or types its lines except installations."""
         if block.language == "python":
             self._reader.run(page, block)
             return

@@ -25,7 +25,7 @@ def limit(size: int) -> None:
 
 
 def fill(store: SqliteStore, queue: Queue, prefix: str) -> tuple[list[str], list[str]]:
-    """Appends until it fails; returns the acknowledged bodies and those whose outcome is unknown."""
+    """Appends until it fails; returns the acknowledged bodies, and the last one if its outcome is unknown."""
     kept: list[str] = []
     for number in range(10_000):
         body = f"{prefix}{number}:" + "x" * 2000

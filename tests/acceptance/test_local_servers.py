@@ -37,6 +37,7 @@ time.sleep(300)
 
 
 def is_there(pid: int) -> bool:
+    """Returns whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
         status = Path(f"/proc/{pid}/stat").read_text()

@@ -41,7 +41,7 @@ def start(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[st
 
 
 def wait_for_batches(process: subprocess.Popen[str]) -> None:
-    """Waits until the process reports that it has moved messages."""
+    """Waits until the process reports that it has moved messages; fails if it ends before."""
     assert process.stderr is not None
     lines = []
     for line in process.stderr:

@@ -48,7 +48,7 @@ def look(served: Served, path: str) -> Reply:
 
 
 def until(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
-    """Polls the heartbeat until it is as expected, and returns its last answer."""
+    """Polls the heartbeat until it is as expected, or for PATIENCE seconds; returns its last answer."""
     end = time.monotonic() + PATIENCE
     while not wanted(reply := look(served, "/__heartbeat__")) and time.monotonic() < end:
         time.sleep(0.1)

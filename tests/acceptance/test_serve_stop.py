@@ -213,6 +213,7 @@ def _refuses(port: int) -> bool:
 
 
 def _accepts(port: int) -> bool:
+    """Returns whether a port accepts a connection within a second."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

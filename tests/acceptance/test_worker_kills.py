@@ -29,7 +29,7 @@ if fate.exists() and any("spawn_main" in each for each in sys.orig_argv):
 
 
 class Writer:
-    """A program that sends messages one after another, each until it is acknowledged."""
+    """A program that sends messages one after another; a message that fails for good is left out."""
 
     def __init__(self, served: Served) -> None:
         self.acknowledged: list[str] = []

@@ -51,6 +51,7 @@ class Wire:
         return self
 
     def answer(self, method: str = "POST") -> Reply:
+        """Reads the next answer, to a request of this method; raises ConnectionResetError if none comes."""
         line = self._file.readline()
         if not line:
             raise ConnectionResetError("closed without an answer")

@@ -138,6 +138,7 @@ def test_another_python_does_not_lower_the_record(tmp_path: Path) -> None:
 
 @pytest.fixture
 def profiler() -> Iterator[Profiler]:
+    """Installs a profiler, and restores the previous one after the test."""
     before = sys.getprofile()
     counter = Profiler()
     counter.install()

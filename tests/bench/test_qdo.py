@@ -21,7 +21,7 @@ COUNT = 2500
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """The service with a queue of two partitions, the second of them empty."""
+    """The service with a queue of two partitions: ``COUNT`` messages in the first, three in the second."""
     directory = tmp_path_factory.mktemp("served")
     store = service.prepare(directory, ())
     queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, workers.QUEUE, QueueSpec(partitions=2)))[0]

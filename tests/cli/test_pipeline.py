@@ -51,7 +51,7 @@ class FirstStepReached(Exception):
 
 @pytest.fixture
 def starts() -> Iterator[list[dict[str, Any]]]:
-    """Records how Spark would have been started."""
+    """Records how Spark would have been started; each start raises FirstStepReached instead."""
     started: list[dict[str, Any]] = []
 
     def start(**options: Any) -> None:  # noqa: ANN401 - what the session is given
@@ -64,6 +64,7 @@ def starts() -> Iterator[list[dict[str, Any]]]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Creates the application ``acme`` in a data directory of the test, and runs commands on it."""
     with closing(open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("acme"))
     monkeypatch.setenv("QUEUEY_PROFILE", str(tmp_path / "profile.toml"))
@@ -88,7 +89,7 @@ class Session:
 
 @pytest.fixture
 def job() -> Iterator[Job]:
-    """Replaces a job by one that returns one report after another; returns the list of its arguments."""
+    """Replaces a job by one that returns reports, the last one again and again; returns the list of its arguments."""
     with ExitStack() as replaced:
         replaced.enter_context(replace(session, lambda **_: Session()))
 

@@ -17,7 +17,7 @@ PROFILE = """url = "http://127.0.0.1:{port}"\napplication = "acme"\n{last}\n"""
 
 @contextmanager
 def refusing(seen: list[str]) -> Iterator[int]:
-    """A server on this machine that records credentials and refuses everything; yields its port."""
+    """Serves on this machine, records the credentials of GETs and refuses all with 403; yields the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

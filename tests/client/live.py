@@ -25,7 +25,7 @@ LOCAL_KEY = "a-key-of-the-tests"
 
 
 class Bridge(httpx2.AsyncBaseTransport):
-    """A transport of an async client to an application in this process."""
+    """A transport of an async client to an application in this process; requests and answers are read whole."""
 
     def __init__(self, app: App) -> None:
         self._transport = InProcess(app)

@@ -126,7 +126,10 @@ def in_use(retry_after: int) -> httpx2.Response:
 
 
 class Script:
-    """Replies in order, the last one repeated for ever, with the requests and sleeps recorded."""
+    """Replies in order, the last one repeated for ever, with the requests and sleeps recorded.
+
+    An exception is raised, and a function is called with the request.
+    """
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)
@@ -163,7 +166,10 @@ class Script:
 
 
 class BlockingClient:
-    """An async client that is called like the sync one, so that one suite runs on both; its loop has a thread."""
+    """An async client that is called like the sync one, so that one suite runs on both; its loop has a thread.
+
+    What it returns is wrapped in the same way, where its methods are async.
+    """
 
     def __init__(self, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ANN401 - and its jobs
         self._client = client

@@ -32,6 +32,8 @@ def unauthorized(*_: object) -> httpx2.Response:
 
 
 def only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
+    """Returns a service that refuses all tokens but these with 401."""
+
     def answer(request: httpx2.Request) -> httpx2.Response:
         token = request.headers["authorization"].removeprefix("Bearer ")
         return (receipts() if request.method == "POST" else ok(queues=[])) if token in accepted else unauthorized()
@@ -259,6 +261,7 @@ def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCa
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
+    """Waits until a condition holds; fails after a minute."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end

@@ -18,7 +18,7 @@ def act(browser: Browser, address: str, query: str = "", **fields: str) -> Reply
 
 
 def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
-    """Returns the initial fields of an act's form."""
+    """Returns the initial fields of an act's form, which must be shown."""
     reply = browser.get(address, query=query)
     assert reply.status == 200, reply.text
     sent = reply.text[reply.text.index('method="post" action="/console/a') :]

@@ -20,7 +20,7 @@ def plain(html: str) -> str:
 
 
 class Browser:
-    """Asks an application for pages.
+    """Asks an application for pages, and keeps cookies until the application deletes them.
 
     Args:
         app: Application with the console.

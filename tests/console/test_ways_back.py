@@ -36,6 +36,8 @@ class Clients(NamedTuple):
     transport: InProcess
 
     def run(self, work: Callable[[AsyncClient], Any]) -> Any:  # noqa: ANN401 - whatever it returns
+        """Runs work with an async client of the application in a new loop; returns the result."""
+
         async def run() -> Any:  # noqa: ANN401 - as above
             transport = InThread(self.transport)
             async with AsyncClient(URL, key=KEY, application="queuey", transport=transport) as client:
@@ -75,6 +77,7 @@ TARGETS = {"delivered too often": "q.dead", "released for good": "q.dead", "redr
 
 
 def store(client: Client, kind: str) -> None:
+    """Creates the queue ``q`` of a kind, and stores the message in the way of this kind."""
     client.create_queue("q", **KINDS[kind])
     if kind == "named":
         client.named("q").create("name", **SENT)

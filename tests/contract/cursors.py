@@ -32,6 +32,8 @@ READ_INTERVAL = 0.05
 class Writer:
     """Appends as fast as it can: single messages, small batches and now and then a delayed one.
 
+    It goes on after StoreUnavailable; a message in doubt does not count as acknowledged.
+
     Attributes:
         acknowledged: Partitions and positions of its acknowledged messages.
         error: The error that ended it early.
@@ -135,6 +137,7 @@ class Reader:
         return max(info.newest for info in partitions if info.newest is not None)
 
     def _step(self) -> None:
+        """Reads one page of each partition, notes its messages, and moves the cursors on."""
         slices = [
             Slice(partition=n, lower=cursor, limit=1_000_000 if self._descending else 7, descending=self._descending)
             for n, cursor in self.seen.cursors.items()
@@ -266,6 +269,7 @@ def _process(
     barrier: threading.Barrier,
     kinds: Sequence[type[Writer]],
 ) -> Result:
+    """Runs two writers and two readers of one process, beside those of the other processes; returns the results."""
     store = location.open()
     try:
         queue = bridge.run(store.catalogue.queue(*place))

@@ -261,6 +261,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def read_all(self, data: st.DataObject, at: int) -> None:
+        """Reads all partitions of all queues from the beginning, and judges each page."""
         for name, queue in sorted(self._model.queues.items()):
             row = self._read_current_row(name, at)
             kept = data.draw(st.booleans())

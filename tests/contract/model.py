@@ -189,6 +189,7 @@ class Model:
         self._judge_end(wanted, page, alive, upper)
 
     def _judge_end(self, part: Slice, page: Page, alive: list[Position], upper: Position) -> None:
+        """Checks the limits, the order and the end of a page, and that it left no living message out."""
         shown = [message.position for message in page.messages]
         size = bytes_of(page.messages)
         full = len(shown) == part.limit or size >= part.max_bytes

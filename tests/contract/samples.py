@@ -45,7 +45,10 @@ def make_queue(
     read_delay: float | None = 0.0,
     consistency: str | None = None,
 ) -> Queue:
-    """Creates a queue. Its read delay is 0 unless given, so that a store with a clock's horizon shows its messages."""
+    """Creates a queue, which must be new.
+
+    Its read delay is 0 unless given, so that a store with a clock's horizon shows its messages.
+    """
     spec = QueueSpec(partitions=partitions, ttl=ttl, read_delay=read_delay, consistency=consistency)
     queue, created = bridge.run(store.catalogue.create_queue(application, name or fresh_name(), spec))
     assert created
@@ -218,7 +221,7 @@ def bodies(messages: Sequence[Message]) -> list[str | bytes]:
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Waits until a condition holds; returns whether it does."""
+    """Waits until a condition holds, for at most ``seconds``; returns whether it does."""
     until = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > until:
@@ -228,7 +231,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 def becomes_healthy(store: Store) -> bool:
-    """Waits until a ping succeeds: on a busy machine the first clock checks are inexact."""
+    """Waits for at most a minute until a ping succeeds; returns whether one did. First clock checks may be inexact."""
 
     def healthy() -> bool:
         try:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 T = TypeVar("T")
 
 
-def patiently(call: Callable[[], T], *, again: bool = False) -> T:
+def retry(call: Callable[[], T], *, again: bool = False) -> T:
     """Retries a call that the store had no time for, as callers do: the machine may be busy.
 
     Args:
@@ -41,7 +41,7 @@ def make_many(store: Store, numbers: range) -> None:
     def create(first: int) -> None:
         for number in numbers[first::32]:
             name = f"queue {number:07d}"
-            patiently(partial(run_call, store.catalogue.create_queue, APP, name, QueueSpec(read_delay=0.0)), again=True)
+            retry(partial(run_call, store.catalogue.create_queue, APP, name, QueueSpec(read_delay=0.0)), again=True)
 
     at_once(create, range(32))
 
@@ -53,17 +53,17 @@ def test_many_queues(store: Store, other: Store, count: int) -> None:
     """Any page of a long list is right, idle queues are empty, and one in use does not show in the others."""
     make_many(store, range(count))
     for start in (0, count // 2, count - 10):
-        page = patiently(partial(run_call, other.catalogue.list_queues, APP, start=f"queue {start:07d}", limit=10))
+        page = retry(partial(run_call, other.catalogue.list_queues, APP, start=f"queue {start:07d}", limit=10))
         assert [queue.name for queue in page] == [f"queue {start + n:07d}" for n in range(10)]
     used = bridge.run(store.catalogue.queue(APP, f"queue {count // 2:07d}"))
     append_bodies(store, used, "a", "b")
     for number in range(0, count, count // 100):
-        queue = patiently(partial(run_call, other.catalogue.queue, APP, f"queue {number:07d}"))
-        shown = patiently(partial(read_one, other, queue, Slice(partition=1))).messages
+        queue = retry(partial(run_call, other.catalogue.queue, APP, f"queue {number:07d}"))
+        shown = retry(partial(read_one, other, queue, Slice(partition=1))).messages
         assert bodies(shown) == (["a", "b"] if queue.uid == used.uid else [])
     name, seen = "", 0
     while True:
-        page = patiently(partial(run_call, store.catalogue.list_queues, APP, start=name, limit=1001))
+        page = retry(partial(run_call, store.catalogue.list_queues, APP, start=name, limit=1001))
         seen += len(page[:1000])
         if len(page) <= 1000:
             break
@@ -76,14 +76,14 @@ def test_many_messages(store: Store) -> None:
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "large", QueueSpec(read_delay=0.0)))
     positions = []
     for n in range(500):
-        positions += patiently(partial(append_bodies, store, queue, *[str(n * 1000 + m) for m in range(1000)]))
+        positions += retry(partial(append_bodies, store, queue, *[str(n * 1000 + m) for m in range(1000)]))
     for start in (0, 250_000, 499_900):
-        page = patiently(partial(read_one, store, queue, Slice(partition=1, lower=positions[start], limit=100)))
+        page = retry(partial(read_one, store, queue, Slice(partition=1, lower=positions[start], limit=100)))
         assert bodies(page.messages) == [str(start + n) for n in range(100)]
         before = Slice(partition=1, upper=positions[start], limit=100, descending=True)
-        down = patiently(partial(read_one, store, queue, before))
+        down = retry(partial(read_one, store, queue, before))
         assert bodies(down.messages) == [str(start - 1 - n) for n in range(min(start, 100))]
-    _, (info,) = patiently(partial(run_call, store.messages.inspect, queue))
+    _, (info,) = retry(partial(run_call, store.messages.inspect, queue))
     assert (info.oldest, info.newest) == (positions[0], positions[-1])
     assert 450_000 <= info.count <= 550_000
 
@@ -93,12 +93,12 @@ def test_expiry_of_many(store: Store, clock: Clock) -> None:
     """When a quarter of a million messages have expired, the few live ones are found at once."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "large", QueueSpec(read_delay=0.0)))
     for _ in range(250):
-        patiently(partial(append_bodies, store, queue, *["short"] * 1000, ttl=60))
+        retry(partial(append_bodies, store, queue, *["short"] * 1000, ttl=60))
         clock.advance(0.2)
     bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new_message("old id", ttl=1000)))
     clock.advance(100)
     (last,) = append_bodies(store, queue, "long", ttl=1000)
-    page = patiently(partial(read_one, store, queue, Slice(partition=1, limit=10)))
+    page = retry(partial(read_one, store, queue, Slice(partition=1, limit=10)))
     assert bodies(page.messages) == ["old id", "long"]
     assert positions(page.messages)[1] == last
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 2

@@ -59,7 +59,7 @@ def behind(own: str) -> Callable[[str], str]:
 
 
 def credentials(directory: Path, *addresses: str) -> str:
-    """Creates a node's certificate, and returns the lines of ``secure.yaml`` with the files in place."""
+    """Creates a node's certificate, or copies the tests' without addresses; returns the lines of ``secure.yaml``."""
     if addresses:
         names = ",".join(f"IP:{address}" for address in addresses)
         command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout key.pem -out ca.pem -addext"

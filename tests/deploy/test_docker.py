@@ -120,7 +120,7 @@ def test_linter() -> None:
 
 
 def run_as_image(final: Stage, home: Path, programs: Path) -> None:
-    """Starts the image's command, runs its health check, stops it, and runs the check again.
+    """Starts the image's command, runs its health check, stops it, and runs the check again, which must fail then.
 
     Args:
         final: The stage.

@@ -30,6 +30,7 @@ with_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="nee
 
 @pytest.fixture(scope="module")
 def alerts() -> dict[str, dict[str, Any]]:
+    """The alerts by name; each has a name of its own."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     by_name = {rule["alert"]: rule for rule in rules}

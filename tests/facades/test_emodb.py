@@ -37,7 +37,7 @@ REFUSED = (403, '{"reason":"not authorized"}')
 
 
 class Emodb:
-    """Calls an application that serves EmoDB, with a key that is chosen for each call."""
+    """Sends JSON to an application that serves EmoDB, with a key that is chosen for each call and perhaps a query."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -63,7 +63,7 @@ class Emodb:
 
 @pytest.fixture
 def emodb(store: Store, between: InterposedStore) -> Emodb:
-    """The application, and keys of several scopes."""
+    """The application ``shop`` with keys of several scopes, beside ``others`` with one key."""
     bridge.run(store.applications.create_application("shop"))
     bridge.run(store.applications.create_application("others"))
     for name, scope in KEYS.items():

@@ -80,6 +80,7 @@ class Mortal(InterposedStore):
             self.instead(method, self._stepping(method))
 
     def _stepping(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the method as a step, which is counted, and killed if it is the chosen one."""
         owner, _, name = method.__qualname__.partition(".")
         real = getattr(getattr(self._store, CONTRACTS[owner]), name)
 

@@ -110,6 +110,7 @@ def end(spark: SparkSession) -> None:
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Kept]:
+    """A store on SQLite with one application."""
     from queuey.storage import sqlite  # noqa: PLC0415 - loaded on use
 
     data = tmp_path / "data"

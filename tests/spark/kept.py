@@ -61,7 +61,10 @@ class Kept:
         )
 
     def settle(self, queue: Queue, position: Position | None = None) -> None:
-        """Waits until a position, by default the last one written, is below the horizon of readers."""
+        """Waits until a position, by default the present time, is below the horizon of readers.
+
+        Without a position there is no wait on SQLite. Fails after 300 s.
+        """
         ticks = ids.now_ticks() if position is None else position[0]
         until = time.monotonic() + 300
         while bridge.run(self.store.bulk.horizon(queue)) <= ticks and (

@@ -45,7 +45,7 @@ class Deaths(msgspec.Struct, frozen=True):
     chunk: int = 0
 
     def die_at(self, point: str, batch: str, task: int) -> None:
-        """Kills the process if this is a point of death that has not happened yet."""
+        """Kills the process if this is a point of death that has not happened yet, and records that."""
         target = self.point or IN_TASKS[task % len(IN_TASKS)]
         if point != target or self.batch not in {None, batch}:
             return
@@ -58,7 +58,7 @@ class Deaths(msgspec.Struct, frozen=True):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def happened(self) -> list[str]:
-        """The deaths that have happened."""
+        """Returns the deaths that have happened."""
         return sorted(path.name for path in self.directory.iterdir())
 
 

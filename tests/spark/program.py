@@ -38,7 +38,10 @@ def main() -> None:
 
 
 def seen(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, Any]:
-    """Reads a queue, explains the read, and makes two more fail: one when it is planned, one in its tasks."""
+    """Reads a queue, explains the read, and makes two more fail: one when it is planned, one in its tasks.
+
+    For the second failure it purges the queue.
+    """
     errors: list[str] = []
 
     @contextlib.contextmanager

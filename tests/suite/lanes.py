@@ -83,7 +83,7 @@ tenth of a run's processor time went into collections."""
 
 @contextlib.contextmanager
 def without_garbage() -> Iterator[None]:
-    """Exempts everything allocated in the block from garbage collection, and collects less often afterwards."""
+    """Disables garbage collection in the block; then exempts all objects from it, and collects less often."""
     gc.disable()
     try:
         yield
@@ -95,7 +95,7 @@ def without_garbage() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Lets one process compile the tests of a new checkout before the others need them."""
+    """Lets one process compile the tests of a new checkout before the others need them; delays garbage collection."""
     worker, here = getattr(session.config, "workerinput", None), Path(__file__)
     compiled = sys.dont_write_bytecode or any(here.parent.glob(f"__pycache__/test_{here.stem}.*.pyc"))
     with without_garbage():
@@ -107,7 +107,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    """Distributes lanes instead of tests."""
+    """Distributes lanes instead of tests, in the order of the collection."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - xdist is installed when this is called
 
     class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types

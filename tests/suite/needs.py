@@ -102,7 +102,7 @@ def need_of_path(path: str) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skips folders without a test of ``make test``: importing them all takes longer than many tests."""
+    """Skips folders without a test of ``make test``, if that is run: importing them takes longer than many tests."""
     if config.getoption("--suite") != "test" or not collection_path.is_relative_to(ROOT):
         return None
     path = collection_path.relative_to(ROOT).as_posix() + "/" * collection_path.is_dir()
@@ -112,7 +112,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks all tests, and keeps those of the selected part."""
+    """Marks all tests with what they need; with ``--suite``, deselects slow ones and those of other parts."""
     for item in items:
         for name in sorted(_needs(item)):
             item.add_marker(getattr(pytest.mark, name))
@@ -129,6 +129,7 @@ def suite_of(item: pytest.Item) -> str:
 
 
 def _needs(item: pytest.Item) -> set[str]:
+    """Returns the marks that a test needs by its fixtures, by texts among its parameters, and by its path."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     names = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
     by_path = need_of_path(item.nodeid)
@@ -137,7 +138,7 @@ def _needs(item: pytest.Item) -> set[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Forbids programs during a test without a mark."""
+    """Forbids programs during a test without a mark, except in smoke tests."""
     global _unmarked  # noqa: PLW0603 - an audit hook cannot be removed, so there is one for all tests
     marked = item.nodeid.startswith(SMOKE) or any(mark.name in NEEDS for mark in item.iter_markers())
     _unmarked = None if marked else item

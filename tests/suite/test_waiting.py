@@ -27,7 +27,7 @@ BOUNDED = "# bounded: "
 
 
 def unlimited(source: str) -> Iterator[tuple[int, str]]:
-    """Yields the line of each wait without a limit, and a description.
+    """Yields the line of each wait without a limit, and a description; lines with :data:`BOUNDED` are exempt.
 
     Two forms are found: a call without arguments of a method in :data:`BLOCKING`, unless it makes a coroutine; and a
     ``while`` around a ``sleep`` that neither reads a clock nor is in a block with a limit.
@@ -63,6 +63,7 @@ def _polls(loop: ast.While, ancestors: Sequence[ast.AST]) -> bool:
 
 
 def _walk(node: ast.AST, ancestors: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
+    """Yields all nodes below a node, parents first, each with its ancestors."""
     within = (*ancestors, node)
     for child in ast.iter_child_nodes(node):
         yield child, within

@@ -48,7 +48,7 @@ def test_holds_the_interpreter():
 
 @contextmanager
 def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs pytest on one file with only this plugin."""
+    """Writes a test file, and runs pytest on it with only this plugin; kills it after the block."""
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.suite.watchdog", "-c", os.devnull, *options]
     with subprocess.Popen(

@@ -44,7 +44,7 @@ RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 
 
 class Watchdog:
-    """The controlling process's side.
+    """Starts the watchdog process, announces the directory of the run to other processes, and reports progress.
 
     Args:
         stall_limit: Seconds without progress after which the run ends.
@@ -80,7 +80,7 @@ class Watchdog:
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """Lets the watchdog process end what the run left behind, and then itself."""
+        """Lets the watchdog process end what the run left behind, and then itself; waits for that, with a limit."""
         faulthandler.cancel_dump_traceback_later()
         os.environ.pop(RUN_VARIABLE, None)
         assert self._process.stdin is not None
@@ -150,7 +150,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def watch(directory: Path, stall_limit: float, progress: IO[bytes], parent: int) -> None:
-    """Watches a run until its controlling process closes the pipe or ends. Then ends the remaining processes.
+    """Watches a run until its controlling process closes the pipe or ends.
+
+    Then ends the remaining processes and deletes the directory. Stacks are printed once for each stall.
+
 
     Args:
         directory: The directory of the run.
@@ -176,7 +179,7 @@ def watch(directory: Path, stall_limit: float, progress: IO[bytes], parent: int)
 
 
 def end_processes(directory: Path) -> None:
-    """Waits until the processes of a run have ended, then kills the rest, and prints their commands."""
+    """Waits until all processes of a run but its controller have ended; prints the rest's commands, and kills them."""
     controller = os.getppid()
     deadline = time.monotonic() + GRACE_SECONDS
     while (remaining := processes(directory) - {controller}) and time.monotonic() < deadline:
@@ -193,7 +196,7 @@ def end_processes(directory: Path) -> None:
 
 
 def processes(directory: Path) -> set[int]:
-    """Returns the ids of all running processes started in the run of this directory.
+    """Returns the ids of all running processes of the run of this directory, but for this one and resource trackers.
 
     Processes that :mod:`multiprocessing` started for itself are excluded.
     """

@@ -31,7 +31,7 @@ class Caller:
         query: str = "",
         **how: bool,
     ) -> Reply:
-        """Sends a request; ``path`` is percent-encoded. ``how`` is as for :class:`Request`."""
+        """Sends a request, without a check; ``path`` is percent-encoded. ``how`` is as for :class:`Request`."""
         named = [(name.lower().replace("_", "-"), value) for name, value in (headers or {}).items()]
         request = Request(method, path, body, headers=named, query=query, **how)
         credentials = [] if self.authorization is None else [("authorization", self.authorization)]
@@ -47,7 +47,10 @@ class Caller:
         headers: dict[str, str] | None = None,
         **query: object,
     ) -> Reply:
-        """Sends a request; ``path`` is below the application unless it begins with a slash."""
+        """Sends a request, and checks the answer unless it is to HEAD.
+
+        ``path`` is below the application unless it begins with a slash; a query in it replaces ``query``.
+        """
         if not path.startswith("/"):
             path = f"{self.base}/{path}" if path else self.base
         path, _, parameters = path.partition("?")
@@ -77,7 +80,7 @@ class Caller:
         return name
 
     def post(self, queue: str, body: bytes | str, **headers: str) -> dict[str, Any]:
-        """Posts one message and returns its entry in the answer; ``X_TTL=…`` sets a header."""
+        """Posts one message, which must succeed, and returns its entry in the answer; ``X_TTL=…`` sets a header."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         reply = self("POST", queue, body, headers=named)
         assert reply.status == 201, reply

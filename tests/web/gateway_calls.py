@@ -300,7 +300,7 @@ _served: dict[int, tuple[Any, Served]] = {}
 
 
 def serve(app: App) -> Served:
-    """Returns the server of an application; it runs until :func:`stop_all`."""
+    """Returns the server of an application, which is started at the first call and runs until :func:`stop_all`."""
     if id(app) not in _served:
         _served[id(app)] = app, Served(app)
     return _served[id(app)][1]

@@ -72,7 +72,7 @@ def _validator(media: str, operation_id: str, status: str, *, raw: bool) -> Draf
 
 
 def check(method: str, path: str, status: int, headers: dict[str, str], content: Any, *, raw: bool) -> None:  # noqa: ANN401
-    """Fails unless the document promises this answer to this request.
+    """Fails unless the document promises this answer to this request; undocumented operations are not checked.
 
     Args:
         method: Method of the request.

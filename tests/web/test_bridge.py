@@ -40,6 +40,7 @@ class Pieces:
 
 
 def form(request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
+    """Returns the CSRF token, keeps the name in the session, and sets a second cookie."""
     request.session["name"] = request.matchdict["name"]
     response = Response(get_csrf_token(request))
     response.set_cookie("second", "ü".encode().hex())
@@ -53,6 +54,7 @@ def sent(request: Any) -> Any:  # noqa: ANN401
 
 
 def include(config: Any) -> None:  # noqa: ANN401
+    """Adds the routes and views of the application, with sessions in signed cookies."""
     config.set_session_factory(SignedCookieSessionFactory("secret"))
     config.add_route("page", "/page/{name}")
     config.add_view(form, route_name="page", request_method="GET")

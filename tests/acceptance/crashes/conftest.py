@@ -40,6 +40,7 @@ def make_account(store: Store) -> None:
 
 @pytest.fixture(params=["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    """Starts services on each kind of store; restores the timing of a keyspace at the end."""
     options: list[str] = []
     store: Store
     if request.param == "cassandra":

@@ -69,6 +69,7 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
 
 
 def main(directory: str, name: str, seed: str) -> None:
+    """Reports that it is ready, and writes for ever in THREADS threads."""
     store = open_store(Path(directory))
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     os.write(1, b'["ready", []]\n')

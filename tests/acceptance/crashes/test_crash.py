@@ -108,7 +108,7 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Re
 
 
 def stored(directory: Path) -> list[tuple[Place, str]]:
-    """Returns the places and bodies of all stored messages, read page by page, and closes the store."""
+    """Returns the places and bodies of all stored messages, read page by page; also checks that counts are not zero."""
     store = open_store(directory)
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     messages: list[tuple[Place, str]] = []
@@ -135,11 +135,11 @@ def judge(directory: Path, truth: ReportedWrites) -> None:
     assert [place for place, bodies in truth.either.items() if places.get(place) not in bodies] == []
     counts = Counter(body for _, body in messages)
     assert [body for body, count in counts.items() if count > 1] == [], "a body is stored twice"
-    torn(messages, truth)
+    check_whole(messages, truth)
     assert check(directory) == []
 
 
-def torn(found: list[tuple[Place, str]], truth: ReportedWrites) -> None:
+def check_whole(found: list[tuple[Place, str]], truth: ReportedWrites) -> None:
     """Checks that unacknowledged batches are stored whole or not at all."""
     reported = truth.bodies.keys() | truth.either.keys()
     batches: Counter[tuple[str, int]] = Counter()

@@ -32,6 +32,7 @@ def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
 
 
 def post_often(url: list[str], caller: int, stored: Receipts, ended: threading.Event) -> None:
+    """Posts messages with bodies of their own until the event is set."""
     number = 0
     while not ended.is_set():
         post_all(url, caller * 10_000 + number, 6, stored)

@@ -67,6 +67,7 @@ def settings_file(directory: Path, text: str) -> list[str]:
 
 
 def pair_of_ports() -> int:
+    """Returns the first of two free ports that follow each other."""
     while True:
         first, second = free_port(), free_port()
         if second == first + 1:

@@ -88,8 +88,8 @@ class JavaClient(java_programs.JavaProgram):
     """A process with the client.
 
     Args:
-        command: From :func:`build`.
-        port: Of the service.
+        command: The result of :func:`build`.
+        port: The port of the service.
         key: The caller's.
     """
 

@@ -29,6 +29,7 @@ class Emodb:
         self.key = key or served.profile.key
 
     def call(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        """Sends a request with the key; a body other than bytes is sent as JSON."""
         if body is not None:
             headers = {"Content_Type": "application/json", **headers}
         raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()

@@ -29,6 +29,7 @@ def add(rqms: Facade, queue: str, name: str, value: object = 1) -> Reply:
 
 
 def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG) -> list[dict[str, Any]]:
+    """Fetches items, which must succeed, and returns them, perhaps none."""
     reply = rqms.call("GET", f"/{queue}?count={count}&time={seconds:f}")
     assert (reply.status, reply.headers.get_content_type()) == (200, "application/json")
     fetched = json.loads(reply.body)

@@ -28,7 +28,7 @@ LONG = 3600.0
 
 
 class Network(httpx2.BaseTransport):
-    """A transport to the service in this process that loses some answers after their requests were carried out."""
+    """A transport to the service in this process that loses the answers of chosen requests, after their effect."""
 
     def __init__(self, app: App) -> None:
         self._transport = InProcess(app)

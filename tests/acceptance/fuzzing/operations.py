@@ -100,7 +100,7 @@ class Target:
         return strategy
 
     def play(self, case: Case[Any], data: st.DataObject) -> Response:
-        """Sends a request, mostly to what exists, and checks the answer.
+        """Sends a request, mostly to what exists and with the key, checks the answer, and keeps the names in it.
 
         Raises:
             Exception: A group of what contradicts the document.

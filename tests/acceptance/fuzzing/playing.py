@@ -94,6 +94,7 @@ def check(answer: Answer) -> None:
 
 
 async def _send(stream: Stream, writer: asyncio.StreamWriter) -> None:
+    """Sends the pieces of a stream one after another; stops quietly if the server closes the connection."""
     with suppress(ConnectionError):  # refused while it is sent
         for piece in stream.pieces:
             writer.write(piece)
@@ -102,6 +103,7 @@ async def _send(stream: Stream, writer: asyncio.StreamWriter) -> None:
 
 
 def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
+    """Ends the client's side as the stream says: resets, aborts or closes it for writing, or leaves it open."""
     with suppress(OSError):  # the server has closed it already
         if stream.end == "reset":
             option = socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"
@@ -113,7 +115,7 @@ def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
 
 
 async def carry(stream: Stream, port: int, patience: float = ANSWER_TIMEOUT) -> list[Answer]:
-    """Plays one connection to its end and checks every answer.
+    """Plays one connection to its end, and checks and returns every answer; none if the client leaves early.
 
     Raises:
         Defect: The server hung, or an answer is wrong.
@@ -158,7 +160,7 @@ async def play(streams: Sequence[Stream], port: int, patience: float = ANSWER_TI
     """Plays several connections at the same time; returns how often each status was answered.
 
     Raises:
-        Defect: With the exact bytes that were sent.
+        Defect: A connection showed a defect; the text has the exact bytes that were sent.
     """
     results = await asyncio.gather(*(carry(stream, port, patience) for stream in streams), return_exceptions=True)
     statuses: Counter[int] = Counter()

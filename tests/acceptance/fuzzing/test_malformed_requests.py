@@ -62,7 +62,10 @@ def assert_served(served: Served) -> None:
 
 
 def fuzz(served: Served, seed: int, batches: int) -> Counter[int]:
-    """Plays this many batches of a seed, checks after each that others are served, and checks the bound of memory."""
+    """Plays this many batches of a seed, and checks after each that others are served.
+
+    In the end it checks that the memory and the number of sockets have not grown.
+    """
     statuses: Counter[int] = Counter()
     before, warm = sockets(served), 0
     source = streams(seed, QUEUE, served.profile.key or "")

@@ -63,6 +63,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 @pytest.fixture
 def wires() -> Iterator[list[Wire]]:
+    """Collects connections, which are closed at the end."""
     opened: list[Wire] = []
     yield opened
     for wire in opened:
@@ -92,7 +93,7 @@ def statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
     return +counts
 
 
-def is_served(shop: Shop) -> None:
+def check_served(shop: Shop) -> None:
     """Checks that the other application gets an answer; a request without room within 5 s would be refused."""
     with shop.other() as wire:
         body = json.dumps({"queues": [{"queue_name": shop.queue, "limit": 1}]}).ljust(100_000).encode()
@@ -106,7 +107,7 @@ def is_served(shop: Shop) -> None:
 @pytest.mark.parametrize("known", [True, False], ids=["application", "nobody"])
 def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """Bodies that are almost there hold no more than one share, with a key or without one; the rest is 429."""
-    is_served(shop)
+    check_served(shop)
     before = resident(shop.served)
     # No body of a caller without a key may be longer than one message.
     size = 2 * MIB if known else 250_000
@@ -124,20 +125,20 @@ def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> No
     answered = statuses(wires, share)
     assert set(answered) <= {0, 429}
     assert 0 < answered[0] <= share
-    is_served(shop)
+    check_served(shop)
     assert resident(shop.served) < before + MEMORY + SLACK
 
 
 def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
     """A client that requests pages and reads none of them holds its share of memory; the others read on."""
-    is_served(shop)
+    check_served(shop)
     before = resident(shop.served)
     wires += [Wire(shop.served).send(f"GET /v1/queuey/{shop.queue}?limit=1000") for _ in range(60)]
     time.sleep(1)
-    is_served(shop)
+    check_served(shop)
     assert resident(shop.served) < before + MEMORY + SLACK
     assert set(statuses(wires)) <= {200, 429}
-    is_served(shop)
+    check_served(shop)
 
 
 def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
@@ -147,4 +148,4 @@ def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
     wires += [Wire(shop.served).send(f"GET /v1/queuey/{empty}?wait=20") for _ in range(20)]
     answered = statuses(wires, OPTIONS["wait-slots"])
     assert answered == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
-    is_served(shop)
+    check_served(shop)

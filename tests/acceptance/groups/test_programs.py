@@ -42,7 +42,7 @@ AGAIN = ["sh", "-c", 'while :; do "$@"; sleep 0.2; done', "supervisor"]
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """Returns the command line of a member: a program, or the loop of the page, with the JavaScript client."""
     if request.param == "go":
-        return [*AGAIN, str(_built(tmp_path)), GROUP, QUEUE, "a name"]
+        return [*AGAIN, str(_build(tmp_path)), GROUP, QUEUE, "a name"]
     if NODE is None:
         pytest.skip("needs node, which is not installed")
     if request.param == "node":
@@ -53,8 +53,11 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     return [NODE, "loop.mjs"]
 
 
-def _built(directory: Path) -> Path:
-    """Compiles the program in Go; the packages that it needs come with Go, and are compiled once."""
+def _build(directory: Path) -> Path:
+    """Compiles the program in Go, and returns its file.
+
+    The packages that it needs come with Go, and are compiled once. Skips the test without Go.
+    """
     if GO is None:
         pytest.skip("needs go, which is not installed")
     built, cache = directory / "member", platformdirs.user_cache_path("queuey-tests") / "go" / "build"
@@ -85,6 +88,7 @@ class Group:
         self.sent = 0
 
     def _send(self) -> None:
+        """Sends the next number to each partition every 0.02 s until the end."""
         while not self._ends.wait(0.02):
             for partition in PARTITIONS:
                 self._client.send(QUEUE, str(self.sent + 1), partition=partition)
@@ -129,7 +133,7 @@ class Group:
 
     def settles(self, members: int) -> None:
         """Waits until this many members share the partitions evenly, and each partition has progressed since."""
-        until(lambda: sorted(self._loads()) == [len(PARTITIONS) // members] * members, every=0.1)
+        until(lambda: sorted(self._check_loads()) == [len(PARTITIONS) // members] * members, every=0.1)
         before = self._ends_handled()
         until(lambda: all(now > then for now, then in zip(self._ends_handled(), before, strict=True)), every=0.1)
 
@@ -138,13 +142,13 @@ class Group:
         return [max(handled[partition], default=0) for partition in PARTITIONS]
 
     def is_done(self) -> bool:
-        """Returns whether the offset of each partition is that of its last message."""
-        self._loads()
+        """Returns whether the offset of each partition is that of its last message; no offset may have decreased."""
+        self._check_loads()
         ends = {message.partition: message.id for message in self._client.read_all(QUEUE, limit=1000)}
         return ends == self.offsets
 
-    def _loads(self) -> list[int]:
-        """Returns how many partitions each owner has. Checks that no offset has decreased since the last call."""
+    def _check_loads(self) -> list[int]:
+        """Returns how many partitions each owner has, [0] if one has none. Offsets may not decrease between calls."""
         owners: dict[int | None, int] = defaultdict(int)
         shown = self._client.consumer_groups.show(GROUP).queues.get(QUEUE, {})
         for partition, owned in shown.items():

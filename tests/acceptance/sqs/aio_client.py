@@ -16,6 +16,7 @@ TASKS, EACH = 30, 5
 
 
 async def fails(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
+    """Awaits a call, which must fail with this code."""
     error_code = None
     try:
         await call
@@ -84,6 +85,7 @@ async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
 
 
 async def main() -> None:
+    """Uses the facade with the credentials in the environment, in two ways at once, and then with a wrong secret."""
     session = aioboto3.Session(region_name=os.environ["AWS_REGION"])
     endpoint = os.environ["ENDPOINT"]
     # Receives that wait would use all of the default ten connections, and leave none for sends.

@@ -39,7 +39,7 @@ class Sqs(NamedTuple):
 
 
 def command(*arguments: str) -> str:
-    """Runs ``queuey``; returns its output."""
+    """Runs ``queuey``, which must succeed, and returns its output."""
     line = [sys.executable, "-m", "queuey", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, env=environment(), timeout=100, check=False)
     assert done.returncode == 0, done.stderr

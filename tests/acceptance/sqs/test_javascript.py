@@ -17,6 +17,7 @@ SCRIPT = Path(__file__).with_name("client.mjs")
 
 @pytest.fixture(scope="module")
 def sdk() -> Path:
+    """The SDK for JavaScript, which is installed once; skips the test without node or npm."""
     if NODE is None or NPM is None:
         pytest.skip("needs node and npm, which are not installed")
     directory = cache(f"aws-sdk-{VERSION}")

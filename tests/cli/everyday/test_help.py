@@ -17,6 +17,7 @@ WIDTH = 80
 
 
 def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - commands of typer's
+    """Yields a command and all commands below it, with their names as they are typed."""
     yield name, command
     for below in getattr(command, "commands", ()):
         subcommand = command.load(below) if hasattr(command, "load") else command.commands[below]
@@ -46,7 +47,7 @@ def test_help_fits(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 @pytest.fixture
 def complete(run: Run, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a function
-    """Returns bash's completions after some words; the last one is incomplete."""
+    """Returns bash's completions after some words, the last one incomplete; the program must succeed."""
 
     def offered(*words: str) -> list[str]:
         with monkeypatch.context() as patched:

@@ -30,6 +30,7 @@ OWN_FORMS = {"body", "header", "command", "json_body", "reason"}
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - of typer
+    """Yields the path of each command that takes a URL, except ``profile``, and the command."""
     if hasattr(command, "commands"):
         for name, subcommand in command.commands.items():
             yield from _commands(command.load(name) if hasattr(command, "load") else subcommand, (*path, name))
@@ -47,7 +48,7 @@ CASES = {
 
 
 def _command_line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
-    """Returns the arguments of a command: a text for the tried parameter, usual values for required ones."""
+    """Returns a command line: a text for the tried parameter, usual values for required ones, ``--yes`` if known."""
     options, arguments = [], []
     for parameter in command.params:
         value = text if parameter is tried else USUAL.get(parameter.name, "usual")

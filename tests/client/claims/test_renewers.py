@@ -109,6 +109,7 @@ WAIT_TIMEOUT = 60.0
 
 
 def until(check: Callable[[], bool]) -> None:
+    """Waits until a condition holds; fails after WAIT_TIMEOUT seconds."""
     end = time.monotonic() + WAIT_TIMEOUT
     while not check():
         assert time.monotonic() < end

@@ -70,7 +70,7 @@ def queue(client: Client) -> Iterator[str]:
 
 @contextmanager
 def waiting(call: Callable[[Any], object], *receipts: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - receipts
-    """Waits for results in threads. Yields a list that has them, in order, after the block."""
+    """Calls a function with each receipt in threads, beside the block; yields a list that has the results after it."""
     results: list[Any] = []
     with ThreadPoolExecutor(max(1, len(receipts))) as pool:
         futures = [pool.submit(call, receipt) for receipt in receipts]

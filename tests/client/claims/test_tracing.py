@@ -21,6 +21,7 @@ Queuey = Any
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
+    """Records the spans of clients in memory."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

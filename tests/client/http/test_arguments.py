@@ -172,7 +172,7 @@ def read_request(request: httpx2.Request) -> dict[str, Any]:
 
 
 def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, Any] | InvalidArgument:  # noqa: ANN401
-    """Returns what a call sends, or why it sends nothing."""
+    """Returns the first request of a call, or why it sends nothing."""
     script = Script(httpx2.Response(400, json={"status": "error", "error_msg": {}}))
     if colour == "rqms":
         client: Any = Queue("http://127.0.0.1:9/tasks", transport=httpx2.MockTransport(script))
@@ -200,7 +200,7 @@ def replaced(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator[str]:
-    """Yields the defects, in ASCII: test reports cannot carry half a surrogate pair."""
+    """Yields the defects of a call, in ASCII: errors, refusals without the argument, and requests without the text."""
     usual, marker, argument = {}, "", name.rpartition(": ")[2]
     for marker in MARKERS:
         actual = _sent(call, marker, colour)

@@ -24,7 +24,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10
 
 
 def drip(data: bytes, every: float) -> Serve:
-    """Sends bytes again and again for ever, more often than any timeout."""
+    """Returns a server that reads once, then sends bytes again and again until its end, more often than any timeout."""
 
     def serve(connection: socket.socket, ended: Event) -> None:
         connection.recv(1 << 16)
@@ -35,6 +35,7 @@ def drip(data: bytes, every: float) -> Serve:
 
 
 def drip_body(connection: socket.socket, ended: Event) -> None:
+    """Begins a response, then sends spaces of its body until the end."""
     connection.recv(1 << 16)
     connection.sendall(HEAD)
     while not ended.wait(0.1):
@@ -42,6 +43,7 @@ def drip_body(connection: socket.socket, ended: Event) -> None:
 
 
 def drip_head(connection: socket.socket, ended: Event) -> None:
+    """Sends bytes of one header until the end."""
     connection.recv(1 << 16)
     connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
     while not ended.wait(0.1):

@@ -25,6 +25,7 @@ class Watched:
         page.on("console", self._note_said)
 
     def log_in(self, key: str) -> None:
+        """Logs in by the keyboard; fails unless the overview of ``queuey`` appears."""
         self.page.goto(self.url)
         expect(self.page.get_by_role("heading", level=1)).to_have_text("Log in")
         self.page.keyboard.type(key)

@@ -25,7 +25,7 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
 
 
 def opened(page: Page, operation: str) -> Locator:
-    """Returns the section of an operation with its form; the link to it unfolds it."""
+    """Follows the link to an operation, which unfolds its section, opens its form, and returns the section."""
     section = page.locator(f"#{operation}")
     page.evaluate("name => { location.hash = name }", operation)
     section.get_by_text("Try it").click()
@@ -150,6 +150,7 @@ def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
 
 @pytest.fixture
 def reading(chromium: Browser, served: Served) -> Iterator[Page]:
+    """The page in a window without scripts."""
     with closing(chromium.new_context(java_script_enabled=False)) as context:
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{served.port}/docs")

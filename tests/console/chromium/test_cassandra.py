@@ -26,7 +26,7 @@ A = "/console/a/queuey"
 
 
 class HttpBrowser(Browser):
-    """A browser that calls a service over HTTP."""
+    """A browser that calls a service over HTTP, and follows no redirects."""
 
     def __init__(self, port: int) -> None:
         super().__init__(cast("App", None), f"localhost:{port}")

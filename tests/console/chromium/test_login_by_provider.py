@@ -29,6 +29,7 @@ def provider() -> Iterator[OpenIdProvider]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, provider: OpenIdProvider) -> Iterator[Served]:
+    """Serves the console for an application whose users log in at the provider."""
     directory = tmp_path_factory.mktemp("logins")
     (directory / "secret").write_text(SECRET)
     issuer = {

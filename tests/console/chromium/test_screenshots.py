@@ -85,6 +85,7 @@ def fill(client: Client) -> None:
 
 
 def bury(client: Client, queue: str, errors: Sequence[tuple[str, str]]) -> None:
+    """Creates the queue of a queue's dead letters, with one for each error."""
     client.create_queue(f"{queue}.dead")
     about = {"queue": queue, "partition": "1", "attempts": "5", "at": format_instant(time.time() - 400)}
     for number, (error, text) in enumerate(errors):
@@ -94,7 +95,7 @@ def bury(client: Client, queue: str, errors: Sequence[tuple[str, str]]) -> None:
 
 
 def work(client: Client, stop: threading.Event) -> None:
-    """Sends jobs and processes them, in waves."""
+    """Sends jobs and processes them, in waves, until it is told to stop."""
     queues = {name: client.job_queue(name) for name in ("thumbnails", "emails", "invoices", "webhooks")}
     for turn in itertools.count():
         wave = math.sin(turn / 40)
@@ -109,7 +110,7 @@ def work(client: Client, stop: threading.Event) -> None:
 
 @pytest.fixture(scope="module")
 def shop(client: Client, served: Served) -> Iterator[None]:
-    """A service, with load if pictures are taken."""
+    """Fills the service, and keeps it busy if pictures are taken."""
     fill(client)
     stop = threading.Event()
     with closing(served.client()) as other, ThreadPoolExecutor(1) as thread:
@@ -121,7 +122,7 @@ def shop(client: Client, served: Served) -> Iterator[None]:
 
 @pytest.fixture
 def shown(chromium: Browser, session: StorageState, url: str, shop: None) -> Iterator[Watched]:
-    """A window of the pictures' size, with sharp letters."""
+    """A window of the pictures' size, with sharp letters, after LOAD_SECONDS."""
     context = chromium.new_context(
         viewport={"width": 1000, "height": 940}, device_scale_factor=1.6, storage_state=session, color_scheme="light"
     )
@@ -131,7 +132,7 @@ def shown(chromium: Browser, session: StorageState, url: str, shop: None) -> Ite
 
 
 def check(watched: Watched, name: str) -> None:
-    """Compares the words of a page with those of its picture; takes the picture if requested."""
+    """Compares the words of a page, but numbers and times, with those of its picture; takes it if requested."""
     words = _NUMBERS.sub(" ", watched.page.locator("main").inner_text()).split()
     digest = sha256(" ".join(sorted(set(words) - _OF_TIME)).encode()).hexdigest()
     path = DOCS / name

@@ -95,7 +95,7 @@ def begin(browser: Browser, provider: OpenIdProvider, following: str = "") -> st
 
 
 def come_back(browser: Browser, address: str) -> Any:  # noqa: ANN401 - a reply
-    """Comes back from the provider, as a browser does that another site sends: at first without strict cookies."""
+    """Comes back from the provider as from another site, first without strict cookies; returns the second answer."""
     parts = urlsplit(address)
     stranger = Browser(browser.app, browser.host)
     first = stranger.get(parts.path, query=parts.query)

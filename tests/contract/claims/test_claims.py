@@ -475,7 +475,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
 
 
 def make_dead_letters(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
-    """Makes many messages dead letters in one entry, by the last request; returns access to their queue."""
+    """Makes many messages dead letters in one entry, by the last request; advances the clock, and returns access."""
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=count, ttl=10)) == count
     clock.advance(100)
@@ -523,6 +523,7 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
 
 
 def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[Message]:
+    """Returns the dead letters of messages in partition 1; empty if the queue has no queue of dead letters."""
     try:
         dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead", fresh=True))
     except QueueNotFound:

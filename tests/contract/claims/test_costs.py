@@ -20,7 +20,7 @@ ROUND = 1000
 
 
 class Counted(InterposedStore):
-    """Counts calls of the store for claims, and the answers."""
+    """Counts reads of slices, read messages, and other calls of the store for claims."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -46,6 +46,7 @@ class Counted(InterposedStore):
 
 
 def post_and_acknowledge(service: Service, access: QueueAccess, count: int) -> None:
+    """Posts, claims and acknowledges messages, in rounds of ROUND."""
     for _ in range(count // ROUND):
         bridge.run(service.store.messages.append(access.queue, [new_message("x") for _ in range(ROUND)]))
         claimed = blocking(service.claims).claim(access, limit=ROUND, ttl=600)

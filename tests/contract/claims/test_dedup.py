@@ -284,10 +284,10 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
 
     def work(number: int) -> None:
         service, access = ways[number % 2]
-        while claimed := patiently(partial(blocking(service.claims).claim, access, limit=5, ttl=600)):
+        while claimed := retry(partial(blocking(service.claims).claim, access, limit=5, ttl=600)):
             with lock:
                 delivered_bodies.extend(texts(claimed))
-            patiently(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
+            retry(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
 
     with replace_in(finding, MAX_COVERS, 10), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -300,13 +300,13 @@ def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]
         service = Service(store)
         access = service.enter(bridge.run(store.catalogue.queue(APP, name)), lambda _queue: None)
         body_counts: Counter[str | bytes] = Counter()
-        while claimed := patiently(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
+        while claimed := retry(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
             body_counts.update(texts(claimed))
-            patiently(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
+            retry(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
         return body_counts
 
 
-def patiently(call: Callable[[], T]) -> T:
+def retry(call: Callable[[], T]) -> T:
     """Repeats a call that lost the race for the log; messages claimed by the failed call are released.
 
     Raises:

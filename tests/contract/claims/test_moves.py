@@ -351,7 +351,7 @@ CHANGES = (KeyedPosts.append_once, Messages.delete, ClaimLogs.append_entry)
 
 
 def dies(store: Store, at: int) -> InterposedStore:
-    """Returns a store whose user is killed before (even numbers) or after (odd ones) a change."""
+    """Returns a store whose user is killed before (even numbers) or after (odd ones) a change; later changes fail."""
     interposed = InterposedStore(store)
     count = [0]
 

@@ -58,7 +58,7 @@ def claim(way: tuple[Service, QueueAccess], limit: int = 9, ttl: float = 600, **
 
 
 def claim_soon(way: tuple[Service, QueueAccess], limit: int = 9) -> list[ClaimDelivery]:
-    """Claims messages, and retries until it gets some."""
+    """Claims messages, and retries for a minute until it gets some."""
     until = time.monotonic() + 60
     while not (claimed := claim(way, limit)) and time.monotonic() < until:
         time.sleep(0.01)
@@ -279,7 +279,7 @@ def test_waiting_for_what_is_new(store: Store) -> None:
 
 
 def claim_when_woken(way: tuple[Service, QueueAccess], waiter: EventWaiter) -> list[ClaimDelivery]:
-    """Claims a message, retrying each time the waiter is woken."""
+    """Claims a message, retrying each time the waiter is woken, for a minute at most."""
     claimed: list[ClaimDelivery] = []
     until = time.monotonic() + 60
     while not claimed and time.monotonic() < until:

@@ -69,7 +69,7 @@ def make(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has
 
 
 def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
-    """Returns the headers of a queue's dead letters, by body."""
+    """Returns the headers of a queue's dead letters, by body; empty without a queue of dead letters."""
     try:
         dead = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
     except QueueNotFound:

@@ -43,7 +43,7 @@ class HandCore(Core):
 
 
 class ServiceGroup(Group):
-    """A group of the service.
+    """A group of the service. Its processes take turns at calls, and all of them work when time passes.
 
     Args:
         services: The processes that serve it.
@@ -138,7 +138,7 @@ class ServiceGroup(Group):
 
 
 class ServiceMember(Member):
-    """A member of a service's group, by its id."""
+    """A member of a service's group, by its id. It forgets partitions that it gives back or was told to have lost."""
 
     def __init__(self, group: ServiceGroup, member: str, number: int, key: str) -> None:
         super().__init__()
@@ -203,6 +203,7 @@ class ServiceMember(Member):
 
 
 def _by_queue(places: Mapping[Place, int]) -> dict[str, dict[int, int]]:
+    """Returns the epochs by queue and partition."""
     by_queue: dict[str, dict[int, int]] = {}
     for (queue, number), epoch in places.items():
         by_queue.setdefault(queue, {})[number] = epoch

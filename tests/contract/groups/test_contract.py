@@ -111,7 +111,7 @@ def test_taken_when_given_back(group: Group, make: Make) -> None:
 
 
 def asked_for(group: Group, first: Member, second: Member) -> dict[Place, int]:
-    """Returns the partitions that a member is asked to give back, without giving them back."""
+    """Returns the partitions that a member is asked to give back, without giving them back; both send heartbeats."""
     for _ in range(100):
         if requested := first.send_heartbeat().give_back:
             return requested

@@ -42,6 +42,7 @@ def end(service: Service) -> None:
 
 @pytest.fixture
 def workers(store: Store, other: Store) -> Iterator[list[Service]]:
+    """Two services that have joined as workers of one service, and do not poll."""
     identity = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
         for name in (local_group.POLL, local_group.QUICK_POLL):

@@ -41,6 +41,7 @@ def bodies(messages: Any) -> list[str]:  # noqa: ANN401 - messages or events
 
 @pytest.fixture
 def stream_of(store: Store) -> Iterator[Callable[..., Early]]:
+    """Makes streams, which are closed at the end."""
     begun: list[Early] = []
 
     def begin(*queues: Queue, limit: int = 100, cursor: str = "", page_bytes: int = 1 << 20) -> Early:

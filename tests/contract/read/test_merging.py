@@ -29,7 +29,7 @@ PARTITIONS = [8, 200]
 
 
 class Counted(InterposedStore):
-    """Counts reads of a store."""
+    """Records the slices of all reads and the messages that they returned, without those of empty bodies."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)

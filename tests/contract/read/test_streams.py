@@ -52,6 +52,7 @@ class Reading:
         self.waiter = Waiting(service.reader.watchers)
 
     def read(self, *, short: bool = True) -> list[Event]:
+        """Reads once, first by a short read if ``short``, and returns the events; no partition may fail."""
         woken = self.waiter.pop_woken()
         reading: Found | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
         events, failed = self.stream.read(woken, self.waiter) if reading is None else reading

@@ -75,6 +75,7 @@ class History:
         return None if wrong is None else f"{wrong} two days after {', '.join(self._log)}"
 
     def _find_wrong(self) -> str | None:
+        """Returns a description of the job's status and result if they may not be shown, or None."""
         status, result = self._scene.end()
         if status == "done":
             is_right = (None if result is UNSET else result) in self._allowed
@@ -130,6 +131,7 @@ class History:
             self._scene.service.messages.delete(self._scene.access, [self._scene.place])
 
     def cancel(self) -> None:
+        """Cancels the job if it is there, in one of five calls."""
         if self._random.random() < 0.2:
             self._is_deleted = self._is_deleted or not self._allowed
             with suppress(MessageNotFound):

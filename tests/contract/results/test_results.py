@@ -190,7 +190,7 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
 
 
 def forgotten(scene: Scene, clock: Clock) -> None:
-    """Advances two days, after which the log has forgotten messages that left the queue."""
+    """Advances two days, appends a message, and claims and releases it twice: the log forgets messages that left."""
     clock.advance(2 * DAY)
     append_bodies(scene.store, scene.queue, "b")
     for _ in range(2):

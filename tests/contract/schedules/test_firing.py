@@ -32,7 +32,7 @@ def process(store: Store, clock: Clock) -> Process:
 
 
 def begin(process: Process, name: str = "s", *, every: int = 60, missed: Missed = "skip") -> int:
-    """Makes a queue and a schedule for every minute; returns the first instant, 20 s after the clock's time."""
+    """Makes a queue and a schedule for every minute; returns the first instant, 20 s ahead. Rounds the clock down."""
     process.clock.ticks -= process.clock.ticks % 10_000_000
     anchor = int(seconds(process.clock)) - 40
     queue = make_queue(process.between.store, "q")

@@ -63,7 +63,7 @@ class Runner:
         self.schedules.watch()
 
     def wait_for_searches(self, most: int) -> bool:
-        """Waits until it has searched that many more times."""
+        """Waits until it has searched that many more times; returns whether it has."""
         before = self.asked["due_records"]
         return eventually(lambda: self.asked["due_records"] >= before + most)
 
@@ -73,6 +73,7 @@ Start = Callable[[], Runner]
 
 @contextmanager
 def _running(store: Store) -> Iterator[Runner]:
+    """Fires schedules in the background while the block runs."""
     runner = Runner(store)
     runner.schedules.watch()
     try:

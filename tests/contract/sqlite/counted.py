@@ -20,7 +20,7 @@ from tests.replacing import replace
 def counted_store(
     directory: Path, statements: list[str], clock: Callable[[], int] = ids.now_ticks
 ) -> Iterator[SqliteStore]:
-    """Opens a store that adds each statement to a list. Sweeps are disabled."""
+    """Opens a store with an application, and adds each statement to a list. Sweeps are disabled."""
     connect = connection.connect
 
     def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come

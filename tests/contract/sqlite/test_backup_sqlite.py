@@ -220,7 +220,7 @@ def cut_off(path: Path) -> None:
 
 
 def garbage(path: Path) -> None:
-    """Overwrites pages with garbage."""
+    """Overwrites the beginning of each page but the first with garbage."""
     content = bytearray(path.read_bytes())
     for start in range(4096, len(content), 4096):
         content[start : start + 300] = random.Random(start).randbytes(300)

@@ -67,6 +67,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 
 def fill(opened: Opened, count: int, *, partition: int = 1, size: int = 10) -> list[Message]:
+    """Loads messages of the last seconds, the newest last, all alive for another day."""
     now = opened.clock()
     messages = [
         Message(now - (count - n) * 10**6, n % 7, partition, now + DAY * ids.TICKS_PER_SECOND, "x" * (1 + n % size))

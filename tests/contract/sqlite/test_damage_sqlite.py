@@ -59,7 +59,7 @@ def test_garbage_in_the_file(sound: Path, tmp_path: Path, seed: int) -> None:
 
 
 def listed(store: Store) -> list[Queue]:
-    """Returns the queues that can still be listed, and one that is known to have existed."""
+    """Returns a queue that is known to have existed, and up to three that can still be listed."""
     expected = Queue(application=APP, name="orders", uid=1, qid=1, partitions=2, read_delay=0.0, version=1)
     try:
         return [expected, *bridge.run(store.catalogue.list_queues(APP, limit=3))]

@@ -243,7 +243,7 @@ def room(made: Prepared) -> bool:
 
 
 def opened_without_room(directory: Path) -> str:
-    """Returns the error of opening a store where files cannot hold the log of the first transaction."""
+    """Limits the size of files of this process so that a first transaction fails; returns the error of opening."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with pytest.raises(StoreUnavailable) as refused:
         open_store(directory)
@@ -439,7 +439,7 @@ class TestBroken:
 
 
 def open_as_nobody(directory: Path) -> str:
-    """Opens a store without the privileges of root, which ignores modes of directories; returns the error's name."""
+    """Gives up root's privileges, which ignore modes of directories, and opens a store; returns the error's name."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setegid(65534)

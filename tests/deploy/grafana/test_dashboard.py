@@ -35,6 +35,7 @@ class Query(NamedTuple):
     text: str
 
     def selectors(self) -> list[promql_parser.VectorSelector]:
+        """Returns the selectors of series in the query."""
         parsed: list[promql_parser.VectorSelector] = []
 
         def look(node: promql_parser.Expr) -> bool:
@@ -66,7 +67,7 @@ def samples(series: recorded.Series) -> list[Sample]:
 
 
 def substituted(text: str) -> str:
-    """Returns a query with Grafana's variables replaced."""
+    """Returns a query with Grafana's variables replaced; fails if one is left."""
     for name, value in VARIABLES.items():
         text = text.replace(name, value)
     assert "$" not in text, text
@@ -78,7 +79,7 @@ def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def queries(dashboard: dict[str, Any]) -> list[Query]:
-    """Returns all queries, of panels and of variables."""
+    """Returns the queries of all panels, and the selectors of the variables."""
     asked = [Query(panel["title"], substituted(one["expr"])) for panel in panels(dashboard) for one in panel["targets"]]
     for one in dashboard["templating"]["list"]:
         if one["type"] == "query":

@@ -125,6 +125,7 @@ class _LintOptions(ctypes.Structure):
 
 
 def _load(jar: Path, directory: Path) -> ctypes.CDLL:
+    """Unpacks the library from its jar into a directory, and loads it."""
     with zipfile.ZipFile(jar) as packed:
         (name,) = [name for name in packed.namelist() if Path(name).suffix in {".so", ".dylib"}]
         library = ctypes.CDLL(packed.extract(name, directory))
@@ -138,6 +139,7 @@ def _said(result: _Result) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Prints, as JSON, the linter's output and the text and refusal of each case on standard input."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         library = _load(Path(sys.argv[1]), directory)

@@ -24,7 +24,7 @@ NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 
 
 def new_key(store: Store, application: str, allow: str = "", queues: str = "") -> Credentials:
-    """Returns an access key of an application, as ``queuey app key-add --sqs`` makes it."""
+    """Adds an access key to an application, as ``queuey app key-add --sqs`` does, and returns it."""
     name = access_keys.new_access_key()
     scope = parse_scope(allow.split(","), queues.split(","))
     bridge.run(store.applications.add_key(application, access_keys.digest_of(name), scope=scope))
@@ -71,14 +71,14 @@ class Sqs:
         return self.send(self.signed(json.dumps(given).encode(), headers))
 
     def __call__(self, action: str, **given: object) -> dict[str, Any]:
-        """Sends an action in AWS JSON, and returns the decoded answer."""
+        """Sends an action in AWS JSON, which must succeed, and returns the decoded answer."""
         reply = self.ask(action, **given)
         assert reply.status == 200, reply.text
         answer: dict[str, Any] = json.loads(reply.body)
         return answer
 
     def fails(self, action: str, **given: object) -> str:
-        """Sends an action that is refused, and returns the error's name; both its names must be documented."""
+        """Sends an action that must be refused; checks its message, code and fault, and returns the error's name."""
         reply = self.ask(action, **given)
         assert 400 <= reply.status < 504, reply.text
         content = json.loads(reply.body)
@@ -109,7 +109,7 @@ class Sqs:
 
 
 def xml_of(reply: Reply) -> ET.Element:
-    """Returns the answer in the Query protocol, without the namespace."""
+    """Returns the answer in the Query protocol, without the namespace, in which all elements must be."""
     root = ET.fromstring(reply.text)
     for element in root.iter():
         assert element.tag.startswith(NAMESPACE)

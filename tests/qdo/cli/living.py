@@ -23,7 +23,7 @@ def living(
     owns: Mapping[str, Iterable[Partition]] | None = None,
     target: TargetAssignment | None = None,
 ) -> Iterator[None]:
-    """Joins members, lets each claim its share, and makes them leave at the end."""
+    """Joins members, lets each claim its share, perhaps sets the target, and makes them leave at the end."""
     ready, enough = threading.Event(), threading.Event()
     thread = threading.Thread(target=anyio.run, args=(_live, url, group, members, owns or {}, target, ready, enough))
     thread.start()

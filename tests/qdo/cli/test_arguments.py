@@ -56,6 +56,7 @@ TRIED_WHOLLY = {("work",), ("offsets", "show"), ("curator", "drain")}
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - of typer
+    """Yields the path of each command below a command, and the command."""
     if not hasattr(command, "commands"):
         yield path, command
         return
@@ -141,7 +142,7 @@ def _answer(request: httpx2.Request) -> httpx2.Response:
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Records the requests to the service and the coordination."""
+    """Records the requests to the service and the coordination, which have nothing; workers end at once."""
     records: list[Any] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

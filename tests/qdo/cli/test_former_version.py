@@ -56,6 +56,7 @@ class OldService(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def old_service() -> Iterator[str]:
+    """Runs an old service, and yields the URL of its application."""
     with ThreadingHTTPServer(("127.0.0.1", 0), OldService) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.02,))
         serving.start()

@@ -31,7 +31,7 @@ def group(service_group: ServiceGroup) -> ServiceGroup:
 
 @pytest.fixture
 def with_key(served: Served, run: Run, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> With:
-    """Starts workers whose key has these verbs for these queues."""
+    """Starts workers whose key has these verbs for these queues; without queues, the key has no limits."""
     admin = make_runner("queuey", queuey.cli.main, monkeypatch)
 
     def hire(verbs: Iterable[str], *queues: str, application: str = "queuey", mirror: bool = False) -> Hire:

@@ -188,7 +188,7 @@ class Hire:
 
 
 def wait_until_behind_nothing(run: Run) -> None:
-    """Waits until every partition of the group has an owner and the lag is zero."""
+    """Waits until the group has partitions, every one of them has an offset, and the lag is zero."""
     status: dict[str, Any] = {"lag": None, "partitions": []}
     deadline = time.monotonic() + 2 * SECONDS
     while not status["partitions"] or status["lag"] != 0 or not all(line["offset"] for line in status["partitions"]):

@@ -124,7 +124,10 @@ class System:
         member: str | None = None,
         **settings: Any,  # noqa: ANN401 - of ConsumerSettings
     ) -> AsyncConsumer:
-        """Starts a consumer that is closed at the end; waits until it owns something, or the given partitions."""
+        """Starts a consumer that is closed at the end.
+
+        Waits until it owns something, unless it has no queues, or until it owns exactly the given partitions.
+        """
         consumer = AsyncConsumer(
             client or self.connect(),
             await self.coordinator(group, session_timeout=session_timeout),

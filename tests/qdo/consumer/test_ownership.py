@@ -62,6 +62,7 @@ class ListenerSetup:
         await self.owner.assigned(list(new.values()))
 
     def stop(self, partition: Partition, state: State) -> OwnedPartition:
+        """Sets the state of a partition's row, and stops it."""
         row = self.rows[partition]
         row.state = state
         self.owner.stop([row])
@@ -71,6 +72,8 @@ class ListenerSetup:
         self.calls.append("leaving")
 
     def _callback(self, name: str) -> Any:  # noqa: ANN401 - a callback
+        """Returns a callback that records its begin and its end, and waits between for its event if it has one."""
+
         async def tell(partitions: frozenset[Partition]) -> None:
             numbers = "".join(str(one.number) for one in sorted(partitions))
             self.calls.append(f"{name} {numbers}")

@@ -32,6 +32,8 @@ INVALID_KEY = "no-key-at-all"
 class KeyedTransport(httpx2.AsyncHTTPTransport):
     """Sends requests with a key that a test may replace, as if the key had been limited or revoked.
 
+    It may refuse lists of queues itself.
+
     Attributes:
         key: The key.
         lists: The service says which queues there are.
@@ -56,6 +58,7 @@ class GroupWithKeys:
         system: The service, the coordination, and a client apart from the members.
         full: A key without limits.
         revoked: The partitions that were revoked, by member.
+        given: The partitions that were assigned, by member.
     """
 
     def __init__(self, system: System, store: Store) -> None:
@@ -67,6 +70,7 @@ class GroupWithKeys:
         self._prefix = secrets.token_hex(4)
 
     def key(self, *queues: Queue, allow: str = "read,claim") -> str:
+        """Adds a key with these rights on queues, and returns it."""
         secret = secrets.token_hex(16)
         scope = Scope(tuple(allow.split(",")), tuple(queue.name for queue in queues))
         bridge.run(self._store.applications.add_key("queuey", sha256(secret.encode()).digest(), scope=scope))

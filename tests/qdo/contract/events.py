@@ -31,7 +31,7 @@ class RecordedEvents:
         self._news.set()
 
     async def next(self, wanted: Event) -> None:
-        """Waits for the next event of one kind; supports one waiter at a time."""
+        """Waits for the next event of one kind, and skips those before it; supports one waiter at a time."""
         async with asyncio.timeout(PATIENCE):
             while wanted not in self.events[self._read :]:
                 self._news.clear()

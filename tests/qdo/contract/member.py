@@ -73,7 +73,7 @@ async def main(url: str, group: str, member: str, session_timeout: float, outlas
 
 
 async def run_commands(session: AnySession) -> None:
-    """Reports that it has joined, and executes requests until the input ends."""
+    """Reports that it has joined, and executes requests until the input ends; answers a failed one with its code."""
     obeying = CommandedMember(session)
     loop = asyncio.get_running_loop()
     answer: dict[str, Any] = {"done": "joined"}

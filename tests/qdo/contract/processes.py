@@ -56,6 +56,7 @@ class Process:
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
     async def answer(self) -> Any:  # noqa: ANN401 - what the member answers
+        """Returns the member's next answer; raises Refused for an error, and fails if the member has ended."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             line = await self._process.stdout.readline()

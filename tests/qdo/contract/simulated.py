@@ -28,7 +28,7 @@ class SimulatedService(Service):
         return TreeLink(self.tree, self.host, session_timeout)
 
     async def expire(self, session: Session) -> None:
-        """Ends the session. Its member notices as soon as it can reach the service."""
+        """Ends the session, and waits until its member is no longer connected."""
         self.tree.end(session.link.session)
         async with asyncio.timeout(PATIENCE):
             while session.state == "connected":  # noqa: ASYNC110 - only the session's listener is notified

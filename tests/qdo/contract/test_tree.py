@@ -56,7 +56,7 @@ class Tree:
 
 @pytest.fixture(params=[*sorted(BACKENDS), "borrowed"])
 async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
-    """Each tree in turn."""
+    """Each tree in turn, with an empty node."""
     async with contextlib.AsyncExitStack() as opened:
         service = {**BACKENDS, "borrowed": borrowed}[request.param](request)
         opened.push_async_callback(service.close)
@@ -78,7 +78,7 @@ class Watched:
         self._news.set()
 
     async def next(self, count: int = 1) -> list[str]:
-        """Waits for this many changes since the last call, and returns them."""
+        """Waits for this many changes since the last call, and returns all, sorted."""
         async with asyncio.timeout(PATIENCE):
             while len(self.paths) < count:
                 self._news.clear()

@@ -60,7 +60,7 @@ class CuratorQueue:
         return sorted(self.kazoo.get_children(self.root + self.path))
 
     def count(self) -> int:
-        """The number of its nodes, counted without a list of them."""
+        """Returns the number of its nodes, counted without a list of them."""
         return int(self.kazoo.exists(self.root + self.path).children_count)
 
     def messages(self) -> list[bytes]:
@@ -69,7 +69,7 @@ class CuratorQueue:
         return [body for data in found for body in decode(data)]
 
     def beside(self) -> list[str]:
-        """The nodes beside the queue, in which a drain or fill keeps its state."""
+        """Returns the nodes beside the queue, in which a drain or fill keeps its state."""
         return sorted(set(self.kazoo.get_children(f"{self.root}/queues")) - {"orders"})
 
 
@@ -103,5 +103,5 @@ def async_client(served: Served) -> AsyncClient:
 
 
 def bodies(client: Client, queue: str) -> list[str]:
-    """The messages of a Queuey queue, by time."""
+    """Returns the bodies of a Queuey queue's messages, by time."""
     return [str(message.body) for message in client.read_all(queue, partitions="*", since=0)]

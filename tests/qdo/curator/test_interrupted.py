@@ -66,6 +66,8 @@ class Steps:
 
 
 def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) -> Callable[[], Any]:  # noqa: ANN401 - of a plan
+    """Returns a coroutine function that drains the queue in ZooKeeper into a queue."""
+
     async def run() -> Drained:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             target = Target((await client.hello()).id, client.application, queue)
@@ -75,6 +77,8 @@ def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) 
 
 
 def filling(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], Any]:
+    """Returns a coroutine function that fills the queue in ZooKeeper from a queue."""
+
     async def run() -> Filled:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             source = Target((await client.hello()).id, client.application, queue)

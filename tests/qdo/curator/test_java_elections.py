@@ -44,6 +44,7 @@ class JavaContender:
         self._reader.start()
 
     def _read(self) -> None:
+        """Keeps ``leading`` as the process reports it."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line == "leading\n":
@@ -67,7 +68,7 @@ class JavaContender:
 
 
 def names(election: LeaderElection) -> list[str]:
-    """The contenders' names, the leader first."""
+    """Returns the contenders' names, the leader first."""
     return [each.name for each in election.participants()]
 
 

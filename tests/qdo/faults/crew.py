@@ -106,6 +106,7 @@ class Crew:
         return self[slot].job.worker
 
     def kill(self, slot: str) -> None:
+        """Kills the worker in a slot, unless it was already asked to end."""
         process = self[slot]
         if not process.end_requested:  # else it is leaving, which on a busy machine takes longer than scheduled
             process.end_requested = True
@@ -128,7 +129,7 @@ class Crew:
         self._journal.add(Ended(now(), process.job.worker, told, code))
 
     def restart_ended(self) -> None:
-        """Restarts workers that ended by themselves, as a supervisor does."""
+        """Records the ends of workers that ended by themselves, and restarts them, as a supervisor does."""
         for slot, process in list(self._slots.items()):
             if not process.end_requested and process.code is not None:
                 process.end_requested = True

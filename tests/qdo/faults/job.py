@@ -20,7 +20,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         member: The name that it keeps over restarts, or None.
         coordination: URL of the coordination service; empty for a group of the service.
         group: The group.
-        session_timeout: In seconds.
+        session_timeout: Session timeout in seconds.
         service, application, key: The service with the queues.
         patterns: Patterns of the queues' names.
         journal: The file to write records to.

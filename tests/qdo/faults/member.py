@@ -115,6 +115,7 @@ def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
 
 
 def main() -> int:
+    """Serves by the options in the environment, without fences if they say so; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     job = from_environment()

@@ -22,7 +22,7 @@ LEAST = {"failures": 60, "messages": 2_000, "kill": 10, "pause": 10, "restart": 
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """Some workers are static members, and all kinds of executors are used.
+    """Returns options by which some workers are static members, and all kinds of executors are used.
 
     Workers are killed by the test, not by their messages, so no message is given up after a kill.
     """

@@ -26,7 +26,7 @@ SLOW, QUICK = 0.4, 0.01
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """The leaving worker has a message in hand for a while."""
+    """Returns options by which the leaving worker has a message in hand for a while."""
     return {"rest": SLOW if worker == LEAVER else QUICK, "runs": "tasks" if slot == "w2" else "threads"}
 
 

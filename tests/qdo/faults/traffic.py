@@ -24,7 +24,7 @@ MORE = 2
 
 
 class Queues:
-    """The queues of an experiment.
+    """The queues of an experiment, which it creates.
 
     Args:
         client: A client of the service.
@@ -45,7 +45,7 @@ class Queues:
         self.counts[name] = count
 
     def content(self) -> Iterator[Read]:
-        """Returns all stored messages, each partition in order."""
+        """Yields a record of all stored messages for each queue, each partition in order."""
         for name, count in self.counts.items():
             start, partitions = now(), tuple(range(1, count + 1))
             shown = [Shown(one.partition, one.id, one.body) for one in self.client.read_all(name, limit=1000)]
@@ -101,7 +101,7 @@ class Producer:
 
 @dataclass
 class Observer:
-    """Reads a group's offsets from outside.
+    """Reads a group's offsets from outside, also those of partitions that the group no longer shows.
 
     Args:
         url: The URL of the coordination service; empty for a group of the service.
@@ -130,6 +130,10 @@ class Observer:
             await self._watch_offsets(coordinator, stop)
 
     async def _watch_offsets(self, coordinator: AnyCoordinator, stop: threading.Event | None) -> None:
+        """Opens the coordinator, and records the offsets again and again until ``stop``, or once without it.
+
+        An error of the coordination is ignored, unless it reads once.
+        """
         try:
             await coordinator.open()
             seen: set[Partition] = set()

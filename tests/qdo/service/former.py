@@ -37,6 +37,7 @@ def end_sessions(path: Path) -> None:
 
 
 def _add(connection: apsw.Connection, path: str, data: bytes, session: int | None = None) -> None:
+    """Adds a node of version 0, or replaces it."""
     parent, _, name = path.rpartition("/")
     connection.execute("INSERT OR IGNORE INTO parents (path) VALUES (?)", (parent,))
     [(number,)] = connection.execute("SELECT id FROM parents WHERE path = ?", (parent,))

@@ -74,7 +74,7 @@ class ScriptedService(httpx2.AsyncBaseTransport):
         }
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Answers a join and a hello at once; leaves everything else to the test."""
+        """Answers a hello, a join and each read at once; leaves everything else to the test."""
         body = json.loads(await request.aread() or b"null")
         if request.url.path == "/v1/":
             return httpx2.Response(200, json={"version": "0", "store": "sqlite", "id": self.store})

@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def member_of(queue: Queue) -> Member:
-    """A member that subscribes to a queue."""
+    """Returns a member that subscribes to a queue."""
     return Member("anna", subscribe([queue.name], [], queue.service, queue.application))
 
 

@@ -60,6 +60,7 @@ class Joined:
 
 @pytest.fixture
 async def join() -> AsyncIterator[Callable[..., Any]]:
+    """Joins a member of a scripted service, with a clock of its own; it leaves at the end."""
     async with AsyncExitStack() as opened:
 
         async def joined(*, static: bool = False) -> Joined:

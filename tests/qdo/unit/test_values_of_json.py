@@ -120,7 +120,7 @@ def arrived(call: TaskCall, jobs: Jobs) -> Any:  # noqa: ANN401 - any value
 
 
 def task_with(kind: Any) -> tuple[Jobs, Callable[..., TaskCall]]:  # noqa: ANN401 - a type
-    """Returns a task with a parameter of this type."""
+    """Returns a program, and the call of its task with a parameter of this type."""
     jobs = Jobs("q")
 
     def take(value: Any) -> None:  # noqa: ANN401

@@ -72,7 +72,7 @@ class Workers:
         return await task
 
     def note(self, message: Message, context: object) -> None:
-        """A handler that records bodies."""
+        """Records the body of a message; a handler."""
         self.seen.append(message.body)
 
     async def note_async(self, message: Message, context: object) -> None:

@@ -22,7 +22,7 @@ from tests.waiting import until, until_async
 
 
 def handle(message: Message, context: object) -> None:
-    """Takes as many seconds as the body says; ``crash``, ``hold`` and ``wait`` do what their names say."""
+    """Takes as many seconds as the body says; ``crash``, ``hold``, ``wait`` and ``fork`` do what their names say."""
     _say("begun", message)
     what, _, how = message.body.partition(" ")
     if what == "crash":
@@ -74,6 +74,7 @@ def _seconds(message: Message) -> float:
 
 
 async def main(profile: str, group: str, queue: str, options: dict[str, Any]) -> int:
+    """Serves with :func:`handle` or :func:`handle_async`, by the options; returns the exit code."""
     where = read_profile(Path(profile))
     handler: Any = f"{__spec__.name}:handle" if options.get("processes") else handle
     if options.pop("async", False):

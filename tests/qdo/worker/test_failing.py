@@ -26,7 +26,7 @@ async def letters(workers: Workers, queue: Queue, dead_queue: str | None = None)
 
 
 class FailsOnBodies:
-    """Fails on some messages.
+    """Records every message, and fails on some.
 
     Args:
         workers: Records every attempt.

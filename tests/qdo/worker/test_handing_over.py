@@ -310,7 +310,7 @@ async def send(workers: Workers, queue: Queue, partition: int = 1) -> str:
 
 
 class FailsOnce:
-    """Fails on the first attempt at some messages; records the handled ones."""
+    """Fails on the first attempt at some messages; records the failed and the handled ones."""
 
     def __init__(self, workers: Workers, *bad: str) -> None:
         self._workers = workers

@@ -73,15 +73,15 @@ async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers
     while not (lives and "four" in lives[-1].said("done")):
         assert len(lives) < 8, [life.said("begun") for life in lives]
         lives.append(start(queue, attempts=3, commit_seconds=60.0))
-        await asyncio.to_thread(_ended_or_done, lives[-1], "done four")
+        await asyncio.to_thread(_wait_for_text_or_crash, lives[-1], "done four")
     begun = Counter(body for life in lives for body in life.said("begun"))
     assert await dead(workers, queue) == [("crash first", 3), ("crash second", 3)]
     assert max(begun.values()) <= 4, begun
     assert begun["four"] == 1
 
 
-def _ended_or_done(program: Program, text: str) -> None:
-    """Waits until a worker prints a text, or has died."""
+def _wait_for_text_or_crash(program: Program, text: str) -> None:
+    """Waits until a worker prints a text, or has died of SIGSEGV."""
     try:
         program.wait_for(text)
     except AssertionError:

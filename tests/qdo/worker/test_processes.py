@@ -63,6 +63,7 @@ def live_processes(group: int) -> list[int]:
 
 
 def sockets() -> set[str]:
+    """Returns the open sockets of this process."""
     links = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

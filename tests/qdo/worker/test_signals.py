@@ -51,6 +51,7 @@ class Program:
         self._reader.start()
 
     def wait_for(self, text: str) -> None:
+        """Waits for the next line with a text; fails if the program ends before."""
         while True:
             line = self._seen.get(timeout=PATIENCE)
             if line is None:
@@ -190,6 +191,7 @@ async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers
 
 
 def children(parent: int) -> Iterator[int]:
+    """Yields the child processes of a process."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:

@@ -44,6 +44,7 @@ async def open_one(zookeeper_nodes: ZooKeeperEnsemble) -> AsyncIterator[Open]:
 
 
 async def again(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeats a call that fails because the connection is lost or a former member still exists; returns its result."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:

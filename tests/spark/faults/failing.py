@@ -62,7 +62,7 @@ class FailingReader(QueueyStreamReader):
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Returns the tasks, or fails if there are any."""
+        """Returns the tasks. If there are any, it fails when the test has requested that."""
         tasks = super().partitions(start, end)
         if tasks:
             self._meet("partitions")
@@ -74,7 +74,7 @@ class FailingReader(QueueyStreamReader):
         self._meet("commit")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows. May fail, or kill its process at the first attempt, after each batch."""
+        """Yields the rows. After each batch it may fail, or kill its process at the first attempt."""
         task = TaskContext.get()
         for batch in super().read(partition):
             yield batch

@@ -59,7 +59,7 @@ class Query:
         self.start(available_now=available_now)
 
     def start(self, options: Mapping[str, str] | None = None, *, available_now: bool = False) -> None:
-        """Starts a run, with the same options or others."""
+        """Starts a run, with the same options or others; the last end must be readable, and give no tasks."""
         if options is not None:
             self.options = options
         self.reader = reader(self.options, *self.names, rows=self.rows)

@@ -47,7 +47,7 @@ def create(spark: SparkSession, kept: Kept, what: str, **options: str) -> None:
 
 
 def written(kept: Kept, name: str = "copies") -> list[str]:
-    """Returns the texts of a queue once they can be read."""
+    """Waits until all messages of a queue can be read, and returns their texts, sorted."""
     queue = bridge.run(kept.store.catalogue.queue(APP, name, fresh=True))
     newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
     kept.settle(queue, max(newest, default=None))

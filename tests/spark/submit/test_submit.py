@@ -68,7 +68,7 @@ class Cluster:
         return json.dumps({"options": self.place, "run": run, "directory": str(self.home / run), **more})
 
     def check(self, printed: str, run: str) -> None:
-        """Checks that a program has read everything, and that the copy has each message once."""
+        """Checks that a program has read and followed everything, and that there is a report of its run."""
         seen = json.loads(printed.splitlines()[-1])
         assert seen == {"read": self.sent, "followed": self.sent}
         assert write_reports.report(self.kept.store, APP, run) is not None

@@ -38,6 +38,8 @@ class Killed(BaseException):
 class ObjectStore:
     """Files as in an object store: written atomically, found by name at once, listed late, never renamed.
 
+    It counts the requests, but for those of the hook before each.
+
     Attributes:
         before: Called before each request with its number.
         late: Listings lack files that are written from now on.

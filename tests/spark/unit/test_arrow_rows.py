@@ -141,7 +141,7 @@ class WriteSetup:
         return writer.write([_arrow(schema, rows)])
 
     def all(self, queue: Queue | None = None) -> list[Message]:
-        """Returns all messages of a queue, by partition and position."""
+        """Advances the clock by 40 s, and returns all messages of a queue, by partition and position."""
         self.clock.advance(40.0)
         queue = queue or self.queue
         slices = [Slice(partition, limit=100_000, max_bytes=1 << 30) for partition in range(1, queue.partitions + 1)]
@@ -195,7 +195,7 @@ def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
 
 
 def _places(setup: WriteSetup) -> list[tuple[int, ids.Position]]:
-    """Returns the messages with their places, delayed ones included."""
+    """Returns the partitions that have messages, delayed ones included, each with its newest position."""
     infos = bridge.run(setup.store.messages.inspect(setup.queue))[1]
     return [(info.partition, info.newest) for info in infos if info.newest is not None]
 

@@ -54,14 +54,14 @@ class TaskSetup:
         return Reserver(target, self.work, lead=LEAD, batch=batch, numbered=numbered)
 
     def later(self, seconds: float) -> None:
-        """Moves the clock; another writer writes and the reader reads."""
+        """Moves the clock; then another writer writes to a queue of its own, and the reader reads."""
         self.clock.advance(seconds)
         other, _ = bridge.run(self.store.catalogue.create_queue(APP, "other", QueueSpec()))
         bridge.run(self.store.messages.append(other, [NewMessage("tick", 1, 60)]))
         self.reader.read()
 
     def stored(self) -> list[str]:
-        """Returns all messages of the queue, at any ids."""
+        """Moves the clock by an hour, and returns the texts of all messages of the queue."""
         slices = [Slice(partition, limit=10_000) for partition in (1, 2)]
         self.later(3600.0)
         return [

@@ -15,7 +15,10 @@ from tests.replacing import replace_in
 
 
 class Tracker:
-    """A status tracker of Spark with two running stages and a finished one, until Spark is gone."""
+    """A status tracker of Spark with two running stages and a finished one, until Spark is gone.
+
+    It tells when the finished stage is asked for.
+    """
 
     def __init__(self) -> None:
         self.asked = threading.Event()

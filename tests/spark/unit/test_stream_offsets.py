@@ -139,7 +139,7 @@ class HeldMessages:
         self.looked = 0
 
     def __call__(self, one: QueueSlice, most: int) -> ScannedTo:
-        """Scans like a store."""
+        """Scans like a store, and counts the scan."""
         assert most > 0
         assert one.lower < one.upper
         self.looked += 1

@@ -31,7 +31,10 @@ class Forgetful(Ledger):
         return self.kept.pop(work, None) if self.forgets else self.kept.get(work)
 
     async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
-        """Sets an entry if the present one is the expected one. Returns the entry that is kept."""
+        """Sets an entry if the present one is the expected one. Returns the entry that is kept.
+
+        Raises Conflict if the expected entry has expired.
+        """
         assert piece == 0
         present = self.kept.get(work)
         if present is None and expected is not None:

@@ -58,7 +58,10 @@ Row = dict[str, str]
 
 
 def rows(first: str = "route") -> list[Row]:
-    """Returns the rows of the tables whose first column has this name, as values by column."""
+    """Returns the rows of the tables whose first column has this name, as values by column.
+
+    Further tables add columns to the same rows.
+    """
     found: list[Row] = []
     for text in PAGE.read_text().split(f"\n| {first} | ")[1:]:
         lines = [line.strip("| \n").split(" | ") for line in text.splitlines()]
@@ -187,7 +190,7 @@ class Scene:
         return f"Token {token}"
 
     def made_ready(self) -> Queue:
-        """Returns the queue with a message and a group. Creates it again if a request has deleted it."""
+        """Returns the queue. Creates it if it is missing, with a message, an offset of a group, and a consumer."""
         with suppress(QueueNotFound):
             return bridge.run(self._store.catalogue.queue(self.names.owner, self.names.queue, fresh=True))
         spec = QueueSpec(type=self._type, principals=self._principals)
@@ -245,6 +248,10 @@ class Scene:
 
 
 def is_allowed(row: Row, column: str, kind: str) -> bool:
+    """Returns whether a cell allows a kind of queue.
+
+    ``ps`` counts as ``p`` where anybody may do it or marks are read, otherwise as ``s``.
+    """
     if kind == "ps":
         kind = "p" if "p" in row["anonymous"].split() or row["route"] in READ_MARK_ROUTES else "s"
     cell = row[column].split()
@@ -252,7 +259,7 @@ def is_allowed(row: Row, column: str, kind: str) -> bool:
 
 
 def check(scene: Scene, row: Row, column: str, kind: str) -> None:
-    """Makes one request and compares its answer with the page."""
+    """Makes one request, and compares its status, its secrets and the listed queues with the page."""
     route = row["route"]
     scene.made_ready()
     reply = scene.request(route, scene.callers[column])
@@ -305,7 +312,7 @@ def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, 
 
 
 def rows_played(kind: str, drawn: Names) -> list[Row]:
-    """Plays the whole table for similar names, and in a run with many examples.
+    """Returns the rows to play: all for similar names or in a run with many examples, else a share for each kind.
 
     Other names are played with each row and with each kind of queue, but not with each row for each kind.
     """

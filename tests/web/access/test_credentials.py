@@ -25,7 +25,7 @@ class Clock:
 
 
 class CountingReader:
-    """Reads known credentials; every read takes a fixed time.
+    """Reads known credentials and refuses others; every read is counted, and takes a fixed time.
 
     Args:
         scheme: See the protocol.

@@ -36,6 +36,7 @@ def ask(app: App, *requests: Request) -> list[Reply]:
 
 
 def preflight(path: str, origin: str = ORIGIN, headers: str = "authorization") -> Request:
+    """Returns a preflight request for a POST, without a credential."""
     named = [("origin", origin), ("access-control-request-method", "POST"), ("access-control-request-headers", headers)]
     request = Request("OPTIONS", path, headers=named)
     request.headers = request.headers[1:]

@@ -81,14 +81,14 @@ class Scene:
         return _make_request(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
 
     def revoke(self) -> RequestFrom:
-        """Revokes a key if it is valid. Returns a request with it, of which only the path is read."""
+        """Revokes the key if it is valid, and advances the clock by a minute; returns a request with the key."""
         if (key := bridge.run(self.store.applications.find_key(digest_of("lost")))) is not None:
             bridge.run(self.store.applications.revoke_key("queuey", key.id))
             self.later += 60.0
         return self.lost()
 
     def lost(self) -> RequestFrom:
-        """A request for a missing resource with an invalid key."""
+        """Returns a request for a missing resource with an invalid key."""
         return RequestFrom("GET", "/v1/queuey/q/a/b/c", headers=[("authorization", "Application lost")])
 
     def token(self, token: str) -> RequestFrom:
@@ -101,6 +101,7 @@ class Scene:
 
 
 def _make_request(request: AWSRequest) -> RequestFrom:
+    """Returns a signed request as the gateway gets it, with the length of its body."""
     parts = urlsplit(request.url)
     headers = [(name.lower(), str(value)) for name, value in request.headers.items()]
     if request.body and all(name != "content-length" for name, _ in headers):

@@ -34,6 +34,8 @@ STEPS = st.lists(
 
 
 def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a scenario in a new event loop, for at most PATIENCE_SECONDS."""
+
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario()

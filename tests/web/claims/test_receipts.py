@@ -12,7 +12,7 @@ from tests.web.claims.test_claims import settle, statuses
 
 @pytest.fixture
 def mine(owner: Caller) -> dict[str, Any]:
-    """A claimed message between two messages that another caller claimed, one at the same moment and one before."""
+    """Claims the first of three messages in the queue ``q``."""
     owner.create("q")
     for body in "abc":
         owner.post("q", body)

@@ -17,6 +17,7 @@ from tests.web.caller import Caller, Reply
 
 @pytest.fixture
 def claim(owner: Caller) -> dict[str, Any]:
+    """Claims the only message of the queue ``q`` for a minute, as the worker ``ann:1``."""
     owner.create("q")
     owner.post("q", "a")
     [claim] = owner.claim(ttl=60, worker="ann:1")

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
-    """Returns whether two values have the same names and kinds of values; null matches anything."""
+    """Returns whether two values have the same names, lengths and kinds of values.
+
+    An integer is like a float, and null is like anything.
+    """
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_like(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -43,6 +46,7 @@ class AnsweredValues:
         return re.sub("|".join(map(re.escape, self._known)), lambda found: self._known[found[0]], text)
 
     def learn(self, shown: Any, answered: Any) -> None:  # noqa: ANN401 - JSON
+        """Remembers each text that differs from the shown one, also in nested values."""
         if isinstance(shown, dict) and isinstance(answered, dict):
             for name in shown.keys() & answered.keys():
                 self.learn(shown[name], answered[name])

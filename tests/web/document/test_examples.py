@@ -54,6 +54,7 @@ class Player:
 
 @pytest.fixture(scope="module")
 def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
+    """Plays all examples in order; returns the answers."""
     store = open_store(tmp_path_factory.mktemp("examples"))
     for name, key in (("queuey", KEY), ("@all", KEY[::-1])):
         if name != "@all":

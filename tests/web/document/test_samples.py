@@ -65,7 +65,7 @@ def source_of(example: Example, language: str) -> str:
 
 
 def answer_to(example: Example, exchanges: list[Exchange]) -> Any:  # noqa: ANN401 - JSON
-    """Returns what a client received from the operation of an example; batches that it sent one by one are joined."""
+    """Returns what a client received from the operation of an example, with its status; joins the answers to posts."""
     names = STREAMS if example.operation in STREAMS else {example.operation}
     operations = [OPERATIONS_BY_ID[name] for name in names]
     forms = {(each.method, re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each.path))) for each in operations}
@@ -115,7 +115,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
 
 
 class Recording(InProcess):
-    """A transport to an application that records requests."""
+    """A transport to an application that records requests, with the status and any JSON of their answers."""
 
     def __init__(self, app: Any) -> None:  # noqa: ANN401
         super().__init__(app)

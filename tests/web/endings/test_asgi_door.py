@@ -46,7 +46,7 @@ class OneUser:
 
 
 class FailingRequest(Request):
-    """A request of a server that fails at one of its calls.
+    """A request of a server that fails at one of its calls, of ``receive`` and ``send`` together.
 
     Args:
         fails_at: The number of that call, from 1.
@@ -116,6 +116,7 @@ def limits() -> Limits:
 
 @pytest.fixture
 def app(store: Store, limits: Limits) -> App:
+    """The application, with a user and the queues ``long``, which has long messages, ``empty`` and ``posted``."""
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     app = make_app(store, limits=limits, readers=[OneUser()], clock=lambda: 0.0)

@@ -321,7 +321,7 @@ class LeavingClient(Request):
         self.calls, self.cancelled = calls, cancelled
         return self
 
-    def _is_gone(self) -> bool:
+    def _count_call(self) -> bool:
         """Counts a call of the server. Returns whether the client has left, or raises if the server cancels instead."""
         self.calls -= 1
         if self.calls < 0 and self.cancelled:
@@ -330,11 +330,11 @@ class LeavingClient(Request):
 
     async def receive(self) -> dict[str, Any]:
         await asyncio.sleep(0)
-        return {"type": "http.disconnect"} if self._is_gone() else await super().receive()
+        return {"type": "http.disconnect"} if self._count_call() else await super().receive()
 
     async def send(self, message: dict[str, Any]) -> None:
         await asyncio.sleep(0)
-        self._is_gone()
+        self._count_call()
 
 
 LEAVING: dict[str, Callable[[], LeavingClient]] = {

@@ -44,6 +44,7 @@ class ReservedBytesCheck:
         self._real = Gateway._keep_memory
 
     def keep(self, gateway: Gateway, request: Asked, size: int) -> None:
+        """Fails if an answer is longer than its reserved bytes, if any, by more than LONGEST."""
         if request.reserved_bytes:
             self.reads += 1
             self.most = max(self.most, size)
@@ -52,6 +53,7 @@ class ReservedBytesCheck:
 
 
 def requests(ids: list[str]) -> list[Request]:
+    """Returns reads of every kind of the queue ``q``, with these ids."""
     drawn = []
     for order in ("ascending", "descending"):
         queries = [f"limit=1000&order={order}{more}" for more in ("", "&partitions=*", "&partitions=*&merge=true")]

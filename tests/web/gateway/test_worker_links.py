@@ -32,6 +32,7 @@ CLAIM, SETTLE = Topic(17, bytes, bytes), Topic(18, bytes, bytes)
 
 
 def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, bytes]) -> Workers:
+    """Joins a worker with one handler; it leaves at the end."""
     workers = Workers()
     workers.handle(CLAIM, handler)
     workers.join(identity)
@@ -120,7 +121,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
     slow.leave(0)
     assert eventually(lambda: not asking.is_up(2), 60)
     with socket.socket(socket.AF_UNIX) as stopped:
-        assert eventually(lambda: _bound(stopped, service.address(2)), 60)
+        assert eventually(lambda: _try_bind(stopped, service.address(2)), 60)
         stopped.listen()
         stopped.settimeout(60)
         assert not eventually(lambda: asking.is_up(2), 1.5)
@@ -198,7 +199,8 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
     assert answers.get(timeout=60) == b"xx"
 
 
-def _bound(listener: socket.socket, address: str) -> bool:
+def _try_bind(listener: socket.socket, address: str) -> bool:
+    """Binds a socket to an address; returns whether that worked."""
     try:
         listener.bind(address)
     except OSError:

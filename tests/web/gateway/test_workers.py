@@ -21,6 +21,7 @@ def _leaving() -> Iterator[ExitStack]:
 
 
 def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
+    """Joins a worker, and returns its counts; it leaves at the end."""
     workers = Workers()
     counts = WorkerCounts(own, workers)
     workers.join(identity)

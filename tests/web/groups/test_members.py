@@ -32,7 +32,7 @@ ZERO = "00000000000010008080808080808080"
 
 
 class Member:
-    """A joined member of the group ``g``."""
+    """A member of a group, by default ``g``; it joins when it is made, which must succeed."""
 
     def __init__(self, caller: Caller, group: str = "g", **fields: Any) -> None:  # noqa: ANN401 - of the request
         self.caller = caller
@@ -43,7 +43,7 @@ class Member:
         self.owned: dict[str, dict[str, int]] = {}
 
     def send_heartbeat(self, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401 - of the request
-        """Sends a heartbeat with what the member owns, and adds what it takes."""
+        """Sends a heartbeat with what the member owns, and adds what it takes if the answer is 200."""
         path = f"_groups/{self.group}/members/{self.id}"
         reply = (caller or self.caller).send_json("POST", path, {"owned": self.owned, **fields})
         for queue, taken in (reply.json.get("take", {}) if reply.status == 200 else {}).items():

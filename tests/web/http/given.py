@@ -114,6 +114,8 @@ def start(every: Connections) -> None:
 
 
 class FakeConnection:
+    """A connection whose transport records what is sent; the test delivers the bytes."""
+
     def __init__(self, all_of_them: Connections) -> None:
         self.all = all_of_them
         self.transport = Transport()
@@ -135,7 +137,7 @@ class FakeConnection:
         await self.settle()
 
     async def settle(self) -> None:
-        """Runs the loop until the connection waits for more."""
+        """Runs the loop until the connection waits for more or has ended."""
         for _ in range(1000):
             if self.connection._task.done() or self.connection._waiter is not None:
                 break
@@ -181,6 +183,7 @@ _HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 
 
 def answers_of(data: bytes) -> list[tuple[int, str]]:
+    """Returns the status and body of each response in bytes."""
     answers = []
     while data:
         head = _HEAD.match(data)

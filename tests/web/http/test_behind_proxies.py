@@ -90,6 +90,7 @@ class Service:
         await echo(head, exchange)
 
     def close(self) -> None:
+        """Stops the connections, the loop and the thread."""
         asyncio.run_coroutine_threadsafe(self._all.stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)
@@ -108,7 +109,7 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
     path.write_text(text.format(directory=tmp_path, service=service.port, port=port).lstrip())
     process = subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _await(port)
+        _wait_for_port(port)
         yield service, port
     finally:
         process.terminate()
@@ -116,7 +117,8 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
         service.close()
 
 
-def _await(port: int) -> None:
+def _wait_for_port(port: int) -> None:
+    """Waits until a port accepts connections; fails after 30 s."""
     give_up = time.monotonic() + 30
     while time.monotonic() < give_up:
         with socket.socket() as probe:

@@ -353,7 +353,7 @@ def test_many_spoiled_streams() -> None:
 
 
 def _ways(data: bytes) -> list[list[bytes]]:
-    """Yields a stream whole, and in two pieces, cut at every position unless it is long."""
+    """Returns a stream whole, and in two pieces, cut at every position unless it is long."""
     cuts = range(1, len(data)) if len(data) <= LONGEST_CUT else ()
     return [[data], *([data[:at], data[at:]] for at in cuts)]
 

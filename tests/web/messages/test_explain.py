@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def explained(caller: Caller, place: str) -> dict[str, Any]:
+    """Explains a place of the queue ``q``, which must succeed."""
     reply = caller.get(f"q/explain/{place}")
     assert reply.status == 200, reply
     explanation: dict[str, Any] = reply.json

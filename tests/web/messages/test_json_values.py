@@ -46,6 +46,7 @@ def refused(raw: bytes) -> bool:
 
 
 def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """Returns a strategy for lists and objects of values, some nested up to the limit."""
     lists = st.lists(inner, max_size=4).map(lambda some: b"[" + b", ".join(some) + b"]")
     objects = st.lists(inner, max_size=4).map(
         lambda some: b"{" + b",".join(b'"%d": %b' % (n, one) for n, one in enumerate(some)) + b"}"

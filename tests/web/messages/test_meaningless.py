@@ -46,6 +46,7 @@ MEANINGLESS: dict[str, tuple[Case, str]] = {
 
 
 def ask(owner: Caller, case: tuple[str, str, Any, dict[str, str]], **query: object) -> Any:  # noqa: ANN401 - a reply
+    """Makes the request of a case; with a query, JSON is sent with ``strict=1``."""
     method, path, content, headers = case
     if content is None:
         return owner(

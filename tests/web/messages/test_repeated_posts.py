@@ -19,7 +19,7 @@ from tests.web.caller import Caller
 
 @pytest.fixture
 def undoing(store: Store, between: InterposedStore) -> Callable[[int], list[str]]:
-    """Undoes this many posts; returns the list of calls that posts make from then on."""
+    """Makes this many posts fail with WriteUndone; returns the list of calls that posts make from then on."""
     calls: list[str] = []
 
     def undo(times: int) -> list[str]:

@@ -46,6 +46,7 @@ def texts(query: dict[str, Any]) -> dict[str, str]:
 
 
 def filled(owner: Caller, content: set[tuple[int, int, int]]) -> str:
+    """Creates a queue with messages at these places."""
     queue = owner.create(f"q{next(names)}", partitions=3)
     ids = ",".join(f"{partition}:{id_at(second, number)}" for partition, second, number in content)
     if ids:

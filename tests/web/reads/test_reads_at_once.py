@@ -22,7 +22,7 @@ from tests.web.gateway_calls import Request, Run, make_runner, not_short
 
 
 class Reads:
-    """Replaces ``Messages.read``; each read ends in another thread.
+    """Replaces ``Messages.read``; each read runs in another thread, and is counted by where it was begun.
 
     Attributes:
         error: Error with which the next read ends.

@@ -65,7 +65,7 @@ def events_of(text: str) -> list[Event]:
 
 
 class Reader(Request):
-    """A reader of a stream, which disconnects when told to."""
+    """A reader of a stream, which disconnects when told to, and may stop taking parts."""
 
     def __init__(self, path: str = "q", query: str = "", *, last: str = "", key: str | None = KEY) -> None:
         accepts = [] if path == "_stream" else [("accept", "text/event-stream")]

@@ -97,7 +97,7 @@ class Issuer:
         return self.signed(json.dumps(self.claims(user, **claims)).encode(), key=key, headers=headers)
 
     def signed(self, payload: bytes, *, key: str | None = None, headers: dict[str, Any] | None = None) -> str:
-        """Returns signed headers and claims of any kind."""
+        """Returns signed headers and claims of any kind, with the newest key by default and without headers of None."""
         name = key or list(self.keys)[-1]
         kind, _ = self.keys[name]
         header = {"typ": "JWT", "alg": kind, "kid": name, **(headers or {})}
@@ -146,6 +146,7 @@ class KeyServer:
         self._thread.start()
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answers as ``behaviour`` says; ``hang``, ``grow`` and ``drip`` go on until the server is closed."""
         if self.behaviour == "hang":
             self.closing.wait(600)
             return

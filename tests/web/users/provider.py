@@ -24,7 +24,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class OpenIdProvider(KeyServer):
-    """Logs in every visitor as one user.
+    """Logs in every visitor as one user. Serves its discovery document, keys, logins and tokens; else answers 404.
 
     Args:
         host: Host of its name; the address is loopback.
@@ -35,7 +35,7 @@ class OpenIdProvider(KeyServer):
         user: The visitor, or None for one who cancels.
         asks: Show a page with a link first.
         claims: Claims of ID tokens, besides the usual ones or replacing them.
-        headers: Headers of ID tokens, likewise.
+        headers: Headers of ID tokens, besides the usual ones or replacing them.
         discovery: The discovery document.
         answer_fields: Fields that the browser brings back, besides the usual ones or replacing them.
         troubled: The path at which it fails, as ``behaviour`` and ``content`` say.
@@ -134,6 +134,7 @@ def _error(code: str, status: int = 400) -> Answer:
 
 @contextlib.contextmanager
 def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | None = None) -> Iterator[OpenIdProvider]:
+    """Runs a provider while the block runs."""
     provider = OpenIdProvider(host, client, secret)
     try:
         yield provider
@@ -142,7 +143,7 @@ def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | Non
 
 
 def visit(address: str) -> str:
-    """Visits a provider as a browser does, and returns the URL of its redirect."""
+    """Visits a provider as a browser does, and returns the URL of its redirect, which must come."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     try:

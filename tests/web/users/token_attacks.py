@@ -55,6 +55,8 @@ def _in(seconds: float) -> int:
 
 
 def _deep(depth: int) -> Callable[[Issuer], str]:
+    """Returns a maker of tokens with a list that is nested this deep."""
+
     def make(issuer: Issuer) -> str:
         payload = json.dumps(issuer.claims("ann"))
         return issuer.signed((payload[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}").encode())

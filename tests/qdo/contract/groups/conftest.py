@@ -19,6 +19,7 @@ def queues() -> dict[str, int]:
 
 @pytest.fixture
 def make(queues: dict[str, int]) -> Callable[[int], str]:
+    """Makes queues with names of their own; returns the names."""
     numbers = itertools.count(1)
 
     def make(partitions: int) -> str:
@@ -31,6 +32,7 @@ def make(queues: dict[str, int]) -> Callable[[int], str]:
 
 @pytest.fixture
 def group(backend: str, request: pytest.FixtureRequest, queues: dict[str, int]) -> Iterator[TreeGroup]:
+    """A group in a tree; skips tests that only the service's groups have."""
     if (mark := request.node.get_closest_marker("service_only")) is not None:
         pytest.skip(mark.args[0])
     service = BACKENDS[backend](request)

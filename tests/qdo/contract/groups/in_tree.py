@@ -34,7 +34,7 @@ ALWAYS = 600.0
 
 
 class TreeGroup(Group):
-    """A group in a tree.
+    """A group in a tree. Conditions are checked with growing pauses, because a server may be slow.
 
     Time is simulated: the servers end the session of a member that is silent for too long, and the leader uses a clock
     of this group.
@@ -149,6 +149,8 @@ class TreeGroup(Group):
 class TreeMember(Member, PartitionListener):
     """A member with one session. It joins with its first heartbeat, and gives back what it is told to.
 
+    Its commits never compare; one under a former epoch is refused if that ownership is fenced.
+
     An epoch stands for one ownership of a partition; the tree has the version of its offset.
     """
 
@@ -203,6 +205,7 @@ class TreeMember(Member, PartitionListener):
     # Operations of the member
 
     async def _join(self) -> None:
+        """Joins with a coordinator of its own, in place of a former member of the instance, and begins to live."""
         group = self._group
         coordinator = await group.open_coordinator()
         queues = {queue_of(name): count for name, count in group.queues.items()}
@@ -351,6 +354,7 @@ class TreeMember(Member, PartitionListener):
             self._group.run(self._close(self._session))
 
     async def _close(self, session: GroupSession) -> None:
+        """Cancels the draining, stops, and abandons the session."""
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.wait({self._draining})

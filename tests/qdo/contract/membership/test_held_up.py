@@ -73,7 +73,7 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
     async with asyncio.timeout(PATIENCE):
         while not any(map(_ready, set(speakers_of(process.id)) - former)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
-    await _until_recorded(process, "1")
+    await _claim_and_commit(process, "1")
     await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
     assert await process.ask("commit", {str(PARTITION): "2"}) == [str(PARTITION)]
 
@@ -87,14 +87,14 @@ async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
         os.kill(speaker, signal.SIGSTOP)
     try:
         await asyncio.sleep(BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
-        await _until_recorded(process, "1")
+        await _claim_and_commit(process, "1")
     finally:
         for speaker in stopped:
             os.kill(speaker, signal.SIGKILL)
 
 
-async def _until_recorded(process: Process, offset: str) -> None:
-    """Commits, and tries again while the connection is broken."""
+async def _claim_and_commit(process: Process, offset: str) -> None:
+    """Claims the partition and commits an offset, and tries again while that is refused."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(Refused):
@@ -121,7 +121,7 @@ async def until_ended(processes: list[int]) -> None:
 
 
 def speakers_of(parent: int) -> Iterator[int]:
-    """Returns the child processes of a process."""
+    """Yields the child processes of a process."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:

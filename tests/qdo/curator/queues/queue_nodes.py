@@ -29,6 +29,7 @@ AT_ONCE = Retry(attempts=0, base=0.0, cap=0.0)
 
 
 def until(reached: Callable[[], object]) -> None:
+    """Waits until a condition holds; fails after PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < end
@@ -36,7 +37,7 @@ def until(reached: Callable[[], object]) -> None:
 
 
 class RecordedCalls(list[Any]):
-    """Records the calls of a function, which may be held up, and may fail.
+    """Records the calls of a function before they are held up or fail.
 
     Attributes:
         released: An event that calls wait for.
@@ -96,7 +97,7 @@ class Nodes:
 
     @contextlib.contextmanager
     def opened(self, queue: Any) -> Iterator[Any]:  # noqa: ANN401 - any kind of queue
-        """Starts a queue; closes it after the held calls are released."""
+        """Starts a queue, and closes it after the block."""
         queue.start()
         try:
             yield queue
@@ -108,7 +109,7 @@ class Nodes:
 
 
 def start(queue: Any) -> None:  # noqa: ANN401 - any kind of queue
-    """Starts a queue with a short answer timeout, and retries as often as necessary."""
+    """Starts a queue, and tries again after CoordinationLost, for at most PATIENCE seconds."""
 
     def started() -> bool:
         try:

@@ -59,6 +59,7 @@ class Program:
         self.lines.extend(line.rstrip("\n") for line in self._process.stdout)
 
     def kill(self) -> None:
+        """Kills the process, and waits until its output has been read."""
         self._process.kill()
         self._process.wait(PATIENCE_SECONDS)
         self._reader.join(PATIENCE)

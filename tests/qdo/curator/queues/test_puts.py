@@ -82,7 +82,7 @@ def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: Recor
 
 
 class UnansweredLink:
-    """A link that answers only when told to, and keeps its requests."""
+    """A link that keeps its requests, and fails each with CoordinationLost once it is told to."""
 
     def __init__(self) -> None:
         self.state = "connected"

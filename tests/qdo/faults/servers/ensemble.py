@@ -27,7 +27,7 @@ class ZooKeeperService:
 
     Args:
         ensemble: Three servers.
-        session_timeout: In seconds.
+        session_timeout: Session timeout in seconds.
         apart: The slots whose workers have a proxy before each server.
     """
 
@@ -53,7 +53,7 @@ class ZooKeeperService:
         return f"zookeeper://{hosts}/{self._root}?connect_timeout=20"
 
     def expire(self, session: str) -> None:
-        """Closes the session from another client that has its number and password."""
+        """Closes the session from another client that has its number and password; ignores errors."""
         number, _, password = session.partition(":")
         # Every server may be down; then the session goes on.
         with contextlib.suppress(Exception), plain(self._hosts, client_id=(int(number), bytes.fromhex(password))):

@@ -50,7 +50,7 @@ class ServiceGroups:
 
     Args:
         store: The store of the service, if its nodes have faults too, one at a time.
-        session_timeout: Seconds.
+        session_timeout: Session timeout in seconds.
     """
 
     apart = ()
@@ -75,6 +75,8 @@ class ServiceGroups:
             self._store.settled()
 
     def _breaking(self, kind: str) -> Deed:
+        """Returns a fault of a random node of the store."""
+
         def break_one(_slot: str, seconds: float) -> None:
             assert self._store is not None
             with self._one:

@@ -31,6 +31,7 @@ def take(backlog: Backlog) -> Child:
 
 
 def take_all(backlog: Backlog) -> list[str]:
+    """Takes all nodes that can be taken now; returns their names."""
     nodes = []
     while (child := backlog.take(NOW)) is not None:
         nodes.append(child.name)

@@ -38,6 +38,7 @@ class MemberSetup(SimulatedGroup):
         self.made: list[GroupMember] = []
 
     def make(self, *, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its settings
+        """Makes a member, which the fixture stops at the end."""
         options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
         member = GroupMember(self.coordinator, "a", self.owner, queues=self.catalogue, static=static, options=options)
         self.made.append(member)
@@ -55,6 +56,7 @@ class MemberSetup(SimulatedGroup):
                 await asyncio.sleep(0)
 
     async def _is_at_rest(self, member: GroupMember) -> bool:
+        """Returns whether the member is active, and its share, the tree, its table and its listener agree."""
         (count,) = self.catalogue.queues.values()
         session = self.coordinator.session.link.session
         owned = {each for number in range(1, count + 1) if self.owner_of(each := Partition(QUEUE, number)) == session}

@@ -83,7 +83,7 @@ class FaultyCoordinator(Coordinator):
         return await self.call("join", begin)
 
     async def call(self, name: str, work: Callable[[], Awaitable[T]], session: Session | None = None) -> T:
-        """Carries a call out, with the fault that it has."""
+        """Records a call, waits if it is held up, and carries it out with the fault that it has."""
         fault = self.faults.pop(len(self.calls), None) or self.faults.pop(name, None)
         self.calls.append(name)
         if name in self.held_up:

@@ -167,6 +167,7 @@ class RecordingListener(PartitionListener):
         return partitions
 
     async def _wait(self, what: str, event: asyncio.Event) -> None:
+        """Waits for an event; records the call if it is cancelled meanwhile."""
         try:
             await event.wait()
         except asyncio.CancelledError:

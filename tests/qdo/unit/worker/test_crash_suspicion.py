@@ -110,6 +110,7 @@ class CrashingRunner:
         return self.tasks[-1]
 
     async def _run(self, run: MessageRun) -> RunResult:
+        """Handles messages until it is halted; never ends once a culprit ends the worker, or while ``slow``."""
         for message in run.messages:
             if run.halt:
                 break
@@ -152,7 +153,7 @@ class Records(Owned):
         self._added[row.partition] = offset
 
     async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
-        """Records a note, and the offset that was added."""
+        """Records a note, and the offset that was added, unless the worker has died meanwhile."""
         life, end = self.life, self._added.get(row.partition)
         await asyncio.sleep(0)
         if life == self.life:

@@ -203,7 +203,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def aged(middle: Dispatcher, seconds: float) -> None:
+def age_runs(middle: Dispatcher, seconds: float) -> None:
     """Makes all runs in hand older by some seconds, and checks their progress."""
     for work in (*middle._works.values(), *middle._leaked):
         for run in work.runs:
@@ -227,8 +227,8 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
     middle.dispatch()
     await _until(lambda: len(begun) == 2)
     middle.discard(rows_of(middle, *gone))
-    aged(middle, 11)
-    aged(middle, 20)
+    age_runs(middle, 11)
+    age_runs(middle, 20)
     assert middle._runner.slots == 5
     middle.feed(Partition(QUEUE, 3), messages(1, 3))
     middle.dispatch()
@@ -252,8 +252,8 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
     middle.dispatch()
     await _until(lambda: len(begun) == 2)
     middle.discard(rows_of(middle, Partition(QUEUE, 1), Partition(QUEUE, 2)))
-    aged(middle, 11)
-    aged(middle, 20)
+    age_runs(middle, 11)
+    age_runs(middle, 20)
     assert middle._runner.slots == 0
     assert middle.capacity == 0
     middle.feed(Partition(QUEUE, 3), messages(1, 3))
@@ -319,8 +319,8 @@ async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(kin
     middle = await handling(later if kind == "tasks" else at_once, owned=owned, stalled_after=10.0)
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
-    aged(middle, 20)
-    aged(middle, 20)
+    age_runs(middle, 20)
+    age_runs(middle, 20)
     assert owned.rejoined == 0
     owned.answers.set()
     (work,) = middle._works.values()
@@ -348,7 +348,7 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
     middle.feed(Partition(QUEUE, 1), sent)
     middle.dispatch()
     await begun.wait()
-    aged(middle, 11)
+    age_runs(middle, 11)
     await asyncio.sleep(0)
     ended.set()
     (work,) = middle._works.values()
@@ -371,9 +371,9 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
     await begun.wait()
-    aged(middle, 11)
+    age_runs(middle, 11)
     await asyncio.sleep(0)
-    aged(middle, 20)
+    age_runs(middle, 20)
     await _until(lambda: bool(owned.rejoined))
     assert middle.capacity > 0
     ended.set()
@@ -387,7 +387,7 @@ async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     partition = Partition(QUEUE, 1)
     middle.feed(partition, messages(1, 1))
     middle.dispatch()
-    aged(middle, 11)
+    age_runs(middle, 11)
     (work,) = middle._works.values()
     giving = work.handing_over
     assert giving is not None
@@ -414,7 +414,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
         middle.dispatch()
         (work,) = middle._works.values()
         await _until(lambda: len(begun) == gates.index(gate) + 1)  # noqa: B023 - called in this iteration
-        aged(middle, 11)
+        age_runs(middle, 11)
         assert work.handing_over is not None
         await work.handing_over
         if ends_before:

@@ -61,7 +61,7 @@ async def assignments(sessions: Mapping[str, Session]) -> TargetAssignment:
 
 
 class FatalTree(Tree):
-    """A tree on which a session dies after a number of transactions.
+    """A tree on which a session dies after a number of transactions, in place of the next one.
 
     Attributes:
         victim: The session that dies.

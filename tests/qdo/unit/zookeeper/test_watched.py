@@ -15,6 +15,7 @@ from tests.sim.groups.tree import TreeLink
 
 @pytest.fixture
 async def link() -> AsyncIterator[TreeLink]:
+    """An open link to a tree with the nodes ``/members`` and ``/members/a``."""
     link = SimulatedService().link()
     await link.open()
     await link.apply([(Create("/members"), Create("/members/a"))])

@@ -28,7 +28,7 @@ def write(text: str, times: int = 1) -> None:
 
 @jobs.task
 def work(text: str) -> str:
-    """Takes a moment, and returns the text."""
+    """Takes a moment, records the text, and returns it."""
     time.sleep(0.05)
     note(text)
     return text
@@ -42,7 +42,7 @@ async def fail(text: str) -> None:
 
 @slow_jobs.task(timeout=0.3, retries=0)
 def sleep(seconds: float) -> None:
-    """Takes longer than the task's time limit."""
+    """Takes longer than the task's time limit; records its begin and its end."""
     note(f"begun {seconds}")
     time.sleep(seconds)
     note(f"done {seconds}")
@@ -96,6 +96,7 @@ def heed(text: str) -> None:
 
 @jobs.task
 async def heed_async(text: str) -> None:
+    """Waits until it is asked to stop, for a minute at most; does not fail then."""
     note(f"began {text}")
     for _ in range(6000):
         if delivery().cancelled:

@@ -71,6 +71,7 @@ def stored(messages: Iterable[Message]) -> list[tuple[Any, ...]]:
 
 
 def _stored(message: Message) -> tuple[Any, ...]:
+    """Returns what an archive keeps of a message, in the forms of its rows."""
     meta = message.meta or Meta()
     kind = "json" if meta.json else "text" if isinstance(message.body, str) else "bytes"
     body = message.body.encode() if isinstance(message.body, str) else message.body

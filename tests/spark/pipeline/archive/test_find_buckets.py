@@ -33,7 +33,7 @@ def partitions_found(kept: Kept, queue: Queue) -> set[int]:
 
 @contextmanager
 def first(method: Callable[..., Any], change: Callable[[], object], *, after: int) -> Iterator[None]:
-    """Lets a change happen once, after some calls of a method of the store."""
+    """Lets a change happen once, just before the call of this number of a method of the store."""
     left = [after]
 
     async def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - any method

@@ -48,6 +48,8 @@ def orders(spark: SparkSession, embedded: Kept, to: Path) -> Queue:
 
 @pytest.fixture
 def replay(spark: SparkSession, embedded: Kept, to: Path) -> Replay:
+    """Replays the archive to its store, of the queue ``orders`` unless chosen otherwise."""
+
     def run(**more: Any) -> ReplayReport:  # noqa: ANN401 - fields of the options
         chosen = ReplayOptions(store=embedded.named, archive=str(to), selection=Subscribe(("orders",)))
         return job.replay(spark, msgspec.structs.replace(chosen, **more), quiet)
