@@ -268,7 +268,7 @@ class LoopCalls:
                 raise
 
     def _drain(self) -> None:
-        """Makes the waiting calls in order, including those that arrive meanwhile."""
+        """Makes the waiting calls in order, including calls that arrive meanwhile."""
         self._waking = False
         calls = self._calls
         while calls:

@@ -179,6 +179,7 @@ def fill_first_argument(
 
 def with_json(command: Callable[..., None]) -> Callable[..., None]:
     """Adds ``--json`` to a command, which does not receive it."""
+
     def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
         del values[JSON.name]
         command(**values)

@@ -75,6 +75,7 @@ class Scene:
 
     def claim(self, web: Web, *, ttl: float = LONG, wait: float = 0.0, limit: int = 1, queue: Queue = QUEUE) -> Result:
         """Begins a claim. Returns its result, which is set when the claim ends."""
+
         def done(found: list[ClaimDelivery] | None, error: Exception | None) -> None:
             result.found, result.error, result.at = found, error, self.world.now
 

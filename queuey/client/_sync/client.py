@@ -203,7 +203,7 @@ class Client(Reading):
 
         Args:
             name: The queue's name. By default the server chooses one.
-            fields: See :class:`QueueFields`.
+            fields: See :class:`QueueFields`. None counts as not given.
 
         Raises:
             QueueExists: The queue exists with other fields.
@@ -296,7 +296,7 @@ class Client(Reading):
             after: A message that this one must come after, whichever server stored it.
             idempotency_key: 1 to 255 printable ASCII characters that your program can reproduce after a crash.
                 Repeated sends of the same message with the same key store it once and return the same receipt. By
-                default the client makes a key for each call.
+                default the client makes a key for each call. With a key of yours, no trace context is added.
             options: See :class:`Outgoing`.
 
         Raises:
@@ -326,7 +326,8 @@ class Client(Reading):
         """Stores messages in order, in as few requests as the server's limits allow.
 
         Each request is stored completely or not at all. If one fails, the error's ``receipts`` are those of the
-        requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request.
+        requests before it. With an idempotency key, as for :meth:`send`, all messages must fit into one request, and
+        there must be at least one; otherwise it raises :class:`~queuey.client.InvalidArgument`.
         """
         if idempotency_key is not None:
             batch = send_calls.make_batch([message for message in check_messages(messages)])
@@ -350,7 +351,8 @@ class Client(Reading):
     ) -> Iterator[Receipt]:
         """Stores any number of messages, keeping at most one batch in memory, and yields their receipts in order.
 
-        Nothing is sent until the receipts are iterated over. A batch is sent when it is full or ``messages`` ends.
+        Nothing is sent until the receipts are iterated over. A batch is sent when it is full or ``messages`` ends. Its
+        messages come after those of the batch before, whichever server stores them, except delayed ones.
 
         Args:
             queue: The queue.
@@ -395,6 +397,8 @@ class Client(Reading):
 
     def get(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> list[Message]:
         """Returns messages by id, without the ones that do not exist. The read delay does not apply.
+
+        More than 200 ids are sent in several requests.
 
         Args:
             queue: The queue.

@@ -108,7 +108,7 @@ class Job:
     def set_result(self, result: object) -> None:
         """Sets the result of the job, to be sent with the acknowledgement. None sets no result.
 
-        The queue keeps results for its ``result_ttl`` seconds; without a ``result_ttl`` they are ignored. If a result
+        The queue keeps results for its ``result_ttl`` seconds; without one, a result is ignored unchecked. If a result
         has more than 16,384 bytes, only its size is kept.
 
         Args:
@@ -144,7 +144,8 @@ class Job:
     def release(self, delay: Seconds | None = None, reason: ReleaseReason | None = None, *, retry: bool = True) -> None:
         """Releases the message: it is delivered again, now or after a delay.
 
-        If this fails because the service is unavailable, the message is delivered again when its claim expires.
+        If this fails because the service is unavailable, the message is delivered again when its claim expires. After
+        any other error that does not name this claim as lost, the claim is held and renewed again.
 
         Args:
             delay: Seconds, at most 43,200, however long the claim would have lasted. By default the message is
@@ -188,6 +189,7 @@ class Job:
         Raises:
             ClaimLost: The message was already delivered to another caller.
             InvalidRequest: The state is too long. The claim is not changed.
+            InvalidArgument: The state is not a JSON value.
 
         Example:
             >>> from queuey.client import Client
@@ -202,6 +204,7 @@ class Job:
         self._state = state
 
     def _send(self, calls: Iterable[Call[None]]) -> None:
+        """Sends calls one after another. If an error names the claim, the claim is lost; the error is raised anyway."""
         try:
             for call in calls:
                 self._sender.run(call)
@@ -215,7 +218,10 @@ SendCall = Callable[[Call[None], float | None], None]
 
 
 def send_all(send: SendCall, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
-    """Sends calls about receipts. Returns the refused receipts."""
+    """Sends calls about receipts. Returns the refused receipts.
+
+    Raises any error that names no refused receipts, without sending the further calls.
+    """
     refused: list[Refused] = []
     for call in calls:
         try:
@@ -236,7 +242,8 @@ def send_work(
 ) -> None:
     """Renews or acknowledges claims. Repeats the release of claims that were released while a renewal was running.
 
-    Calls ``report`` with each error that is not a :class:`~queuey.client.ClientError`.
+    Records success or failure in ``claims`` and raises no error. Calls ``report`` with each error that is not a
+    :class:`~queuey.client.ClientError`.
     """
     began = clock()
     try:

@@ -83,8 +83,9 @@ class JobQueue:
 
         When the loop continues, the previous job is acknowledged. When the loop is left by ``break``, ``return`` or an
         error, the current job is delivered again after 1 second. This delay doubles with each delivery, up to 60
-        seconds. Claimed jobs that the loop has not reached are delivered again at once. The loop's body may call
-        :meth:`Job.ack` or :meth:`Job.release` itself.
+        seconds. Claimed jobs that the loop has not reached are delivered again at once. A job whose claim expires
+        before its turn is released instead of yielded. The loop's body may call :meth:`Job.ack` or
+        :meth:`Job.release` itself.
 
         Args:
             idle: Seconds without a message after which the loop ends (0: at the first empty claim). Default: never.
@@ -159,7 +160,8 @@ class JobQueue:
     ) -> None:
         """Handles jobs one after another. A job is acknowledged when ``handle`` returns.
 
-        The return value of ``handle`` is the job's result if the queue has a ``result_ttl``.
+        The return value of ``handle`` is the job's result if the queue has a ``result_ttl``; a value that cannot be
+        one is only logged.
 
         If ``handle`` raises, the job is released with the error as the reason, and the next job is handled. A job that
         ``handle`` itself has acknowledged or released is left alone.
@@ -217,7 +219,8 @@ class JobQueue:
             wait: Seconds, up to 20, to wait for messages if none is available.
             partitions: ``"*"`` for all, a number, or several.
             acknowledge: Receipts, or messages that this method returned, to be acknowledged by the same request before
-                it waits. The result's ``refused`` lists the ones that were delivered to another caller.
+                it waits; from the 1,001st of a queue on, by requests before it. The result's ``refused`` lists the
+                ones that were delivered to another caller.
 
         Example:
             >>> from queuey.client import Client
@@ -384,7 +387,7 @@ class JobQueue:
 
         Args:
             jobs: One job or several: ``id``, ``partition:id``, ``(partition, id)``, or a receipt or message.
-            wait: Seconds, up to 20, to wait until one of the jobs has ended, for up to 100 jobs.
+            wait: Seconds, up to 20, to wait until one of the jobs has ended. Each request (100 jobs) waits.
             states: Also return the states that workers have set.
         """
         infos: list[JobInfo] = []
@@ -403,7 +406,10 @@ class JobQueue:
         return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *args)
 
     def _acknowledge(self, loop: Claiming, patient: Patience) -> None:
-        """Acknowledges the finished jobs of a loop. Retries like the loop while the service is unavailable."""
+        """Acknowledges the finished jobs of a loop. Retries like the loop while the service is unavailable.
+
+        Refused jobs are lost. After an error that names some of them, the others are sent again at once.
+        """
         claims = self._renewer.claims
         while finished := loop.begin_acknowledgement():
             claims.postpone(finished)
@@ -418,7 +424,10 @@ class JobQueue:
             patient.record_success()
 
     def _leave(self, batch: list[HeldClaim]) -> None:
-        """Acknowledges the finished claims and releases the others. Ignores errors: claims then expire."""
+        """Acknowledges the finished claims and releases the others, each request within :data:`LEAVE_TIMEOUT`.
+
+        Ignores errors: claims then expire.
+        """
         for calls in self._renewer.claims.leave(batch) if batch else ():
             with suppress(ClientError):
                 send_all(self._sender.run, calls, LEAVE_TIMEOUT)

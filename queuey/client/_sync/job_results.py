@@ -54,7 +54,7 @@ class JobResults:
         return info
 
     def result(self, queue: str, receipt: Receipt, timeout: Seconds | None) -> Any:  # noqa: ANN401 - any JSON value; part of the API
-        """Waits until a job has ended and returns its result.
+        """Waits until a job has ended and returns its result. With a timeout of 0, asks once.
 
         Raises:
             ResultTimeout: The job has not ended in time.
@@ -90,7 +90,10 @@ class JobResults:
                     self._queues.pop(queue, None)
 
     def _poll(self, queue: str, waiting: _JobWaiters, place: str, remaining: float) -> None:
-        """Polls once for a job, and for all jobs of its queue that no other poll covers."""
+        """Polls once for a job, and for all jobs of its queue that no other poll covers.
+
+        First waits :data:`GATHER_DELAY`. At the end, even by an error, records the answer and wakes all callers.
+        """
         locations: list[str] = []
         infos: list[JobInfo] = []
         try:
@@ -125,6 +128,7 @@ class _JobWaiters:
         self.callers[place] = self.callers.get(place, 0) + 1
 
     def remove(self, place: str) -> None:
+        """Removes a caller of a job, and with the last one all that is known of the job."""
         self.callers[place] -= 1
         if not self.callers[place]:
             del self.callers[place]
@@ -139,7 +143,10 @@ class _JobWaiters:
         return True
 
     def begin_poll(self, first: str) -> tuple[list[str], float]:
-        """Begins the reserved poll. Returns its jobs, which no other poll covers, and its max wait."""
+        """Begins the reserved poll. Returns its jobs and its max wait.
+
+        The jobs are ``first`` and all others that have not ended and that no other poll covers, at most ``MAX_JOBS``.
+        """
         others = (place for place in self.callers if place not in self._polled and place not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
         self._polled.update(locations)
@@ -149,7 +156,10 @@ class _JobWaiters:
         return locations, max_wait
 
     def end_poll(self, places: list[str], infos: list[JobInfo], now: float) -> None:
-        """Records the end of a poll. ``places`` is empty if the poll failed before it was sent."""
+        """Records the end of a poll. ``places`` is empty if the poll failed before it was sent.
+
+        ``infos`` is empty if the poll failed later. Answers about jobs that have no callers any more are dropped.
+        """
         if not places:
             self._is_poll_reserved = False
             return

@@ -80,9 +80,10 @@ class Reading:
             patience: Max seconds of uninterrupted failure. Unlimited by default.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
             options: See :class:`~queuey.client.Query`. By default only messages that become readable from now on;
-                ``since=0`` begins with the oldest message.
+                ``since=0`` begins with the oldest message. Partitions are merged by time unless ``merge`` is False.
 
         Raises:
+            InvalidArgument: ``wait`` is not above 0 and at most 20, or the options have an end or a descending order.
             ClientError: A permanent error such as :class:`~queuey.client.QueueNotFound`, or ``patience`` has run out.
         """
         query, seconds_held = live_query(queue, options), check_wait(wait)
@@ -156,6 +157,7 @@ class Reading:
             notice: Called with the error when the service begins to fail, and with None when it answers again.
 
         Raises:
+            InvalidArgument: ``queues`` is empty, or a name, a position or the cursor is not valid.
             ClientError: A permanent error such as :class:`~queuey.client.QueueNotFound`, or ``patience`` has run out.
 
         Example:

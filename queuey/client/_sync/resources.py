@@ -228,7 +228,7 @@ class Moving:
 
         Args:
             timeout: Max seconds to wait. Unlimited by default.
-            told: Called with the progress, about once a second.
+            told: Called with the progress, at first more often, then about once a second, and with the ended move.
 
         Raises:
             AnswerTimeout: The move has not ended in time. It continues.

@@ -83,6 +83,8 @@ class Sender:
     def run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be repeated, and returns the answer's value.
 
+        After a 401, sends any call once more if the token source gives another token.
+
         Args:
             call: The call.
             within: Max seconds, if shorter than the policy's deadline.
@@ -112,7 +114,7 @@ class Sender:
                     self.timing.sleep(pause)
 
     def make_attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
-        """Returns the attempts at a call. With ``within``, they end after that many seconds."""
+        """Returns the attempts at a call. They end ``within`` seconds, or earlier at the policy's deadline."""
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
 
@@ -128,11 +130,12 @@ class Sender:
             endpoint = self._connections.endpoint_of(attempts.server)
             response = endpoint.pool.handle_request(make_request(endpoint, call, times, authorization))
             try:
-                return self._whole(response)
+                return self._read_whole(response)
             finally:
                 response.close()
 
-    def _whole(self, response: httpcore2.Response) -> HttpAnswer:
+    def _read_whole(self, response: httpcore2.Response) -> HttpAnswer:
+        """Reads and decodes a whole answer. Raises InvalidAnswer if it is too large or cannot be decoded."""
         headers = headers_of(response)
         content = Content(headers.get("content-encoding", ""), self._max_answer)
         for chunk in response.iter_stream():
@@ -153,7 +156,7 @@ class Sender:
             response = endpoint.pool.handle_request(request)
             try:
                 if response.status != OK:
-                    attempts.read(self._whole(response))
+                    attempts.read(self._read_whole(response))
                 yield response.iter_stream()
             finally:
                 response.close()
@@ -184,6 +187,8 @@ class AuthorizationHeader:
     def header(self) -> str | None:
         """Returns the header, or None if the client has no credential.
 
+        First fetches a token if none is kept, the kept one expires soon, or the source has a new one.
+
         Raises:
             TokenError: The source gave no token.
         """
@@ -195,7 +200,9 @@ class AuthorizationHeader:
         return self._kept.result()
 
     def renew(self, refused: str | None) -> bool:
-        """Fetches a new token after a 401. Returns whether the header has changed.
+        """Fetches a new token after a 401, unless it was already replaced. Returns whether the header has changed.
+
+        Returns False without a token source.
 
         Args:
             refused: The header that the server refused.
@@ -211,7 +218,10 @@ class AuthorizationHeader:
         return self._kept.result() != refused
 
     def _ask(self, source: TokenSource, seen: int, refused: str | None = None) -> None:
-        """Fetches a token, unless another caller has fetched one since ``seen`` answers of the source."""
+        """Fetches a token, unless another caller has fetched one since ``seen`` answers of the source.
+
+        Keeps the token, or records a TokenError instead of raising it.
+        """
         with self._lock:
             if self._kept.answers != seen:
                 return

@@ -363,6 +363,7 @@ class ClaimUseCases(JobActs):
 
     async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
         """Carries out writes, at most ``MAX_CONCURRENT_WRITES`` at a time; raises the first error."""
+
         async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
                 await write()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from queuey import ids
-from queuey.errors import Conflict, GroupNotFound, OffsetConflict, QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.errors import Conflict, GroupNotFound, OffsetConflict, QueueChanged, QueueNotFound, QueueyError
 from queuey.ids import FIRST, Position
 from queuey.messages import OffsetChange, Queue
 from queuey.spark import open_stores

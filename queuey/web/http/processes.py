@@ -112,6 +112,7 @@ class _Worker:
         is_up: It has sent a heartbeat.
         stalls: It was sent SIGABRT, because its heartbeats have stopped.
     """
+
     def __init__(self, number: int, listener: socket.socket, work: Work) -> None:
         self.number = number
         self.began = time.monotonic()
@@ -294,7 +295,7 @@ class Parent:
                 _send(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
-        """Reads a worker's heartbeats; the first of any worker lets those that waited for it start."""
+        """Reads a worker's heartbeats; the first of any worker lets the workers start that waited for it."""
         worker.read_heartbeats()
         if worker.is_up and not self._restarts.was_up:
             self._restarts.record_up(time.monotonic())

@@ -272,6 +272,7 @@ class ClaimViews(Views):
 
     async def release(self, request: Request, match: Match) -> Response:
         """Releases claims; a reason without an error has the error ``Released``."""
+
         def release(parsed: _ReceiptsBody[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
             body = parsed.body
             reason = (

@@ -263,6 +263,7 @@ class PostStorm(MessageStorm):
 
     def _purge(self) -> None:
         """Purges the queue at a random site, and records the purge if it was answered."""
+
         async def purge(site: PostSite, queue: Queue) -> None:
             await site.call(site.store.catalogue.purge_queue(queue))
             self.purges.append(Purge(queue.qid, self.world.now))

@@ -274,6 +274,7 @@ class GroupStore:
 
     def _observer_call(self, queue: Queue, deed: OffsetsChange) -> Callable[[Rows, Rows], None]:
         """Returns a function that tells the observer, if there is one, of a change of a queue's rows."""
+
         def after(before: Rows, rows: Rows) -> None:
             if self._stored.observer is not None:
                 self._stored.observer.offsets_changed(queue.uid, before, rows, deed)

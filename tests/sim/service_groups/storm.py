@@ -221,6 +221,7 @@ class Storm:
 
     def _restart_later(self, member: Member) -> None:
         """Begins another life of a member after a while; one that still lives then crashes."""
+
         def begin() -> None:
             member.crash()
             member.wanted = True
