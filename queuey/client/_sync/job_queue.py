@@ -83,7 +83,7 @@ class JobQueue:
 
         When the loop continues, the previous job is acknowledged. When the loop is left by ``break``, ``return`` or an
         error, the current job is delivered again after 1 second. This delay doubles with each delivery, up to 60
-        seconds. Claimed jobs that the loop has not reached are delivered again at once; so are those whose claims expire
+        seconds. Claimed jobs that the loop has not reached are delivered again at once, also if their claims expire
         before their turn. The loop's body may call :meth:`Job.ack` or :meth:`Job.release` itself.
 
         Args:
