@@ -156,7 +156,10 @@ class Consumption:
     # Run in the threads.
 
     def _run_thread(self) -> None:
-        """Handles nodes until the queue has ended; reports each error and goes on after a pause."""
+        """Handles nodes until the queue has ended; reports each error and goes on after a pause.
+
+        A lost session is passed to the lifecycle, and retried without a pause.
+        """
         handled: Handled | None = None
         try:
             while True:

@@ -88,6 +88,7 @@ def _format_needs(needs: list[Need]) -> str:
 
 
 def _format_need(need: Need) -> str:
+    """Returns the right and the option that needs it. A need for ``admin`` means that the queue is missing."""
     name, action, option = need
     what = f"admin, because {name!r} does not exist, so create it" if action == "admin" else f"{action} for {name!r}"
     return f"{what} ({option})" if option else what

@@ -194,7 +194,7 @@ class Executor(Protocol):
 
 _FIRST = 16
 _WEIGHT = 0.2
-"""Ratio of the latest run in the mean if the run took ``seconds``; shorter runs have a lower weight."""
+"""Weight of the latest run in the mean if it took ``seconds``; others in proportion, between 0.02 and 1."""
 
 
 class BatchSize:

@@ -62,7 +62,9 @@ class Response:
         self.headers = headers
 
     def length_and_body(self, *, head: bool) -> tuple[int | None, bytes]:
-        """Returns the Content-Length, or None, and the bytes to send of a response of one piece.
+        """Returns the Content-Length and the bytes to send of a response of one piece.
+
+        The length is None for an empty body, a stream, or a status without a body.
 
         Args:
             head: The request is a HEAD: the length is that of the body, which is not sent.

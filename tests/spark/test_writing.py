@@ -56,7 +56,7 @@ def exact(found: list[str], count: int) -> None:
 
 @pytest.fixture(autouse=True)
 def registered(spark: SparkSession) -> None:
-    """The format is known."""
+    """Registers the format ``queuey``."""
     register(spark)
 
 

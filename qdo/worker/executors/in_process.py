@@ -72,7 +72,7 @@ class InThisProcess:
 
 
 async def enter_context(factory: Context | None, entered: AsyncExitStack) -> Any:  # noqa: ANN401 - whatever handlers share
-    """Calls the factory, enters its context manager, plain or async, and returns the value for handlers.
+    """Calls or awaits the factory; enters the result if it is a context manager, plain or async, else returns it.
 
     Raises:
         HandlerError: The factory or the context manager failed.

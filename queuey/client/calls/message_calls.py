@@ -132,7 +132,7 @@ def query_after(query: Query, page: Page) -> Query:
     ascending read names all partitions; partitions added meanwhile are read from their beginning.
 
     Raises:
-        InvalidAnswer: The page's cursor does not advance, so reading would never end.
+        InvalidAnswer: The page says that more messages follow, but its cursor does not advance.
     """
     is_stuck = query.since is not None and point_text(query.since) == page.cursor
     if (is_stuck or not page.cursor) and (page.more or not all(message.early for message in page.messages)):

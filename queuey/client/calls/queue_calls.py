@@ -168,7 +168,7 @@ def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
 
 
 def next_start(start: str | None, page: QueuePage | NamePage) -> str | None:
-    """Returns the start of the next page, or None after the last. Raises InvalidAnswer if it does not advance."""
+    """Returns the start of the next page, or None after the last. Raises InvalidAnswer if that is ``start``."""
     if page.next is not None and page.next == start:
         raise InvalidAnswer(f"the list of queues does not advance: the page from {start!r} is followed by {start!r}")
     return page.next

@@ -222,7 +222,7 @@ def _admit(act: Act, ask: PageRequest) -> None:
 
 
 def _check_form(act: Act, ask: PageRequest, sent: SubmittedForm | None) -> None:
-    """Raises InvalidRequest if the form was sent before with other contents, or if the typed name is wrong."""
+    """Raises InvalidRequest if ``sent``, an earlier use of the form's id, exists, or if the typed name is wrong."""
     if sent is not None:
         raise InvalidRequest({"form": "It was sent before, with other contents. Check it, and send it again"})
     if act.types_name and ask.given.get("typed") != act.subject(ask):

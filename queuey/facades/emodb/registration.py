@@ -85,7 +85,7 @@ class Registration:
         threading.Thread(target=self._keep_nodes, name="queuey-registration", daemon=True).start()
 
     def close(self) -> None:
-        """Ends the thread, and removes the nodes by ending the session."""
+        """Signals the thread to end, without waiting for it, and removes the nodes by ending the session."""
         self._closed = True
         self._due.set()
         self._client.stop()

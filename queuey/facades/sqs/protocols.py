@@ -201,7 +201,7 @@ def make_answer(request: Request, action: str, result: Mapping[str, Any], reques
     id_header: Header = (_REQUEST_ID, request_id)
     if is_json(request):
         return Response(200, encode(result), JSON_KIND, id_header)
-    inside = _write_xml(action, result)
+    inside = _render_value(action, result)
     wrapped = "" if action in _WITHOUT_RESULT else f"<{action}Result>{inside}</{action}Result>"
     text = (
         f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{wrapped}<ResponseMetadata>'
@@ -227,7 +227,8 @@ def make_error_answer(request: Request, error: SqsError, request_id: str) -> Res
     return Response(error.status, text.encode(), XML_KIND, id_header, *pause)
 
 
-def _write_xml(action: str, value: object) -> str:
+def _render_value(action: str, value: object) -> str:
+    """Returns a value as XML without its enclosing element."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, Mapping):
@@ -239,13 +240,13 @@ def _write_element(action: str, name: str, value: object) -> str:
     if isinstance(value, Mapping) and name in _PAIRS:
         tag, key = _PAIRS[name]
         return "".join(
-            f"<{tag}><{key}>{_escape_text(item)}</{key}><Value>{_write_xml(action, inside)}</Value></{tag}>"
+            f"<{tag}><{key}>{_escape_text(item)}</{key}><Value>{_render_value(action, inside)}</Value></{tag}>"
             for item, inside in value.items()
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
         tag = f"{action}ResultEntry" if name == "Successful" else _ELEMENTS[name]
-        return "".join(f"<{tag}>{_write_xml(action, item)}</{tag}>" for item in value)
-    return f"<{name}>{_write_xml(action, value)}</{name}>"
+        return "".join(f"<{tag}>{_render_value(action, item)}</{tag}>" for item in value)
+    return f"<{name}>{_render_value(action, value)}</{name}>"
 
 
 def _escape_text(text: str) -> str:

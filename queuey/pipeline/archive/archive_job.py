@@ -171,6 +171,8 @@ class ArchiveRun:
     def make_searches(self, damaged: list[str]) -> list[Search]:
         """Returns a search for each queue, which skips buckets with matching manifests, unless ``again`` is set.
 
+        Remembers buckets with unusable manifests for :meth:`find_broken_units`.
+
         Reads only the manifests of buckets that may still have messages in the store by the queue's TTL, because the
         total number of manifests grows forever.
 
@@ -305,7 +307,10 @@ class ArchiveRun:
     def _write(
         self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, PresentVersion], extra: DataFrame | None
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
-        """Writes the messages of units to new files, merged with older versions and ``extra``; reads them back."""
+        """Writes the messages of units to new files, merged with older versions and ``extra``; reads them back.
+
+        A scan that is merged is staged first, because a second scan may find less.
+        """
         rows = find_buckets.scan_messages(self.spark, self.options.store, self._group_units(units))
         paths = [path for version in older.values() for path in version.paths]
         if not paths and extra is None:

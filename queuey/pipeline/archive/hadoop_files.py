@@ -142,6 +142,7 @@ class HadoopFiles:
                 stream.close()
 
     def _rename_over(self, draft: str, path: str) -> None:
+        """Renames a file over another, atomically where the file system can."""
         if self._plain is not self._system:
             if not self._plain.rename(self._java_path(draft), self._java_path(path)):
                 raise FilesUnavailable(f"{self.path(draft)} could not be renamed to {self.path(path)}")

@@ -181,7 +181,7 @@ class ClaimUseCases(JobActs):
             queue: The queue's row, already authorized for the caller.
             limit: Max messages.
             ttl: Duration of the claims in seconds. With 0, messages are only shown.
-            waiter: Subscribed to the queue, so that it is woken when a further attempt may find messages.
+            waiter: The call subscribes it to the queue, so that it is woken when a further attempt may find messages.
             partitions: Partitions to search; None for all.
             max_bytes: Max bytes of the returned messages, not counting the last one; None for the limit of a page.
             gather: Collect messages of several partitions to reach ``limit``; otherwise all are of one partition.

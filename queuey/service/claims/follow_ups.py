@@ -356,7 +356,10 @@ class LogCompaction:
         self.to_name = 0
 
     def add_entry(self, number: int, length: int, written: float) -> None:
-        """Counts an entry and its bytes; marks its time if the last mark is older than ``MARK_EVERY``."""
+        """Counts an entry and its bytes; marks its time if the last mark is older than ``MARK_EVERY``.
+
+        Drops marks older than ``kept_seconds``, except the latest of them.
+        """
         self._entries += 1
         self._bytes += length
         if not self._marks or written - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):

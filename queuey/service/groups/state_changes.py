@@ -86,7 +86,12 @@ class StateChanges:
     async def _transact(self, acts: list[Act]) -> list[Any]:
         """Applies acts in one transaction; returns the result or the error of each.
 
-        The transaction also ends sessions that are over, and makes a plan if one is due.
+        The transaction also ends sessions that are over, and makes a plan if one is due. An act's error counts only on
+        the current state.
+
+        Raises:
+            StoreBusy: ``ATTEMPTS`` transactions met concurrent changes.
+            StoreUnavailable: The store failed; ``unknown`` if an attempt is in doubt.
         """
         is_in_doubt = False
         for _ in range(ATTEMPTS):

@@ -177,6 +177,7 @@ def _location(letter: DeadLetter) -> Location:
 
 
 def _make_draft(letter: DeadLetter, queue: Queue) -> Draft:
+    """Returns the draft that goes back to the letter's partition, or with its key if the queue keeps keys."""
     headers = tuple(letter.headers.items())
     meta = Meta(letter.content_type, headers, letter.json) if letter.content_type or headers or letter.json else None
     partition, key = place_of(letter, queue.kind, keeps_keys=queue.keeps_keys)

@@ -123,7 +123,10 @@ class CassandraOptions:
 
     @property
     def timing(self) -> Timing:
-        """S, C and the timing of the levels with guarantees. The rest of a level's delay is for undo writes."""
+        """S, C and the timing of the levels with guarantees.
+
+        What remains of a level's delay after its deadline and S is left for undo writes.
+        """
         levels = {
             name: LevelTiming(
                 level.deadline, max(0.0, level.delay - level.deadline - self.clock_difference), level.delay

@@ -100,7 +100,10 @@ class CommittedArrivals:
         self._db.on_commit = self._committed
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """Wakes watches; ``moment`` is the last id of the other process (ticks). Returns whether there are any."""
+        """Wakes watches; ``moment`` is the last id of the other process (ticks).
+
+        Returns whether this process watches anything, these partitions or others.
+        """
         self._wake_partitions(partitions, moment)
         return bool(self.watches)
 

@@ -64,6 +64,8 @@ def _write_named(
 ) -> Named:
     """Stores a new value and deletes the previous message.
 
+    The row keeps its place in ``replaced`` until :func:`settle_named`; its expiry never gets earlier.
+
     Raises ``NameChanged`` unless the value is still ``seen``.
     """
     transaction.verify(queue)

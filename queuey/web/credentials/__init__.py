@@ -93,7 +93,9 @@ class ApplicationKeys:
 
 
 def _find_rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
-    """Returns a key's names and grants. A limited key has no name: as a principal, that is the whole application.
+    """Returns a key's names and grants.
+
+    An unlimited key has its application's name, which implies all rights, and no grants. A limited key has no name.
 
     An operators' key has no name either, and only ``measure``, in all applications.
     """

@@ -52,7 +52,7 @@ def make_readers(users: Users, *, ask: bool = True) -> list[CredentialReader]:
                 f"Users of scheme {scheme} need a library that is not installed ({error}). Install it: "
                 f"{install_command(extra)}"
             ) from error
-        readers.append(kind(trusted, _open_documents(trusted, kind.document, ask=ask)))
+        readers.append(kind(trusted, _open_documents(trusted, kind.document, prefetch=ask)))
     return readers
 
 
@@ -91,9 +91,12 @@ def make_providers(
     return providers
 
 
-def _open_documents(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, IssuerDocument[T]]:
-    """Returns the key documents by issuer; starts to load them (:meth:`IssuerDocument.start`)."""
+def _open_documents(trusted: Trusted, parse: Callable[[bytes], T], *, prefetch: bool) -> dict[str, IssuerDocument[T]]:
+    """Returns the key documents by issuer. Loads files now, and starts to load URLs if ``prefetch``.
+
+    Raises SettingsError for a file that cannot be read.
+    """
     documents = {issuer.issuer: IssuerDocument(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
     for document in documents.values():
-        document.start(ask=ask)
+        document.start(ask=prefetch)
     return documents

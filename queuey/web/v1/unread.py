@@ -91,7 +91,7 @@ class UnreadViews(Views):
     def _find_names(self, request: Request, application: str, requested: object, errors: Errors) -> Sequence[str]:
         """Returns the given names without repetitions or, without any, those of all queues that the caller may read.
 
-        Puts an error into ``errors`` if they are too many.
+        Refuses the request if ``requested`` is not a list of names. Puts an error into ``errors`` if they are too many.
         """
         max_queues = self._limits.max_queues_per_stream
         names = (

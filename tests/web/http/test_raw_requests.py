@@ -227,7 +227,7 @@ def test_there_are_a_hundred() -> None:
 
 @pytest.mark.parametrize("name", GOOD)
 def test_requests(name: str) -> None:
-    """They are answered in their order, and the connection goes on; cut anywhere, too."""
+    """Valid requests are answered in order, wherever the stream is cut, and the connection stays open."""
     data, answers = GOOD[name]
 
     async def play() -> None:

@@ -43,6 +43,7 @@ def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding
 
 
 def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
+    """Checks nodes, access, versions, clocks and settings."""
     yield doctor_rules.judge_nodes(driver.hosts())
     yield doctor_rules.judge_access(target, options)
     yield from _run_guarded(driver, "version", lambda: [_check_versions(driver)])
@@ -51,7 +52,7 @@ def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraO
 
 
 def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
-    """Checks a keyspace and its tables; if it does not exist, yields only that."""
+    """Checks replication, levels, schema, grace, read repair and timing; yields one finding if there is no keyspace."""
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"
@@ -97,11 +98,11 @@ def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOp
         ahead[address] = (began + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
 
     _ask_each(driver, NOW, note)
-    return doctor_rules.judge_clocks(ahead, _find_difference(driver, target, options))
+    return doctor_rules.judge_clocks(ahead, _read_clock_difference(driver, target, options))
 
 
-def _find_difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
-    """Returns the S in use: the keyspace's, or the setting if the keyspace cannot be read."""
+def _read_clock_difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
+    """Returns the max clock difference in use (S): the keyspace's, or the setting if the keyspace cannot be read."""
     if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:

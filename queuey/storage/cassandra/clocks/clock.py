@@ -113,6 +113,7 @@ class Recent(Generic[K, V]):
             self.pop(key)
 
     def pop(self, key: K) -> V | None:
+        """Removes a value and returns it, even if it is too old; None if it is missing."""
         entry = self._kept.pop(key, None)
         if entry is None:
             return None

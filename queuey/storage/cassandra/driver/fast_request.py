@@ -40,7 +40,7 @@ from queuey.storage.cassandra.driver.requests import Decode, Done, Rows
 
 CHECK_INTERVAL = 0.02
 """Interval between checks for requests that have timed out, in seconds."""
-SPARED, MAX_SPARE = 0.1, 20.0
+RETRY_CREDIT, MAX_RETRY_CREDIT = 0.1, 20.0
 """Second attempts earned per request, and max second attempts saved up. They are spent on nodes that still answer other
 requests."""
 MAX_WAITING_BYTES = 64 << 20
@@ -184,15 +184,18 @@ class InFlight:
         self._sent: defaultdict[int, deque[FastRequest]] = defaultdict(deque)
         """By number of checks before a second node is asked; there are few different numbers."""
         self._late: deque[FastRequest] = deque()
-        self._spare = MAX_SPARE
+        self._spare = MAX_RETRY_CREDIT
         """Second attempts that may be sent now although the first node answers other requests."""
 
     def __bool__(self) -> bool:
         return bool(self._late) or any(self._sent.values())
 
     def add(self, request: FastRequest) -> None:
-        """Begins to watch a request: an idempotent one may also go to a second node before it times out."""
-        self._spare = min(MAX_SPARE, self._spare + SPARED)
+        """Begins to watch a request, which earns ``RETRY_CREDIT`` of a second attempt.
+
+        An idempotent one may also go to a second node before it times out.
+        """
+        self._spare = min(MAX_RETRY_CREDIT, self._spare + RETRY_CREDIT)
         waits = min(self._patience, int(request.timeout / 4 / CHECK_INTERVAL))
         queue = self._sent[waits] if request.idempotent and waits else self._late
         queue.append(request)

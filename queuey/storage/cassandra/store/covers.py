@@ -81,7 +81,7 @@ class CassandraCovers(Covers):
 
     @store_call()
     async def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
-        # Covers of the last microsecond stay, because some of them may be higher.
+        # A microsecond less, because a delete wins over a write of the same one: some covers near the bound may stay.
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
         values = _stamp(until) - 1, queue.qid, partition

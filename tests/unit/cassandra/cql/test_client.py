@@ -275,7 +275,7 @@ async def test_a_second_node_after_a_silence() -> None:
 
 async def test_what_is_slow_everywhere_does_not_become_more() -> None:
     """While a node answers other requests, few waiting ones are sent to a second node."""
-    with replace_in(fast_request, fast_request.MAX_SPARE, 2.0):
+    with replace_in(fast_request, fast_request.MAX_RETRY_CREDIT, 2.0):
         scene = Scene(patience=0.1)
     await scene.connected()
     for _ in range(12):
