@@ -194,7 +194,7 @@ class Executor(Protocol):
 
 _FIRST = 16
 _WEIGHT = 0.2
-"""Weight of the latest run in the mean if it took ``seconds``; others in proportion, between 0.02 and 1."""
+"""Share of the latest run in the mean if it took ``seconds``; others in proportion, between 0.02 and 1."""
 
 
 class BatchSize:
