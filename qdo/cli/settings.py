@@ -21,8 +21,8 @@ from queuey.terminal.setting_values import (
     check_known,
     convert,
     file_values,
-    own_variables,
     type_text,
+    variables_with_prefix,
     without_none,
 )
 from queuey.terminal.struct_options import read_descriptions
@@ -220,10 +220,10 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
     sources = {} if path is None else _read_file(path, lines)
     variables = {line.variable: name for name, line in lines.items()}
-    ours = own_variables(environ, _PREFIX)
+    ours = variables_with_prefix(environ, _PREFIX)
     for variable in sorted(ours):
         check_known(variable, [*variables, CONFIG], "in the environment")
-    ours |= own_variables(environ, _CLIENT_PREFIX)
+    ours |= variables_with_prefix(environ, _CLIENT_PREFIX)
     sources |= {name: Given(ours[variable], variable) for variable, name in variables.items() if variable in ours}
     sources |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
     values = {name: _convert(lines[name], source) for name, source in sources.items()}

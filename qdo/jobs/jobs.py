@@ -36,7 +36,7 @@ from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, check_unique, gro
 from qdo.worker.executors.in_process import await_with_limit
 from qdo.worker.failure import Failure, TaskRetry
 from queuey.client import AsyncClient, Client
-from queuey.client.claims.handlers import check_ran, keep_result, why_nothing_runs
+from queuey.client.claims.handlers import check_ran, explain_unusable, keep_result
 from queuey.terminal.task_calls import HIDDEN, ShownCall, find_call
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ def _name_of(function: Callable[..., Any], name: str | None) -> str:
     name_of_task = name or getattr(function, "__name__", None)
     if name_of_task is None:
         raise InvalidArgument(f"{function!r} has no name: use @jobs.task(name=...)")
-    if (why := why_nothing_runs(function)) is not None:
+    if (why := explain_unusable(function)) is not None:
         raise InvalidArgument(f"task {name_of_task} {why}")
     return str(name_of_task)
 

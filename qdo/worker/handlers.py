@@ -20,7 +20,7 @@ from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
 from queuey.client.calls.call import encode_value
-from queuey.client.claims.handlers import is_async, why_nothing_runs
+from queuey.client.claims.handlers import explain_unusable, is_async
 
 if TYPE_CHECKING:
     from qdo.worker.worker import Worker
@@ -153,7 +153,7 @@ def load_context(name: str) -> Context:
 def check_handler(handler: object, name: str = "") -> None:
     """Raises HandlerError unless ``handler(message, context)`` can be called and runs something."""
     text = name or repr(handler)
-    if (why := why_nothing_runs(handler)) is not None:
+    if (why := explain_unusable(handler)) is not None:
         raise HandlerError(f"{text} {why}")
     _check_call(handler, text, 2, "handler(message, context)")
 

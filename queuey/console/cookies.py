@@ -29,7 +29,7 @@ def is_on_this_machine(request: Request) -> bool:
     return request.scheme == "http" and host_of(request) in _LOOPBACK
 
 
-def is_direct(request: Request) -> bool:
+def came_without_proxy(request: Request) -> bool:
     """Returns whether the request came under a name of this machine, over http or https, and without a proxy.
 
     A page of another host whose name resolves to this machine (DNS rebinding) has its own name in the header Host.

@@ -176,7 +176,7 @@ class Console:
         path = request.path
         if path != pages.ROOT and not path.startswith(f"{pages.ROOT}/"):
             return False
-        if self._is_local and not cookies.is_direct(request):
+        if self._is_local and not cookies.came_without_proxy(request):
             raise NoSuchResource("The resource could not be found.")
         request.facade = self
         request.headers.pop("authorization", None)

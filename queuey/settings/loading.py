@@ -15,7 +15,7 @@ from queuey.settings.rooms import OWN_ROOMS, installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, masked_text, option_of, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
-from queuey.terminal.setting_values import Given, check_known, convert, file_values, own_variables
+from queuey.terminal.setting_values import Given, check_known, convert, file_values, variables_with_prefix
 
 CONFIG = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset(
@@ -52,7 +52,7 @@ def load(
     """
     lines = {line.name: line for line in table()}
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
-    ours = own_variables(environ, PREFIX)
+    ours = variables_with_prefix(environ, PREFIX)
     variables = {variable_of(name): name for name in lines}
     # Later sources override earlier ones.
     given = [

@@ -23,8 +23,8 @@ __all__ = [
     "choices_of",
     "convert",
     "file_values",
-    "own_variables",
     "type_text",
+    "variables_with_prefix",
     "without_none",
 ]
 
@@ -63,7 +63,7 @@ def file_values(path: Path) -> dict[str, Any]:
         raise SettingsError(f"The settings file {path} is not TOML: {error}.") from error
 
 
-def own_variables(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
+def variables_with_prefix(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Returns the variables with a prefix, without empty ones and those that Kubernetes sets."""
     ours = {name: text for name, text in environ.items() if name.startswith(prefix) and text}
     return {name: text for name, text in ours.items() if _KUBERNETES_VARIABLE.fullmatch(f"{name}={text}") is None}

@@ -27,7 +27,7 @@ LONG = 1000.0
 """Seconds."""
 
 
-class Telling(ModelStore):
+class WakeableStore(ModelStore):
     """A store that wakes its watchers when the test says so, and counts reads of logs."""
 
     wakes: list[Callable[[], None]]
@@ -40,7 +40,7 @@ class Telling(ModelStore):
         return partial(self.wakes.remove, wake)
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
-        Telling.reads += 1
+        WakeableStore.reads += 1
         return super().read_log(queue, partition, first, newest=newest)
 
 
@@ -59,9 +59,9 @@ class Scene:
     world: World = field(default_factory=lambda: World(1))
 
     def __post_init__(self) -> None:
-        Telling.wakes, Telling.reads = [], 0
+        WakeableStore.wakes, WakeableStore.reads = [], 0
         self.replicas = Replicas(self.world, Faults())
-        self.one, self.two = (Web(self.world, self.replicas, 0.0, Setup(store=Telling)) for _ in range(2))
+        self.one, self.two = (Web(self.world, self.replicas, 0.0, Setup(store=WakeableStore)) for _ in range(2))
 
     def post(self, *partitions: int) -> list[Position]:
         """Writes messages, and wakes the watchers when they are stored."""
@@ -69,7 +69,7 @@ class Scene:
         for partition in partitions or (1,):
             self.replicas.write(self.one.process, partition, "x", places.append)
         self.after(0.1)
-        for wake in Telling.wakes[:]:
+        for wake in WakeableStore.wakes[:]:
             wake()
         return [place for place in places if place is not None]
 
@@ -188,16 +188,16 @@ def test_looks_are_shared_and_bounded(scene: Scene) -> None:
     for _ in range(200):
         scene.claim(scene.one, wait=LONG)
     scene.after(2.0)
-    before = Telling.reads
+    before = WakeableStore.reads
     scene.after(100 * POLL_INTERVAL)
-    assert 90 <= Telling.reads - before <= 105
+    assert 90 <= WakeableStore.reads - before <= 105
     for number in range(2, 601):
         queue = Queue(application="acme", name=f"q{number}", uid=number, qid=number)
         scene.claim(scene.one, wait=LONG, queue=queue)
     scene.after(5.0)
-    before = Telling.reads
+    before = WakeableStore.reads
     scene.after(10.0)
-    assert 0.7 * MAX_POLLS <= (Telling.reads - before) / 10 <= 1.1 * MAX_POLLS
+    assert 0.7 * MAX_POLLS <= (WakeableStore.reads - before) / 10 <= 1.1 * MAX_POLLS
 
 
 def test_nothing_is_watched_when_nobody_waits(scene: Scene) -> None:
@@ -206,7 +206,7 @@ def test_nothing_is_watched_when_nobody_waits(scene: Scene) -> None:
     scene.after(5.0)
     assert waiting.found == []
     assert waiting.at - 1000.0 == pytest.approx(3.0, abs=0.1)
-    assert not Telling.wakes
-    before = Telling.reads
+    assert not WakeableStore.wakes
+    before = WakeableStore.reads
     scene.after(10.0)
-    assert Telling.reads == before
+    assert WakeableStore.reads == before

@@ -22,7 +22,7 @@ BATCHES = (50, 100)
 
 
 @measure("spark-raw", "A partition of Cassandra into Arrow: scan_arrow, scan, and the driver with its NumPy decoder")
-def read(bench: Bench) -> Report:
+def compare_partition_reads(bench: Bench) -> Report:
     """Each side is a child process that is measured on its second pass."""
     count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:

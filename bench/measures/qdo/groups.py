@@ -37,7 +37,7 @@ SIDES = ("service", "ZooKeeper")
 
 
 @measure("qdo-groups", "One worker with an empty handler, in a group of the service and in one of ZooKeeper")
-def rate(bench: Bench) -> Report:
+def compare_worker_rates(bench: Bench) -> Report:
     count = bench.count(1_000_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:

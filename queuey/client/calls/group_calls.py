@@ -18,13 +18,18 @@ from queuey.client.calls.call import JSON, Call, encode, ignore_answer, make_par
 from queuey.client.calls.progress_calls import group_segment, member_id
 
 
-def join(group: str, wish: NewMember) -> Call[Joined]:
+def join(group: str, new_member: NewMember) -> Call[Joined]:
     """Joins a group. If the answer is lost, the member owns no partitions and is removed after its session."""
-    for name in wish.queues:
+    for name in new_member.queues:
         queue_segment(name)
     path = f"{_path(group)}/members"
     return Call(
-        "POST", path, make_parser(Joined), headers=JSON, content=encode(msgspec.to_builtins(wish)), repeatable=True
+        "POST",
+        path,
+        make_parser(Joined),
+        headers=JSON,
+        content=encode(msgspec.to_builtins(new_member)),
+        repeatable=True,
     )
 
 

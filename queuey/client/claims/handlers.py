@@ -60,7 +60,7 @@ def is_async(handler: object) -> bool:
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - tests if ``__call__`` is async
 
 
-def why_nothing_runs(handler: object) -> str | None:
+def explain_unusable(handler: object) -> str | None:
     """Returns why calling the handler would not run its code, as the end of a sentence, or None if it would."""
     if inspect.isclass(handler):
         return "is a class, not a function"
@@ -105,5 +105,5 @@ class NothingRan(TypeError):
 
 
 def _check(handle: object) -> None:
-    if (why := why_nothing_runs(handle)) is not None:
+    if (why := explain_unusable(handle)) is not None:
         raise InvalidArgument(f"handle {why}")

@@ -95,7 +95,7 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     return Stats(tally=tally, recent=recent, at=began_at)
 
 
-def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
+def measures_frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
     """Returns measures as a DataFrame, with a row for every partition that has messages.
 
     Columns: ``queue``, ``partitions`` (of the queue), ``partition``, ``messages``, ``bytes``, ``exact``, ``oldest``,
@@ -121,7 +121,7 @@ def _measure_queues(
     )
 
 
-def rows(options: StoreOptions, payload: bytes) -> Batches:
+def measure_rows(options: StoreOptions, payload: bytes) -> Batches:
     """Yields a row for each partition with messages, and one for each empty queue. Runs in a task."""
     pending: list[tuple[object, ...]] = []
     for queue, measures in _measure_range(options, payload):

@@ -381,14 +381,14 @@ class OrderedScanner:
         """True if a freed key makes no message deliverable: messages were read, and none of them waits."""
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
-    async def scan(self, state: State, wish: ScanDemand) -> ScanResult:
+    async def scan(self, state: State, demand: ScanDemand) -> ScanResult:
         """Fetches waiting messages whose keys are free, then reads on if these are not enough; sorts the result."""
-        scan, waiting = ScanResult(wish.messages, wish.max_bytes), self.waiting
-        self.lags = not wish.exact
+        scan, waiting = ScanResult(demand.messages, demand.max_bytes), self.waiting
+        self.lags = not demand.exact
         front = waiting.front = self._begin(state)
-        await self._fetch_free(state, scan, wish)
+        await self._fetch_free(state, scan, demand)
         if not scan.stopped and not scan.has_enough:
-            await self._read_on(state, scan, wish)
+            await self._read_on(state, scan, demand)
         self.moved = scan.stopped or waiting.front > front
         scan.fresh.sort(key=lambda message: message.position)
         scan.chain = self._chain(state, {message.position for message in scan.fresh} | scan.ended.all.keys())
@@ -410,17 +410,17 @@ class OrderedScanner:
                 break
         return ContiguousRead(self.waiting.front, seen)
 
-    async def _fetch_free(self, state: State, scan: ScanResult, wish: ScanDemand) -> None:
+    async def _fetch_free(self, state: State, scan: ScanResult, demand: ScanDemand) -> None:
         """Adds waiting messages whose keys are free to the scan, and forgets messages that are gone."""
         fetched: set[Position] = set()
-        limit, times = wish.messages, 1
+        limit, times = demand.messages, 1
         longest = self._limits.longest
         for _ in range(MAX_SCAN_PAGES):
-            chosen = self.waiting.choose(state, lambda key, times=times: times * wish.free(key), limit)  # type: ignore[misc]
+            chosen = self.waiting.choose(state, lambda key, times=times: times * demand.free(key), limit)  # type: ignore[misc]
             remaining = [position for position in chosen if position not in fetched]
             if not remaining or scan.has_enough:
                 return
-            batch = remaining[: max(1, (wish.max_bytes - scan.size) // longest)]
+            batch = remaining[: max(1, (demand.max_bytes - scan.size) // longest)]
             messages = await self._fetch([(self._partition, position) for position in batch])
             fetched.update(message.position for message in messages)
             live = self._scanner.split_live(messages, scan.ended)
@@ -433,21 +433,21 @@ class OrderedScanner:
                 limit, times = min(MAX_ENTRY_IDS, 2 * limit), 2 * times
         scan.stopped = True
 
-    async def _read_on(self, state: State, scan: ScanResult, wish: ScanDemand) -> None:
+    async def _read_on(self, state: State, scan: ScanResult, demand: ScanDemand) -> None:
         """Reads from the front up to the horizon, as far as messages may be remembered; moves the front."""
         waiting = self.waiting
         if len(waiting) >= MAX_WAITING:
             waiting.sweep(state)
-        upper = await self._upper(wish)
+        upper = await self._upper(demand)
         if len(state.above) >= MAX_ABOVE:
             # Read no further than messages that the state knows already.
             scan.full = True
             upper = min(upper, ids.following(max(state.above)))
-        limit = min(PAGE, wish.messages - len(scan.fresh))
+        limit = min(PAGE, demand.messages - len(scan.fresh))
         unread = Slice(
             self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True
         )
-        picked = Counter(map(wish.key_of, scan.fresh))
+        picked = Counter(map(demand.key_of, scan.fresh))
         for _ in range(MAX_SCAN_PAGES):
             scan.full = scan.full or len(waiting) >= MAX_WAITING
             scan.end = unread.lower if scan.full else None
@@ -456,7 +456,7 @@ class OrderedScanner:
             page = await self._read(unread)
             end = self._certain(page)
             self._remember_page(
-                state, scan, wish, [message for message in page.messages if message.position < end], picked
+                state, scan, demand, [message for message in page.messages if message.position < end], picked
             )
             waiting.front = max(waiting.front, end)
             more = page.more and end == page.next
@@ -465,9 +465,9 @@ class OrderedScanner:
                 return
             unread = replace(unread, lower=end, limit=PAGE)
 
-    async def _upper(self, wish: ScanDemand) -> Position:
+    async def _upper(self, demand: ScanDemand) -> Position:
         """Returns where reads must end: the horizon, or no limit if the demand is exact."""
-        if wish.exact:
+        if demand.exact:
             return ids.LAST
         await self._scanner.read_horizon()
         return self._scanner.horizon
@@ -479,7 +479,7 @@ class OrderedScanner:
         return min(page.next or ids.FIRST, horizon)
 
     def _remember_page(
-        self, state: State, scan: ScanResult, wish: ScanDemand, messages: Sequence[Message], picked: Counter[int]
+        self, state: State, scan: ScanResult, demand: ScanDemand, messages: Sequence[Message], picked: Counter[int]
     ) -> None:
         """Remembers unknown messages as waiting, and adds deliverable ones to the scan."""
         waiting = self.waiting
@@ -488,12 +488,12 @@ class OrderedScanner:
             position = message.position
             if state.is_known(position):
                 continue
-            key = wish.key_of(message)
+            key = demand.key_of(message)
             if position in scan.ended.all:
                 waiting.add(position, key)
                 continue
-            is_next = not wish.in_order or waiting.count(key) == picked[key]
+            is_next = not demand.in_order or waiting.count(key) == picked[key]
             waiting.add(position, key)
-            if is_next and picked[key] < wish.free(key) and not scan.has_enough:
+            if is_next and picked[key] < demand.free(key) and not scan.has_enough:
                 picked[key] += 1
                 scan.add([message])

@@ -231,7 +231,7 @@ def test_requests(name: str) -> None:
     data, answers = GOOD[name]
 
     async def play() -> None:
-        for pieces in _ways(data):
+        for pieces in _splits(data):
             result = await send_pieces(pieces)
             assert (_final(result.answers), result.closed) == (answers, False), pieces
 
@@ -244,7 +244,7 @@ def test_last_requests(name: str) -> None:
     data, answers = LAST[name]
 
     async def play() -> None:
-        for pieces in _ways(data):
+        for pieces in _splits(data):
             result = await send_pieces(pieces)
             assert (result.answers, result.closed) == (answers, True), pieces
             assert b"connection: close" in result.sent
@@ -258,7 +258,7 @@ def test_refused(name: str) -> None:
     data = BAD[name]
 
     async def play() -> None:
-        for pieces in _ways(data):
+        for pieces in _splits(data):
             result = await send_pieces([*pieces, SMUGGLED], end=True)
             assert ([status for status, _ in result.answers], result.closed) == ([400], True), pieces
             behind = await send_pieces([GET, *pieces])
@@ -352,7 +352,7 @@ def test_many_spoiled_streams() -> None:
     _play_spoiled(random.SystemRandom().randrange(1 << 32), MUTATED_SLOWLY)
 
 
-def _ways(data: bytes) -> list[list[bytes]]:
+def _splits(data: bytes) -> list[list[bytes]]:
     """Returns a stream whole, and in two pieces, cut at every position unless it is long."""
     cuts = range(1, len(data)) if len(data) <= LONGEST_CUT else ()
     return [[data], *([data[:at], data[at:]] for at in cuts)]

@@ -58,12 +58,12 @@ class PendingDelete(msgspec.Struct, frozen=True):
     """Messages to be removed, unless their qid is still the queue's.
 
     Attributes:
-        buried: When it was recorded, as an id's position.
+        recorded_at: When it was recorded, as an id's position.
         uid: Uid of a deleted queue, so its offsets go as well; None for a purge.
         partitions, home_class, longest_ttl: Values of the queue at that time; they say where its messages are.
     """
 
-    buried: ids.Position
+    recorded_at: ids.Position
     qid: int
     uid: int | None
     partitions: int
@@ -84,7 +84,7 @@ class PendingDeletes:
         values_of_queue = queue.qid, uid, queue.partitions, row.home_class, row.longest_ttl
         pending = PendingDelete((now, ids.random_low()), *values_of_queue, queue.application, queue.name)
         _, *columns = msgspec.structs.astuple(pending)
-        values = pending.qid % SHARDS, uuid_of(pending.buried), *columns
+        values = pending.qid % SHARDS, uuid_of(pending.recorded_at), *columns
         await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
         return pending
 
@@ -100,7 +100,7 @@ class PendingDeletes:
         return page, rows[-1][0] if len(rows) == _PAGE else None
 
     async def remove(self, pending: PendingDelete) -> None:
-        values = pending.qid % SHARDS, uuid_of(pending.buried)
+        values = pending.qid % SHARDS, uuid_of(pending.recorded_at)
         await self._driver.ask(Request(_DELETE, values, self._options.catalogue_write))
 
 
@@ -232,4 +232,4 @@ def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
     the old row. Their ids are no further in the past or future than the class lets messages live.
     """
     span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
-    return bucketing.own_buckets(pending.home_class, now - span, max(pending.buried[0] + span, now - span) + 1)
+    return bucketing.own_buckets(pending.home_class, now - span, max(pending.recorded_at[0] + span, now - span) + 1)
