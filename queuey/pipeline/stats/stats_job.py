@@ -95,7 +95,7 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     return Stats(tally=tally, recent=recent, at=began_at)
 
 
-def measures_frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
+def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
     """Returns measures as a DataFrame, with a row for every partition that has messages.
 
     Columns: ``queue``, ``partitions`` (of the queue), ``partition``, ``messages``, ``bytes``, ``exact``, ``oldest``,

@@ -64,9 +64,7 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
 def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
     """The DataFrame has a row for each partition with messages of any kind."""
     filled(embedded)
-    stats_job.measures_frame(
-        spark, StatsOptions(store=embedded.named, selection=Pattern("[du].*"))
-    ).createOrReplaceTempView("m")
+    stats_job.frame(spark, StatsOptions(store=embedded.named, selection=Pattern("[du].*"))).createOrReplaceTempView("m")
     rows = spark.sql(
         "SELECT queue, count(*) AS parts, sum(messages) AS messages, sum(bytes) AS bytes, bool_and(exact) AS exact, "
         "bool_and(oldest <= newest AND oldest > now() - INTERVAL 10 MINUTES) AS timely FROM m GROUP BY queue ORDER BY 1"
