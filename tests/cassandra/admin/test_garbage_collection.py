@@ -239,7 +239,7 @@ def test_places_that_may_hold_something(home_class: int, since: int, data: st.Da
     now = buried + since * TICKS_PER_SECOND
     span = CLASSES[home_class] * TICKS_PER_SECOND
     pending = PendingDelete(
-        buried=(buried, 0),
+        recorded_at=(buried, 0),
         qid=1,
         uid=None,
         partitions=1,
