@@ -175,12 +175,12 @@ class Finder:
         )
         if places is not None and (max_messages := min(max_messages, places.of_all)) <= 0:
             return candidates
-        is_new = self.scanner.horizon == FIRST
-        if candidates.full or (is_new and (candidates.by_key or state.find_ended(expired, 1))):
+        has_ended = bool(state.find_ended(expired, 1))
+        if candidates.full or (self.scanner.horizon == FIRST and (candidates.by_key or has_ended)):
             # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others. A
             # log may be read again for each claim: then no scan shows it before the messages whose claims have ended.
             await self.scanner.read_horizon()
-        if state.find_ended(expired, 1):
+        if has_ended:
             ended = partial(state.find_ended, expired) if places is None else places.find_ended
             if self.waiting is not None:
                 ended = partial(find_ended_in_order, state, expired, max_per_key)
@@ -194,11 +194,11 @@ class Finder:
         exact = self._store.messages.exact_horizon
         if self.waiting is not None or places is None:
             free = partial(count_deliverable_in_order, state, _find_freed(state, taken, candidates), max_per_key)
-            wish = ScanDemand(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
+            demand = ScanDemand(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
         else:
             places.take_places(candidates.again)
-            wish = ScanDemand(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
-        candidates.scan = await self.ordered.scan(state, wish)
+            demand = ScanDemand(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
+        candidates.scan = await self.ordered.scan(state, demand)
         return candidates
 
     def _begin(self, state: State) -> None:

@@ -52,7 +52,7 @@ def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraO
 
 
 def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
-    """Checks replication, levels, schema, grace, read repair and timing; yields one finding if there is no keyspace."""
+    """Checks replication, levels, schema, grace, read repair and timing; a missing keyspace is the only finding."""
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"
