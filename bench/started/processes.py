@@ -77,7 +77,7 @@ class Process:
         def answers() -> bool:
             with contextlib.closing(self._make_connection(timeout)) as connection:
                 connection.request("GET", "/")
-                connection.getresponse()
+                connection.getresponse().close()  # It keeps the socket if the server closes the connection.
             return True
 
         self.wait_until(answers, timeout)
