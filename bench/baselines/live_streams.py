@@ -73,6 +73,9 @@ class Caller:
         self._connection.request(method, path, body.encode(), dict(headers))
         return self._connection.getresponse()
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 @contextlib.contextmanager
 def centrifugo(directory: Path, count: int) -> Iterator[Streams]:
@@ -93,9 +96,11 @@ def centrifugo(directory: Path, count: int) -> Iterator[Streams]:
     }
     (directory / "config.json").write_text(json.dumps(settings), "utf-8")
     command = [str(program), "--config", str(directory / "config.json")]
-    with launched("centrifugo", command, port, directory) as process:
+    with (
+        launched("centrifugo", command, port, directory) as process,
+        contextlib.closing(Caller(port)) as caller,
+    ):
         process.wait_until_serving(START_SECONDS)
-        caller = Caller(port)
 
         def publish(number: int, text: str) -> None:
             body = json.dumps({"channel": f"inbox{number:05}", "data": text})
@@ -117,9 +122,12 @@ def durable_streams(directory: Path, count: int) -> Iterator[Streams]:
     """
     script, port = _install_reference_server(), free_port()
     command = ["node", str(script), str(port), str(directory / "streams")]
-    with launched("durable-streams", command, port, directory) as process:
+    headers = {"Content-Type": "text/plain"}
+    with (
+        launched("durable-streams", command, port, directory) as process,
+        contextlib.closing(Caller(port)) as caller,
+    ):
         process.wait_until_serving(START_SECONDS)
-        caller, headers = Caller(port), {"Content-Type": "text/plain"}
         names = [f"/inbox{number:05}" for number in range(count)]
         for name in names:
             caller.send("PUT", name, "", headers)

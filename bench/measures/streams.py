@@ -250,8 +250,10 @@ def measure_streams(bench: Bench, server: Streams, seconds: float) -> tuple[floa
 def serve_ours(directory: Path, count: int) -> Iterator[Streams]:
     names = [f"inbox{number:05}" for number in range(count)]
     service.prepare(directory, names).close()
-    with service.serve(directory, environment=ROOM) as server:
-        caller = Caller(server.port)
+    with (
+        service.serve(directory, environment=ROOM) as server,
+        contextlib.closing(Caller(server.port)) as caller,
+    ):
         headers = {"Authorization": f"Application {traffic.KEY}", "Content-Type": "text/plain"}
         yield Streams(
             server,
