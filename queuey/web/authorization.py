@@ -118,11 +118,6 @@ class Authenticator:
         """
         return [digest_of(key) for scheme, key in self._parse_credentials(header) if scheme == ApplicationKeys.scheme]
 
-    def forget(self, header: str) -> None:
-        """Drops the caller that is cached under exactly this text; other forms of the header are not looked up."""
-        with self._lock:
-            self._forget(_make_cache_key(header))
-
     def _find_entry(self, header: str) -> tuple[Caller, float] | None:
         """Returns the cached caller and its time of expiry, for any form of the header; None if it is not cached.
 
@@ -275,11 +270,6 @@ class Authorization:
         """Raises ``NotAllowed`` if the caller has no credential; called before a body is read that needs a right."""
         if caller.is_anonymous:
             raise _make_refusal(request, caller, "")
-
-    def forget(self, request: Request) -> None:
-        """Drops the caller of a request from the cache."""
-        if (header := request.headers.get("authorization")) is not None:
-            self._authenticate.forget(header)
 
     def find_tenant(self, request: Request) -> str | None:
         """Returns the tenant of a request from the cache.

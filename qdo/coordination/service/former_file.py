@@ -139,7 +139,7 @@ async def take_over(
     """Imports the offsets of a group from a file into a group of the service; returns how many.
 
     Only one process at a time runs this. A group that was imported before is skipped. So are offsets of other stores
-    and applications, and of queues that do not exist; the latter count nevertheless.
+    and applications, and of queues that do not exist.
 
     Args:
         client: A client of the application that owns the queues.
@@ -169,15 +169,16 @@ async def take_over(
         for partition, identifier in stored.offsets.items():
             if partition.queue[:2] == (store, client.application):
                 queues.setdefault(partition.queue, {})[partition.number] = identifier
+        count = 0
         for queue, offsets in queues.items():
             with suppress(QueueNotFound):
                 await client.commit(queue.name, group, offsets)
+                count += len(offsets)
         with _open_file(path) as connection:
             assert connection is not None  # noqa: S101 - it was there a moment ago
             connection.execute(_IMPORTED)
             mark = former, store, client.application, time.time()
             connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?, ?, ?)", mark)
-    count = sum(map(len, queues.values()))
     log.info("group %s: imported %d offsets from %s", group, count, path)
     return count
 

@@ -161,9 +161,11 @@ class AsyncClaimRenewer:
             self.wake_by(claims[0].due)
 
     def wake_by(self, due: float) -> None:
-        """Makes the task wake no later than ``due``. Starts it if it is not running."""
+        """Makes the task wake no later than ``due``. Starts it if it is not running and the renewer is not closed."""
         import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
+        if self._closed:
+            return
         if self._task is None or self._task.done() or (self._work is None and due < self._wake_at):
             self._stop()
             self._wake_at = due

@@ -340,7 +340,7 @@ def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[st
 
 
 def find_differing_attributes(queue: Queue, given: Mapping[str, str]) -> list[str]:
-    """Returns the names of given attributes whose values differ from the queue's. A blank RedrivePolicy never differs.
+    """Returns the names of given attributes whose values differ from the queue's.
 
     Raises:
         SqsError: A queue of this kind does not have the attribute, or not this value.
@@ -350,8 +350,10 @@ def find_differing_attributes(queue: Queue, given: Mapping[str, str]) -> list[st
     def differs(name: str) -> bool:
         changes = read_changes({name: given[name]}, fifo=is_fifo(queue))
         del changes.kept["modified"]
-        return any(getattr(queue, field) != value for field, value in changes.options.items()) or any(
-            getattr(kept, field) != value for field, value in changes.kept.items()
+        return (
+            any(getattr(queue, field) != value for field, value in changes.options.items())
+            or any(getattr(kept, field) != value for field, value in changes.kept.items())
+            or (bool(changes.clear) and all(getattr(queue, field) for field in changes.clear))
         )
 
     return [name for name in given if differs(name)]

@@ -99,14 +99,14 @@ class QueueActions:
             kind="ordered" if fifo else "plain",
         )
         try:
-            queue, _ = self._queues.create(
+            queue, is_new = self._queues.create(
                 signed.application, parameters.queue_name, self._queues.make_claimable(spec), longest=MAX_NAME
             )
         except QueueExists as error:
-            queue = error.queue
-            if names := attributes.find_differing_attributes(queue, parameters.attributes):
-                text = f"A queue already exists with the same name and a different value for {', '.join(names)}."
-                raise SqsError("QueueNameExists", text) from None
+            queue, is_new = error.queue, False
+        if not is_new and (names := attributes.find_differing_attributes(queue, parameters.attributes)):
+            text = f"A queue already exists with the same name and a different value for {', '.join(names)}."
+            raise SqsError("QueueNameExists", text)
         return {"QueueUrl": signed.url_of(queue.name)}
 
     def _check_dead_letter(self, signed: SignedRequest, name: str, target: str | None, *, fifo: bool) -> None:

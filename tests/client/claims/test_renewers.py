@@ -102,6 +102,29 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
     assert reports == ["q/claims/renew"]
 
 
+def test_a_closed_renewer_stays_closed() -> None:
+    """A claim that is settled after its client was closed starts neither the thread nor the task again."""
+
+    def run(call: Call[None], within: float | None = None) -> None:
+        raise AssertionError(call.path)
+
+    async def awaited_run(call: Call[None], within: float | None = None) -> None:
+        run(call, within)
+
+    renewer = ClaimRenewer(run, lambda: 100.0)
+    renewer.close()
+    renewer.wake_by(100.0)
+    assert not renewer._is_running
+
+    async def work() -> None:
+        renewer = AsyncClaimRenewer(awaited_run, lambda: 100.0)
+        await renewer.close()
+        renewer.wake_by(100.0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(work())
+
+
 # Renewals that are under way when a claim is released
 
 Answer = Callable[[httpx2.Request], httpx2.Response]

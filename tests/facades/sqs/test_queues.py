@@ -112,6 +112,16 @@ def test_created_again(sqs: Sqs) -> None:
     assert attributes(sqs, url, "DelaySeconds") == {"DelaySeconds": "5"}
 
 
+def test_created_again_without_its_redrive_policy(sqs: Sqs) -> None:
+    """A blank RedrivePolicy is that of a queue without a dead-letter queue, and of no other queue."""
+    sqs.create("dead")
+    policy = json.dumps({"deadLetterTargetArn": arn("dead"), "maxReceiveCount": 3})
+    url = sqs.create("jobs", RedrivePolicy=policy)
+    assert sqs.create("jobs", RedrivePolicy=policy) == url
+    assert sqs.fails("CreateQueue", QueueName="jobs", Attributes={"RedrivePolicy": ""}) == "QueueNameExists"
+    assert sqs.create("dead", RedrivePolicy="") == sqs.create("dead")
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a" * 81, "ä", "a.b", "_a", "a/b", "a.fifo"])
 def test_names(sqs: Sqs, name: str) -> None:
     """Names have 1 to 80 letters, digits, - and _."""

@@ -78,12 +78,12 @@ async def test_offsets_of_other_stores_stay_in_the_file(system: System, path: Pa
 
 
 async def test_queues_that_are_gone_are_passed_over(system: System, path: Path) -> None:
-    """Offsets of deleted queues are skipped; the others are taken over."""
+    """Offsets of deleted queues are skipped and not counted; the others are taken over."""
     queue, group = await system.queue(), unique_name("group")
     sent = await system.send(queue, 1)
     gone = Queue(queue.service, queue.application, f"{queue.name}-gone")
     write_former(path, group, {Partition(gone, 1): sent[0], Partition(queue, 1): sent[0]})
-    await take_over(system.client, system.store, path, group, group)
+    assert await take_over(system.client, system.store, path, group, group) == 1
     assert (await system.client.offsets(queue.name, group)).partitions[1].offset == sent[0]
 
 
