@@ -20,6 +20,64 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+STATISTICS: Mapping[str, str] = {
+    "claims_acknowledged_total": "Messages acknowledged.",
+    "claims_appends_refused_total": "Claim log entries that lost against another process and were decided again.",
+    "claims_appends_total": "Entries appended to claim logs.",
+    "claims_covers": "Bodies and copies of dedup queues in this worker's memory.",
+    "claims_delivered_total": "Messages delivered by claims.",
+    "claims_forwarded_total": "Claims and receipts that this worker forwarded to another worker.",
+    "claims_memory_bytes": "Estimated memory of this worker for claims.",
+    "claims_operations_total": "Requests whose entries were appended to claim logs.",
+    "claims_outstanding": "Messages claimed or waiting for redelivery, in the partitions in this worker's memory.",
+    "claims_redelivered_total": "Messages delivered again because a claim had expired or was released.",
+    "claims_superseded_total": "Receipts whose claim was lost.",
+    "claims_waiting": "Claims that wait for messages.",
+    "groups_members": "Members of the groups that send heartbeats to this worker.",
+    "groups_moved_given_back_total": "Partitions handed over after their owner had given them back.",
+    "groups_moved_lost_total": "Partitions handed over after their owner's session had ended.",
+    "groups_moved_new_total": "Partitions handed over that had no owner before.",
+    "groups_plans_total": "Plans made by this worker: partitions were divided anew.",
+    "groups_served": "Groups that send heartbeats to this worker.",
+    "groups_sessions_over_total": "Sessions of members that this worker found to be over.",
+    "groups_unassigned": "Partitions that no member of the groups served may read, or beyond the maximum.",
+    "loop_longest_turn_seconds": "Longest recent turn of the event loop, during which no other request was served.",
+    "moves_messages_total": "Messages moved by this worker.",
+    "moves_running": "Moves in progress in this worker.",
+    "names_refused_total": "Changes of named messages refused because too many waited.",
+    "names_waiting": "Callers that wait for others to change a named message.",
+    "posts_repeated_total": "Posts that failed or came late, were undone and repeated.",
+    "reads_waiting": "Reads that wait for messages, idle streams included.",
+    "schedules_failed_total": "Ticks of schedules that failed.",
+    "schedules_published_total": "Ticks of schedules that this worker published.",
+    "schedules_skipped_total": "Ticks of schedules that this worker skipped.",
+    "schedules_unknown_total": "Ticks of schedules whose result is unknown.",
+    "store_batches_total": "Requests to Cassandra with new messages.",
+    "store_clock_behind_seconds": "How far the highest message id is ahead of the clock.",
+    "store_commits_total": "Commits of SQLite's database.",
+    "store_late_writes_total": "Requests with messages that Cassandra answered after the write deadline.",
+    "store_log_pages": "Pages of 4 KiB in the write-ahead log at the last checkpoint.",
+    "store_longest_commit_seconds": "Longest commit since the start, with the wait for other processes.",
+    "store_messages_appended_total": "New messages stored.",
+    "store_messages_swept_total": "Expired messages removed.",
+    "store_operations_total": "Writes stored by commits.",
+    "store_pending_messages": "Messages that wait to be sent to Cassandra.",
+    "store_queues_reaped_total": "Purged and deleted queues whose messages were removed.",
+    "store_reachable": "1 while Cassandra answers and the schema is right.",
+    "store_requests_total": "Requests sent to Cassandra.",
+    "store_skew_error_seconds": "Error of the measured clock skew.",
+    "store_skew_limit_seconds": "Max clock skew, error included.",
+    "store_skew_refusing": "1 while the process refuses requests because of its clock.",
+    "store_skew_seconds": "How far this process's clock is ahead of the median of the Cassandra nodes.",
+    "store_transactions_doubted_total": "Lightweight transactions repeated because their answer was lost.",
+    "store_undo_writes_abandoned_total": "Deletes of undone messages given up because too many were pending.",
+    "store_undo_writes_pending": "Deletes of undone messages that are still retried.",
+    "store_undo_writes_total": "Messages undone: Cassandra confirmed the delete.",
+    "store_undo_writes_unknown_total": "Messages whose producer got the outcome unknown.",
+    "streams_open": "Streams that this worker serves.",
+}
+"""Help text of each statistic of the use cases and of both stores."""
+
 Request = tuple[str, int]
 """Route and status of a request."""
 
@@ -177,8 +235,8 @@ class _Scrape(Collector):
         for name in sorted({name for _, counts in self._answered for name in counts.statistics}):
             is_counter = name.endswith("_total")
             kind = CounterMetricFamily if is_counter else GaugeMetricFamily
-            about = f"Of {'the store' if name.startswith('store_') else name.partition('_')[0]}."
-            family = kind(f"queuey_{name.removesuffix('_total')}", about, labels=self._labels)
+            # Another worker may be of a later version.
+            family = kind(f"queuey_{name.removesuffix('_total')}", STATISTICS.get(name, ""), labels=self._labels)
             for worker, counts in self._answered:
                 if name in counts.statistics:
                     family.add_metric(worker, counts.statistics[name])

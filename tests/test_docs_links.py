@@ -332,6 +332,7 @@ def test_metrics(tmp_path: Path) -> None:
     store.close()
     families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     assert set(re.findall(r"\bqueuey_[a-z_]+\b", text_of("docs/operations.md"))) == families
+    assert re.findall(r"^# HELP (\w+) *$", text, re.MULTILINE) == []
 
 
 def test_metrics_of_workers() -> None:

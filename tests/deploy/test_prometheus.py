@@ -39,6 +39,8 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 
 def families(text: bytes) -> set[str]:
+    """Returns the names of metrics, each of which must have a help text."""
+    assert re.findall(r"^# HELP (\w+) *$", text.decode(), re.MULTILINE) == []
     return set(re.findall(r"^# TYPE (\w+) ", text.decode(), re.MULTILINE))
 
 
