@@ -151,9 +151,11 @@ class Generator:
     def receive(self, connection: Connection) -> bool:
         """Receives data; returns whether the answer is complete. Another status is counted as an error.
 
-        Raises BadAnswer if the connection was closed before an answer, or the head is too long or has no length.
+        Raises BadAnswer if the connection was closed before an answer's end, or the head is too long or has no length.
         """
         data = connection.sock.recv(262144)
+        if not data:
+            raise BadAnswer(f"connection closed, {connection.left} bytes of a body missing: {connection.head[:200]!r}")
         self.received += len(data)
         if connection.left:
             connection.left -= len(data)
@@ -161,8 +163,8 @@ class Generator:
         data = connection.head + data if connection.head else data
         end = data.find(b"\r\n\r\n")
         if end < 0:
-            if not data or len(data) > 65536:
-                raise BadAnswer(f"connection closed or no header: {data[:200]!r}")
+            if len(data) > 65536:
+                raise BadAnswer(f"no header: {data[:200]!r}")
             connection.head = data
             return False
         connection.head = b""
