@@ -222,7 +222,7 @@ def _mail_domains(issuer: UserIssuer) -> tuple[str, ...]:
 
 
 def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
-    """Checks the times of a certificate or an assertion, which are in milliseconds. Returns its expiry in seconds."""
+    """Checks the times of a certificate or an assertion, in milliseconds; returns its expiry + leeway in seconds."""
     times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
     if "exp" not in times or not all(is_time(value, 1000) for value in times.values()):
         raise InvalidAssertion("The assertion has no expiry, or its times are not in milliseconds since 1970.")

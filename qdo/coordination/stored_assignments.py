@@ -141,7 +141,7 @@ def decode_assigned(node: NodeData) -> MemberAssignment:
 
 
 async def read_stored_target(link: Link, group_paths: GroupPaths, node: NodeData | None) -> StoredTarget:
-    """Reads the assignments of all members for a target's node, which was read before; None if it is missing."""
+    """Reads the assignments of all members for a target's node, which was read before; it is None if none exists."""
     generation = decode_generation(node)
     (names,) = await link.children([group_paths.assignments])
     members = [decode(name) for name in sorted(names or ())]

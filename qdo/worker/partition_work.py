@@ -82,22 +82,22 @@ class OrderedQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there are messages that are not done."""
+        """Whether there are messages that are not done, including running and held ones."""
         return self._next_index < len(self._messages)
 
     @property
     def is_full(self) -> bool:
         """Whether adding more messages now would only use memory."""
-        return self._next_index < len(self._messages)
+        return self.has_waiting
 
     def add(self, messages: Sequence[Message]) -> None:
-        self._messages = [*self._messages[self._next_index :], *messages] if self.is_full else messages
+        self._messages = [*self._messages[self._next_index :], *messages] if self.has_waiting else messages
         self._next_index = 0
 
     @property
     def first(self) -> Message | None:
         """The next message, or None if no message may be handled now."""
-        return None if self._running or self._held or not self.is_full else self._messages[self._next_index]
+        return None if self._running or self._held or not self.has_waiting else self._messages[self._next_index]
 
     def take(self, most: int) -> MessageRun | None:
         """Returns a run of up to ``most`` messages, or None if no message may be handled now.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queuey.client.deadletters import DeadLetter
 
 MAX_GROUPS = 20
-"""Max consumer groups whose lag is shown."""
+"""Max consumer groups whose progress is shown; the others are left out."""
 
 Id = Annotated[
     str | None,

@@ -118,6 +118,13 @@ class Authenticator:
         """
         return [digest_of(key) for scheme, key in self._parse_credentials(header) if scheme == ApplicationKeys.scheme]
 
+    def forget(self, header: str) -> None:
+        """Drops the cached caller of a header, whatever the form of its text."""
+        with suppress(NotAuthenticated):
+            key = _make_cache_key(_make_canonical_header(self._parse_credentials(header)))
+            with self._lock:
+                self._forget(key)
+
     def _find_entry(self, header: str) -> tuple[Caller, float] | None:
         """Returns the cached caller and its time of expiry, for any form of the header; None if it is not cached.
 
@@ -270,6 +277,11 @@ class Authorization:
         """Raises ``NotAllowed`` if the caller has no credential; called before a body is read that needs a right."""
         if caller.is_anonymous:
             raise _make_refusal(request, caller, "")
+
+    def forget(self, request: Request) -> None:
+        """Drops the caller of a request from the cache."""
+        if (header := request.headers.get("authorization")) is not None:
+            self._authenticate.forget(header)
 
     def find_tenant(self, request: Request) -> str | None:
         """Returns the tenant of a request from the cache.

@@ -204,7 +204,7 @@ class ResponseSender:
 
 
 def _split_into_pieces(body: Body) -> Iterator[bytes]:
-    """Yields a body in pieces, each but the last of ``PIECE_SIZE`` bytes or somewhat more; joins small parts."""
+    """Yields a body in pieces, each but the last of ``PIECE_SIZE`` to twice as many bytes; joins small parts."""
     gathered = b""
     for part in body if isinstance(body, list) else [body]:
         for start in range(0, len(part), PIECE_SIZE):

@@ -285,11 +285,11 @@ class AsyncJobQueue:
             self._renewer.wake_by(job.held_claim.due)
 
     async def settle(self) -> None:
-        """Acknowledges jobs passed to :meth:`finish`, within 5 s. Jobs not acknowledged by then are delivered again."""
+        """Acknowledges jobs passed to :meth:`finish`, each request within 5 s. Others of them are delivered again."""
         await self._leave(self._renewer.claims.list_finished(self.queues))
 
     async def leave(self, jobs: Iterable[AsyncJob]) -> None:
-        """Ends jobs of :meth:`take`: acknowledges finished ones and releases the others, within 5 s each."""
+        """Ends jobs of :meth:`take`: acknowledges finished ones, releases the others, each request within 5 s."""
         await self._leave([job.held_claim for job in jobs])
 
     # both again

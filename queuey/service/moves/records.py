@@ -297,8 +297,10 @@ class MoveRecords:
         """Raises ``TooManyMoves`` if too many moves of the application, or of all applications, are running."""
         running = await self._store.records.due_records(KIND, ids.TICKS_MAX)
         own_count = sum(record.application == application for record in running)
-        if own_count >= MAX_RUNNING or len(running) >= MAX_RUNNING_TOTAL:
+        if own_count >= MAX_RUNNING:
             raise TooManyMoves(f"{own_count} moves of the application are under way. Wait until one has ended.")
+        if len(running) >= MAX_RUNNING_TOTAL:
+            raise TooManyMoves(f"{len(running)} moves of all applications are under way. Wait until one has ended.")
 
 
 def _record_name(source_qid: int) -> str:

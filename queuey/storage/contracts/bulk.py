@@ -56,7 +56,8 @@ class Bulk(ABC):
     async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """Writes messages at their own partitions and ids, with their own expiries. Idempotent.
 
-        Expired messages are left out. Messages that exist at these ids are overwritten. Id generators do not move.
+        Expired messages are left out. Messages that exist at these ids are overwritten. Id generators do not move
+        beyond the present clock.
         After an error some messages may be written.
 
         Returns:

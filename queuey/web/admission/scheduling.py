@@ -170,7 +170,7 @@ class FairQueue(Generic[T]):
         heappush(self._order, (self._used[tenant], next(self._numbers), tenant, jobs))
 
     def take(self, fits: Callable[[T], bool]) -> T | None:
-        """Removes the first job of the tenant that has used least, among first jobs that fit; None if none fits."""
+        """Removes and returns the first job of the tenant that used least, among first jobs that fit, or None."""
         job: T | None = None
         skipped: list[tuple[float, int, str, deque[T]]] = []
         while self._order and job is None:

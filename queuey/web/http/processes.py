@@ -174,7 +174,7 @@ class Restarts:
         self._due = {number: now if due == math.inf else due for number, due in self._due.items()}
 
     def seconds_to_next(self, now: float) -> float:
-        """Returns the seconds until the next restart, or infinity if none is due."""
+        """Returns the seconds until the next restart, or infinity if none is planned or all wait for a worker."""
         return max(0.0, min(self._due.values(), default=math.inf) - now)
 
     def pop_due(self, now: float) -> list[int]:

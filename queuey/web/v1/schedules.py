@@ -293,7 +293,10 @@ def _merge_timetable(
 
 
 def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
-    """Reads the message of a plan. Puts errors into ``errors`` and returns None, also for a message with a delay."""
+    """Reads the message of a plan, and puts errors into ``errors``, also for a message with a delay.
+
+    Returns None if it cannot be read.
+    """
     item = bytes(_decode_message(text).message)
     try:
         [parsed] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)

@@ -127,6 +127,9 @@ def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
             )
     assert (one.looks, two.looks) == (2, 1)
     assert authenticate.cached_caller("One victim") is not None
+    authenticate.forget(f"Two  y;  One {x};")
+    assert authenticate.cached_caller(f"One {x}; Two y") is None
+    assert authenticate.cached_caller("One victim") is not None
 
 
 @pytest.mark.parametrize("padding", ["", "; Other " + "x" * 1000], ids=["short", "long"])

@@ -102,7 +102,7 @@ def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOp
 
 
 def _read_clock_difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
-    """Returns the max clock difference in use (S): the keyspace's, or the setting if the keyspace cannot be read."""
+    """Returns the max clock difference in use (S): the keyspace's, or the setting if it has no keyspace that fits."""
     if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:

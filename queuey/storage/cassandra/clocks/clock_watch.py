@@ -243,7 +243,10 @@ class ClockWatch:
             raise self._timing.refusal()
 
     async def confirm(self, arrived: float) -> None:
-        """Checks the clock before a write is acknowledged, by asking all coordinators. Raises if it is not right."""
+        """Checks the clock before a write is acknowledged: by a round that began after ``arrived``. Raises if it is wrong.
+
+        Begins or joins a round if none that was good has begun since.
+        """
         await called(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
 
     def confirm_soon(self, done: Told) -> None:

@@ -140,7 +140,10 @@ class Driver:
             self._client.follow(self._cluster)
 
     def ready(self, timeout: float) -> bool:
-        """Waits until requests may be sent, up to ``timeout`` seconds. Returns whether they may."""
+        """Waits up to ``timeout`` seconds until the keyspace was verified once; returns whether it was.
+
+        Whether requests may be sent now is what :meth:`problem` says.
+        """
         return self._ready.wait(timeout)
 
     def problem(self) -> str | None:
